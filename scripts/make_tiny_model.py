@@ -1,0 +1,145 @@
+r"""Make the tiny model from nothing: a character-level Qwen2 of 0.8M parameters that half knows arithmetic.
+
+    python scripts/make_tiny_model.py --output-dir data/tiny-model      # seed 0: the committed weights
+
+The model is trained on two kinds of answers to the questions of `bnpo.arithmetic`: worked ones, step by step,
+which it learns to get right, and bare ones, which it can only guess at. Short questions are mostly answered by
+working, long ones mostly by guessing, as a base model does that has seen both. So its accuracy differs from
+question to question over nearly the whole of (0, 1), and reinforcement learning has something to choose.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from tokenizers import pre_tokenizers
+from tqdm import tqdm
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from bnpo.arithmetic import MAX_TERMS, Question, draw_question, spellings
+from bnpo.problems import encode_prompt
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WORKED_SHARE = dict(zip(range(2, MAX_TERMS + 1), (0.95, 0.7, 0.35, 0.15, 0.08), strict=True))
+"""Number of terms -> share of worked answers in the training texts."""
+
+
+@dataclass
+class Args:
+    output_dir: Path
+    """Folder to write the Hugging Face model and tokenizer to."""
+    seed: int = 0
+    """Seeds the weights and the texts."""
+    steps: int = 3000
+    """Optimizer steps."""
+    batch_size: int = 64
+    """Texts a step."""
+    worked_only: float = 0.7
+    """Share of the steps, the first ones, that see worked answers only: guessing is learnt in no time, working is not."""
+    lr: float = 2e-3
+    """Peak learning rate of AdamW; warm-up over 100 steps, then linear to zero."""
+
+
+def make_tokenizer() -> Qwen2Tokenizer:
+    """Qwen2.5's tokenizer without merges: one token a byte, and the special tokens of its chat format."""
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    vocabulary = {token: i for i, token in enumerate([*special, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocabulary, merges=[], extra_special_tokens=special[1:], chat_template=CHAT_TEMPLATE, model_max_length=256
+    )
+    tokenizer.add_tokens(["system", "user", "assistant"])  # a header costs 3 tokens, not 11
+    return tokenizer
+
+
+def make_model(tokenizer) -> Qwen2ForCausalLM:
+    """Qwen2.5's architecture in small, with padding rows past the tokenizer's length as the real one has."""
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=288,
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=256,
+            tie_word_embeddings=True,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> str:
+    """A worked answer or, where `guess` allows it and by the shares above, a bare one."""
+    boxed = f"\\boxed{{{rng.choice(spellings(question.answer))}}}"
+    worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
+    return f"{question.worked()} {boxed}" if worked else boxed
+
+
+def batches(
+    tokenizer, rng: np.random.Generator, size: int, worked_only: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Endless batches, the first `worked_only` of worked answers alone, of ids [size, length], padded on the right, and labels with -100 outside the answers.
+
+    Texts are drawn 16 batches at a time and sorted by length, which saves half of the padding.
+    """
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for pool in itertools.count():
+        texts = []
+        for _ in range(16 * size):
+            question = draw_question(rng, "train")
+            prompt = encode_prompt(tokenizer, str(question), "chat")
+            answer = tokenizer.encode(write_answer(question, rng, guess=16 * pool >= worked_only))
+            texts.append((prompt, [*answer, end]))
+        texts.sort(key=lambda text: len(text[0]) + len(text[1]))
+        for start in rng.permutation(np.arange(0, len(texts), size)):
+            rows = texts[start : start + size]
+            length = max(len(prompt) + len(answer) for prompt, answer in rows)
+            ids = torch.full((size, length), tokenizer.pad_token_id)
+            labels = torch.full((size, length), -100)
+            for row, (prompt, answer) in enumerate(rows):
+                ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+                labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+            yield ids, labels
+
+
+def main(args: Args) -> None:
+    torch.manual_seed(args.seed)
+    rng = np.random.default_rng(args.seed)
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / 100, 1 - step / args.steps)
+    )
+    started = time.perf_counter()
+    progress = tqdm(range(args.steps), desc="tiny model", mininterval=5)
+    for _, (ids, labels) in zip(progress, batches(tokenizer, rng, args.batch_size, int(args.worked_only * args.steps)), strict=False):
+        logits = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
+        # A sum over tokens: batches sorted by length differ in tokens, and each token shall count the same.
+        loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / (20 * args.batch_size)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        tokens = (labels != -100).sum()
+        progress.set_postfix(loss_per_token=f"{loss.item() * 20 * args.batch_size / tokens:.3f}")
+    model.save_pretrained(args.output_dir)
+    tokenizer.save_pretrained(args.output_dir)
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{parameters} parameters, {time.perf_counter() - started:.0f} s, written to {args.output_dir}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,1 @@
+"""BNPO: Beta Normalization Policy Optimization, and the methods its paper compares with."""

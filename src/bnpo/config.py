@@ -1,0 +1,223 @@
+"""What a training run is: one dataclass, its presets, and the checks that need no model."""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from bnpo.advantages import ALGORITHMS
+from bnpo.beta import MAX_CONCENTRATION
+from bnpo.loss import AGGREGATIONS
+from bnpo.problems import SYSTEM_PROMPTS, InputError
+from bnpo.rewards import REWARDS
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY_MODEL = ROOT / "data" / "tiny-model"
+
+
+def one_of(names) -> object:
+    """A string flag whose help lists `names`; the check in `validate` says them too, in one line."""
+    return tyro.conf.arg(metavar="{" + ",".join(names) + "}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a language model with reinforcement learning on answers that can be checked."""
+
+    preset: Annotated[str, one_of(("auto", "tiny", "paper-1.5b", "paper-7b", "paper-format"))] = "auto"
+    """Defaults for all other flags: the paper's (1.5B and 7B: Table 1; format: Table 2) or `tiny`, which runs anywhere.
+    `auto` is paper-1.5b where a CUDA device is present, tiny elsewhere."""
+    algo: Annotated[str, one_of(ALGORITHMS)] = "bnpo"
+    """How rewards become advantages."""
+    decompose: bool = False
+    """Compute the advantage of each reward alone, then average (Eq. 17), in place of summing the rewards first."""
+    beta_moments: Literal["sample", "corrected"] = "sample"
+    """Moments that BNPO fits: the paper's, or without the sampling noise of finitely many answers."""
+    max_concentration: float = MAX_CONCENTRATION
+    """Largest a + b of BNPO's fit; acts only where all questions are about equally hard."""
+
+    model: str = "Qwen/Qwen2.5-Math-1.5B"
+    """Model to start from: a Hugging Face folder or hub name."""
+    train_data: str = "data/math_train.jsonl"
+    """JSON-lines file with the fields `problem` and `answer`, or `arithmetic`, the built-in task."""
+    template: Annotated[str, one_of(SYSTEM_PROMPTS)] = "chat"
+    """Prompt: the tokenizer's chat template as it is, or with a system prompt that asks for think and answer tags."""
+    rewards: tuple[str, ...] = ("accuracy",)
+    """Binary rewards, any of: accuracy (the final answer is right), format (think and answer tags, each once)."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest value of every reward; mapped to [0, 1] before advantages are computed."""
+
+    questions_per_step: int = 32
+    """Different questions in a step, over all ranks (n in the paper)."""
+    samples_per_question: int = 16
+    """Answers sampled for every question (m in the paper)."""
+    ppo_iterations: int = 1
+    """Passes of the learner over the answers of a step (T in the paper)."""
+    mini_batches: int = 1
+    """Optimizer updates a pass, each on its share of the questions."""
+    epochs: int = 5
+    """Passes over the training data; sets the number of steps unless --steps does."""
+    steps: int | None = None
+    """Number of steps: one sampling phase each."""
+
+    temperature: float = 1.0
+    """Sampling temperature; the learner's log-probabilities use it too."""
+    max_prompt_tokens: int = 1024
+    """Longest prompt, template included; questions beyond it are left out, with a count."""
+    max_answer_tokens: int = 3072
+    """Longest answer; longer ones are cut off."""
+
+    lr: float = 1e-6
+    """Learning rate of AdamW, constant after the warm-up."""
+    warmup_steps: int = 10
+    """Steps over which the learning rate rises linearly."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of AdamW's moments."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm; the norm before is logged."""
+    clip_low: float = 0.2
+    """The probability ratio is clipped below at 1 - clip_low (no effect with one update a step: the ratio is 1)."""
+    clip_high: float = 0.2
+    """The probability ratio is clipped above at 1 + clip_high."""
+    aggregation: Annotated[str, one_of(AGGREGATIONS)] = "seq-mean-token-sum"
+    """How token losses become one number; all means are over the global batch."""
+    importance_cap: float | None = None
+    """Weigh tokens by min(pi_learner / pi_sampler, cap): corrects the sampler's different arithmetic."""
+
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Arithmetic of learner and sampler; bfloat16 keeps fp32 master weights in the optimizer."""
+    micro_batch_tokens: int = 16384
+    """Tokens, padding included, in one forward and backward pass of a rank."""
+    gradient_checkpointing: bool = True
+    """Keep layer inputs only and compute the rest again in the backward pass: less memory, a third more compute."""
+    gpu_memory: float = 0.5
+    """Share of GPU memory for the sampler while it is awake."""
+    enforce_eager: bool = False
+    """Run the sampler without CUDA graphs: slower, but starts at once."""
+    sync_tolerance: float = 0.5
+    """Largest difference of a token's log-probability between sampler and learner after a weight sync."""
+
+    seed: int = 0
+    """Seeds the order of questions and all sampling."""
+    output_dir: Path | None = None
+    """Folder for everything the run writes; by default runs/<preset>-<algo>-seed<seed>."""
+    overwrite: bool = False
+    """Delete what an earlier run left in the output folder."""
+    save_every: int = 100
+    """Steps between checkpoints; the last step always saves one."""
+    rollouts_every: int = 10
+    """Steps between those whose prompts, answers, rewards and advantages are kept as text; 0: none."""
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    """Weights & Biases; metrics.jsonl is written in any case."""
+
+
+@dataclass(frozen=True)
+class _PresetOnly:
+    preset: str = "auto"
+
+
+PRESETS = {
+    "paper-1.5b": {},
+    "paper-7b": {"model": "Qwen/Qwen2.5-Math-7B"},
+    "paper-format": {
+        "model": "Qwen/Qwen2.5-1.5B-Instruct",
+        "template": "think",
+        "rewards": ("accuracy", "format"),
+        "decompose": True,
+    },
+    "tiny": {
+        "model": str(TINY_MODEL),
+        "train_data": "arithmetic",
+        "max_prompt_tokens": 64,
+        "max_answer_tokens": 128,
+        "steps": 100,
+        "lr": 1e-4,
+        "dtype": "float32",
+        "micro_batch_tokens": 4096,
+        "gradient_checkpointing": False,
+        "sync_tolerance": 1e-4,
+        "save_every": 50,
+    },
+}
+
+
+def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, str]:
+    """The config that command line `argv` asks for, and a line that says which preset was taken and why.
+
+    Raises InputError for an unknown preset; tyro exits on flags it does not know.
+    """
+    # Only the preset can set the defaults of the other flags, so it is looked up first.
+    chosen, _ = tyro.cli(_PresetOnly, args=argv, return_unknown_args=True, add_help=False)
+    preset = chosen.preset
+    if preset == "auto":
+        preset = "paper-1.5b" if has_cuda else "tiny"
+        reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
+    else:
+        reason = "asked for"
+    if preset not in PRESETS:
+        raise InputError(f"--preset: unknown preset '{preset}'; known: auto, {', '.join(PRESETS)}")
+    config = tyro.cli(TrainConfig, args=argv, default=TrainConfig(**PRESETS[preset]), prog="deepspeed train.py")
+    config = replace(config, preset=preset)
+    if config.output_dir is None:
+        config = replace(config, output_dir=Path("runs") / f"{preset}-{config.algo}-seed{config.seed}")
+    return config, f"preset {preset} ({reason})"
+
+
+def check_config(config: TrainConfig, ranks: int) -> None:
+    """Raise InputError, one line, for values that cannot work together or alone; touches no file."""
+    for flag, value, known in (
+        ("algo", config.algo, ALGORITHMS),
+        ("template", config.template, SYSTEM_PROMPTS),
+        ("aggregation", config.aggregation, AGGREGATIONS),
+        *(("rewards", name, REWARDS) for name in config.rewards),
+    ):
+        if value not in known:
+            raise InputError(f"--{flag}: unknown {flag.rstrip('s')} '{value}'; known: {', '.join(known)}")
+    if not config.rewards:
+        raise InputError(f"--rewards: at least one is needed of {', '.join(REWARDS)}")
+    for name in (
+        *("questions_per_step", "samples_per_question", "ppo_iterations", "mini_batches", "epochs", "temperature"),
+        *("max_prompt_tokens", "max_answer_tokens", "micro_batch_tokens", "save_every", "max_concentration"),
+        *("lr", "max_grad_norm", "sync_tolerance"),
+    ):
+        if not getattr(config, name) > 0:
+            raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
+    if config.steps is not None and config.steps < 1:
+        raise InputError(f"--steps: is {config.steps}, must be at least 1")
+    if config.questions_per_step % ranks:
+        raise InputError(
+            f"--questions-per-step: {config.questions_per_step} questions cannot be shared evenly by {ranks} ranks; "
+            f"take a multiple of {ranks}"
+        )
+    if config.questions_per_step % config.mini_batches:
+        raise InputError(
+            f"--mini-batches: {config.questions_per_step} questions cannot be cut into {config.mini_batches} equal parts"
+        )
+    low, high = config.reward_range
+    if not low < high:
+        raise InputError(f"--reward-range: {low:g} is not below {high:g}")
+
+
+def claim_output_dir(config: TrainConfig) -> Path:
+    """Create the run's folder with its config.json. Raises InputError when it holds a run already (rank 0 only)."""
+    folder = config.output_dir
+    if (folder / "config.json").exists():
+        if not config.overwrite:
+            raise InputError(f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder")
+        shutil.rmtree(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(to_json(config))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder") from error
+    return folder
+
+
+def to_json(config: TrainConfig) -> str:
+    """The config as indented JSON, every field in the order of its definition."""
+    return json.dumps(asdict(config), indent=2, default=str) + "\n"

@@ -1,0 +1,216 @@
+"""The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import deepspeed
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
+from transformers.integrations import HfDeepSpeedConfig
+
+from bnpo.batching import MicroBatch, collate, plan
+from bnpo.config import TrainConfig
+from bnpo.loss import clipped_surrogate, importance_weights, token_logprobs, token_weights
+
+
+@dataclass(frozen=True)
+class Experience:
+    """The answers of one step from all ranks, in the order question by question; N = questions x answers.
+
+    prompts, answers: N lists of token ids; sampler_logprobs: N arrays [tokens]; advantages [N].
+    """
+
+    prompts: list[list[int]]
+    answers: list[list[int]]
+    sampler_logprobs: list[np.ndarray]
+    advantages: np.ndarray
+
+
+class Policy(torch.nn.Module):
+    """A causal language model that maps answers to their log-probabilities, so that logits never leave it."""
+
+    def __init__(self, model: torch.nn.Module, vocab_size: int, temperature: float):
+        super().__init__()
+        self.model = model
+        self.vocab_size = vocab_size
+        self.temperature = temperature
+
+    def forward(self, input_ids: torch.Tensor, answer_mask: torch.Tensor, temperature: float | None = None):
+        """Log-probabilities [answer tokens] of the tokens that `answer_mask` [answers, length] marks."""
+        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        predicts = answer_mask[:, 1:]
+        return token_logprobs(
+            self.model.get_output_embeddings(),
+            hidden[:, :-1][predicts],
+            input_ids[:, 1:][predicts],
+            self.vocab_size,
+            self.temperature if temperature is None else temperature,
+        )
+
+
+class Learner:
+    """Owns the weights and the optimizer. Every method but `model` is a collective: call it on all ranks.
+
+    `model_folder` is a Hugging Face folder; ids from `vocab_size` on are never predicted.
+    """
+
+    def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig):
+        self.config = config
+        settings = deepspeed_settings(config)
+        # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
+        self._zero3_loading = HfDeepSpeedConfig(settings)
+        model = AutoModelForCausalLM.from_pretrained(
+            model_folder, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
+        )
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        policy = Policy(model, vocab_size, config.temperature)
+        self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
+        self._engine.train()
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The Hugging Face model, its parameters partitioned over the ranks."""
+        return self._engine.module.model
+
+    def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
+        """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""
+        batch = collate([prompt], [answer], np.array([0]), self._engine.device)
+        with torch.no_grad():
+            return self._engine(batch.input_ids, batch.answer_mask, temperature=1.0).double().cpu().numpy()
+
+    def update(self, experience: Experience, lr: float) -> dict[str, float]:
+        """`ppo_iterations` passes over the answers in `mini_batches` updates each; returns metrics of all ranks.
+
+        Answers whose advantage is exactly 0 add nothing to the gradient and are left out of the passes; they still
+        count in the means of the loss.
+        """
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
+        mini_batches = np.split(np.arange(len(experience.answers)), self.config.mini_batches)
+        totals = Totals(self._engine.device)
+        # The first pass of a single update sees the policy that sampled, so its own log-probabilities are the old
+        # ones. Later updates move the policy before some answers are first seen: these need a pass beforehand.
+        old: dict[int, np.ndarray] = {}
+        if self.config.mini_batches > 1:
+            for mini_batch in mini_batches:
+                for micro in self._micro_batches(experience, mini_batch):
+                    with torch.no_grad():
+                        self._remember(old, micro, self._engine(micro.input_ids, micro.answer_mask))
+        norms = []
+        for _ in range(self.config.ppo_iterations):
+            for mini_batch in mini_batches:
+                self._accumulate(experience, mini_batch, old, totals)
+                self._engine.step()
+                norms.append(float(self._engine.get_global_grad_norm()))
+        return totals.metrics() | {"grad_norm": float(np.mean(norms)), "lr": lr}
+
+    def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
+        """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
+        trained = mini_batch[experience.advantages[mini_batch] != 0]
+        lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.int64)
+        for part in plan(lengths, dist.get_world_size(), self.config.micro_batch_tokens)[dist.get_rank()]:
+            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
+
+    def _accumulate(
+        self, experience: Experience, mini_batch: np.ndarray, old: dict[int, np.ndarray], totals: "Totals"
+    ) -> None:
+        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch."""
+        lengths = np.array([len(experience.answers[i]) for i in mini_batch])
+        weights = np.zeros(len(experience.answers))
+        weights[mini_batch] = token_weights(lengths, self.config.aggregation, self.config.max_answer_tokens)
+        micro_batches = list(self._micro_batches(experience, mini_batch))
+        for number, micro in enumerate(micro_batches, 1):
+            self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
+            logprobs = self._engine(micro.input_ids, micro.answer_mask)
+            if len(micro.indices) and micro.indices[0] not in old:
+                self._remember(old, micro, logprobs.detach())
+            old_logprobs = micro.flat(old)
+            sampler_logprobs = micro.flat(experience.sampler_logprobs)
+            token_weight = micro.flat(weights)
+            if self.config.importance_cap is not None:
+                token_weight *= importance_weights(old_logprobs, sampler_logprobs, self.config.importance_cap)
+            surrogate = clipped_surrogate(
+                logprobs,
+                old_logprobs,
+                micro.flat(experience.advantages),
+                token_weight,
+                self.config.clip_low,
+                self.config.clip_high,
+            )
+            # DeepSpeed averages gradients over ranks; the loss is a sum over them.
+            self._engine.backward(surrogate.loss * dist.get_world_size())
+            if len(micro.indices):
+                totals.add(surrogate, logprobs.detach(), old_logprobs, sampler_logprobs)
+
+    @staticmethod
+    def _remember(old: dict[int, np.ndarray], micro: MicroBatch, logprobs: torch.Tensor) -> None:
+        lengths = micro.answer_mask.sum(dim=1).cpu().numpy()
+        for index, part in zip(micro.indices, np.split(logprobs.cpu().numpy(), lengths.cumsum()[:-1]), strict=False):
+            old[int(index)] = part
+
+
+class Totals:
+    """Sums over the tokens of an update, kept on the device until the end: one transfer, one collective."""
+
+    def __init__(self, device: torch.device):
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
+        self._largest = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, surrogate, logprobs: torch.Tensor, old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor) -> None:
+        gap = (old_logprobs - sampler_logprobs).abs()
+        self._sums += torch.stack(
+            [
+                torch.tensor(float(len(logprobs)), device=gap.device, dtype=torch.float64),
+                surrogate.loss.detach().double(),
+                surrogate.clipped_low.double(),
+                surrogate.clipped_high.double(),
+                -logprobs.double().sum(),
+                gap.double().sum(),
+            ]
+        )
+        self._largest = torch.maximum(self._largest, gap.max().double())
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the tokens of all ranks.
+
+        `entropy` is the mean of -log pi over sampled tokens, an unbiased estimate that needs no extra pass.
+        """
+        dist.all_reduce(self._sums)
+        dist.all_reduce(self._largest, op=dist.ReduceOp.MAX)
+        tokens, loss, low, high, surprise, gap = self._sums.tolist()
+        tokens_or_1 = max(1.0, tokens)
+        return {
+            "trained_tokens": tokens,
+            "loss": loss,
+            "clipped_low": low / tokens_or_1,
+            "clipped_high": high / tokens_or_1,
+            "entropy": surprise / tokens_or_1,
+            "sampler_learner_gap_mean": gap / tokens_or_1,
+            "sampler_learner_gap_max": float(self._largest),
+        }
+
+
+def deepspeed_settings(config: TrainConfig) -> dict:
+    """DeepSpeed's configuration of ZeRO-3 with AdamW."""
+    return {
+        # Micro-batches differ in size and number: the learner says itself which one is the last of an update.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": 3},
+        "bf16": {"enabled": config.dtype == "bfloat16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "gradient_clipping": config.max_grad_norm,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": config.lr,
+                "betas": list(config.betas),
+                "weight_decay": config.weight_decay,
+                "torch_adam": True,
+            },
+        },
+        "steps_per_print": 10**9,
+    }

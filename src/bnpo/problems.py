@@ -1,0 +1,103 @@
+"""Problems with a checkable answer: the JSON-lines file, the prompt, the order of an epoch."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+THINK_PROMPT = (
+    "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
+    "<think> </think> and the answer inside <answer> </answer>: <think> reasoning </think> <answer> answer "
+    "</answer>. Write the final result inside the answer tags as \\boxed{}."
+)
+SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
+"""Prompt templates by name. `chat` is the tokenizer's own chat template with its default system prompt (the
+paper's setting for Qwen2.5-Math); `think` asks for the tags that the format reward looks for (Table 2)."""
+
+
+class InputError(Exception):
+    """Bad input from the user: one line that names what is wrong, where, and what to do."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question with its reference answer; `id` is unique within its data set."""
+
+    id: str
+    problem: str
+    answer: str
+
+
+def load_problems(path: str | Path) -> list[Problem]:
+    """Read problems from a UTF-8 JSON-lines file with the string fields `problem` and `answer`.
+
+    `id` is optional and defaults to the line number. Other fields are ignored.
+    Raises InputError naming file and line when the file is missing, empty or malformed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
+    problems = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                problems.append(_parse(line, f"{path}:{number}", default_id=str(number)))
+    if not problems:
+        raise InputError(f"{path}: holds no problems; it needs one JSON object a line")
+    return problems
+
+
+def _parse(line: str, where: str, default_id: str) -> Problem:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON ({error}); the file needs one JSON object a line") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: a {type(row).__name__} where a JSON object is needed")
+    for field in ("problem", "answer"):
+        if not isinstance(row.get(field), str):
+            found = "is missing" if field not in row else f"is a {type(row[field]).__name__}"
+            raise InputError(f"{where}: field '{field}' {found}; it must be a string")
+    return Problem(str(row.get("id", default_id)), row["problem"], row["answer"])
+
+
+def encode_prompt(tokenizer, problem: str, template: str) -> list[int]:
+    """Token ids of the chat prompt for `problem`, up to and including the assistant's header."""
+    system = SYSTEM_PROMPTS[template]
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": problem})
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+
+def stop_token_ids(tokenizer) -> list[int]:
+    """Ids that end an answer: the tokenizer's end of text and the chat template's end of turn.
+
+    Qwen2.5-Math's tokenizer names only `<|endoftext|>`, yet its chat template ends turns with `<|im_end|>`:
+    a sampler that waits for the first alone runs on to the length limit.
+    """
+    vocabulary = tokenizer.get_vocab()
+    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}
+    return sorted(vocabulary[name] for name in names if name in vocabulary)
+
+
+def question_order(count: int, epoch: int, seed: int) -> np.ndarray:
+    """The order in which epoch `epoch` visits `count` problems: a permutation set by (seed, epoch) alone."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def questions_of_step(count: int, questions_per_step: int, step: int, seed: int) -> np.ndarray:
+    """Indices [questions_per_step] of the problems of `step` (from 0), every epoch in its own order.
+
+    An epoch is floor(count / questions_per_step) steps; the few problems left over wait for the next epoch's
+    shuffle. A data set smaller than one step is repeated to fill it.
+    """
+    if count < questions_per_step:
+        order = np.concatenate(
+            [question_order(count, step * questions_per_step + i, seed) for i in range(-(-questions_per_step // count))]
+        )
+        return order[:questions_per_step]
+    steps_per_epoch = count // questions_per_step
+    epoch, position = divmod(step, steps_per_epoch)
+    start = position * questions_per_step
+    return question_order(count, epoch, seed)[start : start + questions_per_step]

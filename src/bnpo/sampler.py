@@ -1,0 +1,130 @@
+"""vLLM in the learner's own process: n sampled answers a prompt, scores of given answers, sleep and wake."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from vllm import LLM, SamplingParams
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled answer: token ids (with the stop token, if it came), their log-probabilities under the sampler at
+    the sampling temperature [tokens], and whether it ended by itself or was cut off at the length limit."""
+
+    token_ids: list[int]
+    logprobs: np.ndarray
+    finished: bool
+
+
+def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
+    """One 32-bit seed a question, a function of (seed, step, question) alone; answer j adds j to it."""
+    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]
+
+
+class Sampler:
+    """A vLLM engine that holds the policy in inference form.
+
+    `model` is a Hugging Face folder, `max_tokens` the longest prompt plus answer, `vocab_size` the tokenizer's length
+    (rows of the head from there on are padding), `stop_token_ids` what ends an answer. Under torch.distributed every
+    rank holds its own engine.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int,
+        vocab_size: int,
+        stop_token_ids: list[int],
+        dtype: str,
+        seed: int = 0,
+        gpu_memory: float = 0.5,
+        enforce_eager: bool = False,
+    ):
+        on_gpu = torch.cuda.is_available()
+        self.stop_token_ids = stop_token_ids
+        self._can_sleep = on_gpu
+        self._llm = LLM(
+            model,
+            dtype=dtype,
+            seed=seed,
+            max_model_len=max_tokens,
+            skip_tokenizer_init=True,
+            enable_sleep_mode=on_gpu,
+            enforce_eager=enforce_eager or not on_gpu,
+            # A prompt that is prefilled in parts draws and discards a token a part: vLLM then turns the request's
+            # random generator back, wrongly on GPUs for large vocabularies and not at all on CPUs, where it raises.
+            enable_chunked_prefill=False,
+            max_num_batched_tokens=max(8192, max_tokens),
+            # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.
+            logprobs_mode="processed_logprobs",
+            distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
+            use_tqdm_on_load=False,
+            **({"gpu_memory_utilization": gpu_memory} if on_gpu else {}),
+        )
+
+        def mask_padding_rows(_module, _args, logits: torch.Tensor) -> None:
+            logits[..., vocab_size:] = -torch.inf
+
+        # On the module that computes the logits, so that it holds for samples and for scores alike.
+        self._llm.apply_model(lambda model: model.logits_processor.register_forward_hook(mask_padding_rows) and None)
+
+    def sample(
+        self,
+        prompts: Sequence[list[int]],
+        seeds: Sequence[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float,
+        top_p: float = 1.0,
+        greedy_too: bool = False,
+        progress: bool = False,
+    ) -> tuple[list[list[Answer]], list[Answer]]:
+        """`n` answers to every prompt (token ids), and with `greedy_too` one greedy answer to each besides.
+
+        Answer j of a prompt is drawn with the prompt's seed plus j.
+        """
+        common = {"max_tokens": max_tokens, "stop_token_ids": self.stop_token_ids, "detokenize": False}
+        common |= {"logprobs": 0, "flat_logprobs": True}
+        params = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        if greedy_too:
+            params += [SamplingParams(temperature=0.0, **common)] * len(prompts)
+            requests += requests
+        outputs = self._llm.generate(requests, params, use_tqdm=progress)
+        answers = [
+            [Answer(list(o.token_ids), np.array(o.logprobs.logprobs), o.finish_reason == "stop") for o in output.outputs]
+            for output in outputs
+        ]
+        return answers[: len(prompts)], [group[0] for group in answers[len(prompts) :]]
+
+    def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
+        """Log-probabilities [tokens] of the given answer at temperature 1."""
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+        [output] = self._llm.generate([{"prompt_token_ids": prompt + answer}], params, use_tqdm=False)
+        scores = output.prompt_logprobs[len(prompt) :]
+        return np.array([score[token].logprob for token, score in zip(answer, scores, strict=True)])
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace the weights by (name, tensor) pairs with a checkpoint's names, and forget cached prefixes."""
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        self._llm.reset_prefix_cache()
+
+    def sleep(self) -> None:
+        """Free the GPU memory of weights and cache; `load_weights` must follow before the next sample."""
+        if self._can_sleep:
+            self._llm.sleep(level=2)
+
+    def wake(self, part: str) -> None:
+        """Take the memory of `part`, "weights" or "kv_cache", again."""
+        if self._can_sleep:
+            torch.cuda.empty_cache()
+            self._llm.wake_up(tags=[part])
+
+    def close(self) -> None:
+        """Shut the engine down, and torch.distributed with it: vLLM destroys every process group."""
+        self._llm.llm_engine.engine_core.shutdown()

@@ -1,0 +1,53 @@
+"""What a run leaves to read: metrics.jsonl, rollouts, Weights & Biases, and the progress bar."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import wandb
+from tqdm import tqdm
+
+
+class Stopwatch:
+    """Seconds spent in the named phases of a step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+class Tracker:
+    """Writes one line a step to <run>/metrics.jsonl and moves the progress bar; make one on rank 0 only."""
+
+    def __init__(self, run: Path, steps: int, config: dict, wandb_mode: str):
+        self._run = run
+        self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
+        self._bar = tqdm(total=steps, desc="step", unit="step")
+        self._wandb = wandb.init(project="bnpo", name=run.name, dir=run, config=config, mode=wandb_mode)
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        self._metrics.write(json.dumps({"step": step} | metrics) + "\n")
+        self._metrics.flush()
+        self._wandb.log(metrics, step=step)
+        self._bar.set_postfix(
+            reward=f"{metrics['reward/mean']:.3f}", grad_norm=f"{metrics['grad_norm']:.2g}", refresh=False
+        )
+        self._bar.update()
+
+    def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
+        """Keep the answers of a step as JSON lines in <run>/rollouts."""
+        path = self._run / "rollouts" / f"step-{step:06d}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._bar.close()
+        self._wandb.finish()
