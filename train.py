@@ -1,8 +1,8 @@
 """Train a language model with BNPO or a method it is compared with.
 
-    deepspeed train.py --algo bnpo                  # the paper's settings with GPUs, the tiny model without
-    deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
-    deepspeed train.py --help                       # every flag
+deepspeed train.py --algo bnpo                  # the paper's settings with GPUs, the tiny model without
+deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
+deepspeed train.py --help                       # every flag
 """
 
 import os

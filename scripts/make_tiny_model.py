@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-WORKED_SHARE = dict(zip(range(2, MAX_TERMS + 1), (0.95, 0.7, 0.35, 0.15, 0.08), strict=True))
+WORKED_SHARE = dict(zip(range(2, MAX_TERMS + 1), (0.85, 0.55, 0.3, 0.12, 0.06), strict=True))
 """Number of terms -> share of worked answers in the training texts."""
 
 
@@ -43,8 +43,8 @@ class Args:
     """Optimizer steps."""
     batch_size: int = 64
     """Texts a step."""
-    worked_only: float = 0.7
-    """Share of the steps, the first ones, that see worked answers only: guessing is learnt in no time, working is not."""
+    worked_only: float = 0.75
+    """Share of the steps, the first ones, of worked answers only: guessing is learnt at once, working is not."""
     lr: float = 2e-3
     """Peak learning rate of AdamW; warm-up over 100 steps, then linear to zero."""
 
@@ -89,9 +89,10 @@ def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> s
 def batches(
     tokenizer, rng: np.random.Generator, size: int, worked_only: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches, the first `worked_only` of worked answers alone, of ids [size, length], padded on the right, and labels with -100 outside the answers.
+    """Endless batches: ids [size, length], padded on the right, and labels with -100 outside the answers.
 
-    Texts are drawn 16 batches at a time and sorted by length, which saves half of the padding.
+    The first `worked_only` batches hold worked answers alone. Texts are drawn 16 batches at a
+    time and sorted by length, which saves half of the padding.
     """
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for pool in itertools.count():
@@ -119,12 +120,12 @@ def main(args: Args) -> None:
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / 100, 1 - step / args.steps)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 100, 1 - step / args.steps))
     started = time.perf_counter()
     progress = tqdm(range(args.steps), desc="tiny model", mininterval=5)
-    for _, (ids, labels) in zip(progress, batches(tokenizer, rng, args.batch_size, int(args.worked_only * args.steps)), strict=False):
+    for _, (ids, labels) in zip(
+        progress, batches(tokenizer, rng, args.batch_size, int(args.worked_only * args.steps)), strict=False
+    ):
         logits = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
         # A sum over tokens: batches sorted by length differ in tokens, and each token shall count the same.
         loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / (20 * args.batch_size)

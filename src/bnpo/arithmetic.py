@@ -92,7 +92,7 @@ def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
 
 
 def open_problems(data: str, split: str, count: int = 7500) -> list[Problem]:
-    """The problems of a data set: `arithmetic` (the built-in task: `count` of `split`) or the path of a JSON-lines file.
+    """The problems of `data`: `arithmetic` (the built-in task, `count` of `split`) or the path of a JSON-lines file.
 
     Raises InputError as `load_problems` does.
     """

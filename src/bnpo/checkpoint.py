@@ -2,15 +2,15 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from huggingface_hub import save_torch_state_dict, snapshot_download
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from bnpo.learner import Learner
 from bnpo.problems import InputError
-from bnpo.weight_sync import whole_weights
 
 
 def model_folder(model: str) -> Path:
@@ -20,7 +20,11 @@ def model_folder(model: str) -> Path:
     """
     folder = Path(model)
     if folder.is_dir():
-        for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
+        for part, pattern in (
+            ("config.json", "config.json"),
+            ("tokenizer", "tokenizer*"),
+            ("weights", "*.safetensors"),
+        ):
             if not any(folder.glob(pattern)):
                 raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
         return folder
@@ -41,8 +45,8 @@ def load_tokenizer(folder: Path, longest: int):
     context = AutoConfig.from_pretrained(folder).max_position_embeddings
     if longest > context:
         raise InputError(
-            f"--max-prompt-tokens plus --max-answer-tokens is {longest}, but the context of {folder} is {context} tokens; "
-            f"lower one of them by {longest - context}"
+            f"--max-prompt-tokens plus --max-answer-tokens is {longest}, but the context of {folder} is {context} "
+            f"tokens; lower one of them by {longest - context}"
         )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.chat_template:
@@ -50,22 +54,25 @@ def load_tokenizer(folder: Path, longest: int):
     return tokenizer
 
 
-def save_checkpoint(learner: Learner, tokenizer, run: Path, step: int) -> Path:
-    """Write the policy to run/checkpoints/step-<step>, then point run/last at it; a collective on all ranks.
+def save_checkpoint(
+    weights: Iterable[tuple[str, torch.Tensor]], model: PreTrainedModel, tokenizer, run: Path, step: int
+) -> Path:
+    """Write `weights` with the configuration of `model` to run/checkpoints/step-<step>, then point run/last at it.
 
-    The folder is written under another name and renamed when whole, so it is whole or absent.
+    Call it on all ranks: drawing from `weights` is a collective. The folder is written under another name and
+    renamed when whole, so it is whole or absent.
     """
     folder = run / "checkpoints" / f"step-{step:06d}"
     rank_0 = dist.get_rank() == 0
     # Every rank takes part in gathering; only the first keeps what was gathered.
-    state = {name: tensor.cpu() for name, tensor in whole_weights(learner.model, tied_too=False) if rank_0}
+    state = {name: tensor.cpu() for name, tensor in weights if rank_0}
     if rank_0:
         unfinished = folder.with_name(f".{folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         save_torch_state_dict(state, unfinished)
-        learner.model.config.save_pretrained(unfinished)
-        learner.model.generation_config.save_pretrained(unfinished)
+        model.config.save_pretrained(unfinished)
+        model.generation_config.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
         link = run / ".last.unfinished"

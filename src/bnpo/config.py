@@ -196,7 +196,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         )
     if config.questions_per_step % config.mini_batches:
         raise InputError(
-            f"--mini-batches: {config.questions_per_step} questions cannot be cut into {config.mini_batches} equal parts"
+            f"--mini-batches: {config.questions_per_step} questions cannot be cut into {config.mini_batches} "
+            "equal parts"
         )
     low, high = config.reward_range
     if not low < high:
@@ -208,13 +209,17 @@ def claim_output_dir(config: TrainConfig) -> Path:
     folder = config.output_dir
     if (folder / "config.json").exists():
         if not config.overwrite:
-            raise InputError(f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder")
+            raise InputError(
+                f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
+            )
         shutil.rmtree(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(to_json(config))
     except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder") from error
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
+        ) from error
     return folder
 
 

@@ -159,7 +159,9 @@ class Totals:
         self._sums = torch.zeros(6, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
 
-    def add(self, surrogate, logprobs: torch.Tensor, old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor) -> None:
+    def add(
+        self, surrogate, logprobs: torch.Tensor, old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor
+    ) -> None:
         gap = (old_logprobs - sampler_logprobs).abs()
         self._sums += torch.stack(
             [

@@ -113,7 +113,8 @@ def train(config: TrainConfig) -> None:
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(step + 1, rollout_rows(inputs, config, batch, answers, rewards, advantages))
         if (step + 1) % config.save_every == 0 or step + 1 == inputs.steps:
-            save_checkpoint(learner, tokenizer, config.output_dir, step + 1)
+            weights = whole_weights(learner.model, tied_too=False)
+            save_checkpoint(weights, learner.model, tokenizer, config.output_dir, step + 1)
     if tracker:
         tracker.close()
         print(f"done: {inputs.steps} steps; the model is in {config.output_dir / 'last'}", flush=True)
@@ -132,17 +133,22 @@ def prepare(config: TrainConfig) -> Inputs:
     encoded = [(problem, encode_prompt(tokenizer, problem.problem, config.template)) for problem in problems]
     kept = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= config.max_prompt_tokens]
     if not kept:
-        raise InputError(f"{config.train_data}: every prompt is longer than --max-prompt-tokens {config.max_prompt_tokens}")
+        raise InputError(
+            f"{config.train_data}: every prompt is longer than --max-prompt-tokens {config.max_prompt_tokens}"
+        )
     steps = config.steps or config.epochs * max(1, len(kept) // config.questions_per_step)
     dropped = len(encoded) - len(kept)
     if int(os.environ["RANK"]) == 0:
         claim_output_dir(config)
         print(to_json(config), end="")
         print(
-            f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} steps of "
-            f"{config.questions_per_step} x {config.samples_per_question} answers on {os.environ['WORLD_SIZE']} ranks"
+            f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} "
+            f"steps of {config.questions_per_step} x {config.samples_per_question} answers"
         )
-        print("the loss printed nowhere is near 0 by construction (ratios are 1): watch reward and grad_norm", flush=True)
+        print(
+            "The loss in the metrics is near 0 by construction (the ratios are 1): watch the reward and grad_norm.",
+            flush=True,
+        )
     return Inputs([p for p, _ in kept], [t for _, t in kept], dropped, tokenizer, model, steps)
 
 

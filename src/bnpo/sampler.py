@@ -97,7 +97,10 @@ class Sampler:
             requests += requests
         outputs = self._llm.generate(requests, params, use_tqdm=progress)
         answers = [
-            [Answer(list(o.token_ids), np.array(o.logprobs.logprobs), o.finish_reason == "stop") for o in output.outputs]
+            [
+                Answer(list(o.token_ids), np.array(o.logprobs.logprobs), o.finish_reason == "stop")
+                for o in output.outputs
+            ]
             for output in outputs
         ]
         return answers[: len(prompts)], [group[0] for group in answers[len(prompts) :]]

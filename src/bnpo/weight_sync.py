@@ -28,9 +28,7 @@ def whole_weights(
         yield from clones
 
 
-def _groups(
-    model: torch.nn.Module, tied_too: bool, group_bytes: int
-) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
+def _groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
     group, size = [], 0
     for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
         size += parameter.ds_numel * parameter.element_size()

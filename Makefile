@@ -1,0 +1,31 @@
+# make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
+# make test    install, run all tests
+# make lint    install, check style
+#
+# Without a GPU, PyTorch's CPU build is a tenth of the size of the default one: set TORCH_INDEX to the address of the
+# CPU wheels that PyTorch's installation page gives, e.g. make demo TORCH_INDEX=https://...
+
+PYTHON ?= python3.11
+TORCH_INDEX ?=
+REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
+PIP := .venv/bin/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint
+
+demo: .venv/.ready
+	.venv/bin/python scripts/demo.py
+
+test: .venv/.ready
+	.venv/bin/python -m pytest
+
+lint: .venv/.ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+# torch comes first and with its dependencies, since the build that suits the machine decides which those are.
+.venv/.ready: $(REQUIREMENTS) pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(PIP) install --quiet --no-deps -r $(REQUIREMENTS)
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	touch $@

@@ -1,0 +1,97 @@
+"""What several test files need: real data, small models to start from, a way to launch ranks."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bnpo import runtime  # noqa: F401 - before torch and vLLM
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder with math_train.jsonl and its like: BNPO_DATA, or data/ where the sets have been fetched to."""
+    folder = Path(os.environ.get("BNPO_DATA") or ROOT / "data")
+    if not (folder / "math_train.jsonl").exists():
+        pytest.skip(f"no math_train.jsonl in {folder}: set BNPO_DATA or follow data/README.md")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer_dir(data_dir) -> Path:
+    folder = data_dir / "qwen2.5-tokenizer"
+    if not folder.exists():
+        pytest.skip(f"no {folder}: it needs tokenizer.json and tokenizer_config.json of Qwen2.5-Math")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen_model(qwen_tokenizer_dir, tmp_path_factory) -> Path:
+    """A randomly initialised Qwen2 of 5M parameters with the tokenizer, vocabulary rows and context of the 1.5B."""
+    folder = tmp_path_factory.mktemp("qwen")
+    make_model(folder, vocab_size=151936, hidden_size=32, num_attention_heads=1, num_key_value_heads=1)
+    for file in qwen_tokenizer_dir.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def untied_model(tmp_path_factory) -> Path:
+    """The tiny model's shape and tokenizer with a head of its own; the rows past the tokenizer are the likeliest."""
+    folder = tmp_path_factory.mktemp("untied")
+    tiny = ROOT / "data" / "tiny-model"
+    model = make_model(folder, vocab_size=288, hidden_size=64, tie_word_embeddings=False)
+    model.lm_head.weight.data[262:] *= 40
+    model.save_pretrained(folder)
+    for file in [*tiny.glob("tokenizer*"), *tiny.glob("chat_template*")]:
+        shutil.copy(file, folder)
+    return folder
+
+
+def make_model(folder: Path, **shape):
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    defaults = {
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    }
+    model = Qwen2ForCausalLM(Qwen2Config(**defaults | shape))
+    model.save_pretrained(folder)
+    return model
+
+
+def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subprocess.CompletedProcess:
+    """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
+    launcher = Path(sys.executable).with_name("deepspeed")
+    command = [launcher, "--num_gpus", ranks, "--master_port", _free_port(), script, *flags]
+    environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert not check or done.returncode == 0, done.stdout[-5000:]
+    return done
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

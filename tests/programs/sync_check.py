@@ -1,0 +1,72 @@
+"""Two ranks update a model and sync it: what the check says after real syncs, a forgotten one, and a lost head.
+
+Launched by tests/test_weight_sync.py; prints one JSON line from rank 0.
+"""
+
+import json
+import sys
+
+from bnpo import runtime  # noqa: F401
+
+
+def main() -> None:
+    import numpy as np
+    import torch.distributed as dist
+    from transformers import AutoTokenizer
+
+    from bnpo.config import parse_train_config
+    from bnpo.learner import Experience, Learner
+    from bnpo.loop import gather, measure_sync, sync_weights
+    from bnpo.problems import encode_prompt, stop_token_ids
+    from bnpo.sampler import Sampler
+    from bnpo.weight_sync import SyncError, whole_weights
+
+    model = sys.argv[-1]
+    config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
+    dist.init_process_group("gloo")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    learner = Learner(model, len(tokenizer), config)
+    sampler = Sampler(
+        model, max_tokens=192, vocab_size=len(tokenizer), stop_token_ids=stop_token_ids(tokenizer), dtype="float32"
+    )
+    rank = dist.get_rank()
+    prompt = encode_prompt(tokenizer, f"1{rank}+2=?", "chat")
+    report: dict = {"differences": [], "errors": {}}
+
+    def update_and_sample():
+        [group], _ = sampler.sample([prompt], [rank], n=8, max_tokens=64, temperature=1.0)
+        everyone = [answer for answers in gather(group) for answer in answers]
+        experience = Experience(
+            prompts=[prompt for prompt in gather(prompt) for _ in range(8)],
+            answers=[answer.token_ids for answer in everyone],
+            sampler_logprobs=[answer.logprobs for answer in everyone],
+            advantages=np.where(np.arange(16) % 2, 1.0, -1.0),
+        )
+        metrics = learner.update(experience, lr=1e-3)
+        report["gap_max"] = metrics["sampler_learner_gap_max"]
+        return group[0]
+
+    for step in range(3):
+        answer = update_and_sample()
+        sync_weights(learner, sampler)
+        report["differences"].append(measure_sync(learner, sampler, prompt, answer, config, step))
+        report["ids_ok"] = max(answer.token_ids) < len(tokenizer)
+
+    answer = update_and_sample()
+    for case, load in (
+        ("skipped", lambda: None),
+        ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
+        ("whole", lambda: sync_weights(learner, sampler)),
+    ):
+        load()
+        try:
+            measure_sync(learner, sampler, prompt, answer, config, 3)
+        except SyncError as error:
+            report["errors"][case] = str(error)
+    if rank == 0:
+        print("REPORT " + json.dumps(report), flush=True)
+    sampler.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bnpo.advantages import ALGORITHMS, compute_advantages
+from bnpo.beta import inverse_density
+
+GROUP_CENTRED = ("bnpo", "grpo", "reinforce", "rloo")
+
+
+@st.composite
+def batches(draw, max_rewards=3):
+    """Binary rewards [n, m, K] of any shape, with whole groups, columns or batches alike more often than by chance."""
+    n, m, k = draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(1, max_rewards))
+    values = draw(arrays(np.int8, (n, m, k), elements=st.integers(0, 1))).astype(float)
+    if draw(st.booleans()):
+        values[: draw(st.integers(0, n))] = draw(st.integers(0, 1))
+    if draw(st.booleans()):
+        values[:] = values[:, :1]
+    lengths = draw(arrays(np.int64, (n, m), elements=st.integers(1, 50)))
+    greedy = draw(arrays(np.int8, (n, k), elements=st.integers(0, 1))).astype(float)
+    return values, {"lengths": lengths, "greedy_rewards": greedy}
+
+
+def advantages(algo, rewards, extra, **options):
+    return compute_advantages(algo, rewards, **extra, **options)[0]
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+@pytest.mark.parametrize("moments", ["sample", "corrected"])
+@given(batch=batches())
+def test_finite_and_centred_where_promised(batch, moments, decompose):
+    rewards, extra = batch
+    for algo in ALGORITHMS:
+        result = advantages(algo, rewards, extra, decompose=decompose, moments=moments)
+        assert result.shape == rewards.shape[:2]
+        assert np.isfinite(result).all(), algo
+        if algo in GROUP_CENTRED:
+            np.testing.assert_allclose(result.mean(axis=1), 0, atol=1e-12 * max(1, np.abs(result).max()))
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+@given(batch=batches(), seed=st.integers(0, 2**32 - 1))
+def test_order_of_questions_and_answers_does_not_matter(batch, decompose, seed):
+    rewards, extra = batch
+    rng = np.random.default_rng(seed)
+    questions = rng.permutation(len(rewards))
+    answers = np.argsort(rng.random(rewards.shape[:2]), axis=1)
+    shuffled = np.take_along_axis(rewards, answers[:, :, None], axis=1)[questions]
+    shuffled_extra = {
+        "lengths": np.take_along_axis(extra["lengths"], answers, axis=1)[questions],
+        "greedy_rewards": extra["greedy_rewards"][questions],
+    }
+    for algo in ALGORITHMS:
+        expected = advantages(algo, rewards, extra, decompose=decompose)
+        expected = np.take_along_axis(expected, answers, axis=1)[questions]
+        np.testing.assert_allclose(
+            advantages(algo, shuffled, shuffled_extra, decompose=decompose), expected, rtol=1e-9, atol=1e-12
+        )
+
+
+@given(batch=batches(max_rewards=1))
+def test_identities_between_the_methods(batch):
+    rewards, extra = batch
+    m = rewards.shape[1]
+    binary, p = rewards[:, :, 0], rewards[:, :, 0].mean(axis=1)
+    reinforce = advantages("reinforce", rewards, extra)
+    # f(1, 1) is uniform: REINFORCE with baseline.
+    np.testing.assert_allclose((binary - p[:, None]) * inverse_density(p, 1, 1)[:, None], reinforce, atol=1e-12)
+    # f(3/2, 3/2) = (8/pi) sqrt(p (1 - p)): GRPO with the population's standard deviation, times pi/8.
+    deviation = binary.std(axis=1)
+    grpo = np.divide(reinforce, deviation[:, None], out=np.zeros_like(reinforce), where=deviation[:, None] > 0)
+    weighted = (binary - p[:, None]) * inverse_density(p, 1.5, 1.5)[:, None]
+    np.testing.assert_allclose(weighted, np.pi / 8 * grpo, atol=1e-12)
+    if m > 1:
+        np.testing.assert_allclose(advantages("rloo", rewards, extra), m / (m - 1) * reinforce, atol=1e-12)
+        sample_deviation = binary.std(axis=1, ddof=1, keepdims=True)
+        np.testing.assert_allclose(
+            advantages("grpo", rewards, extra), reinforce / (sample_deviation + 1e-6), rtol=1e-12, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@given(batch=batches(max_rewards=1))
+def test_decomposition_of_one_reward_and_of_equal_rewards(algo, batch):
+    rewards, extra = batch
+    plain = advantages(algo, rewards, extra)
+    np.testing.assert_array_equal(advantages(algo, rewards, extra, decompose=True), plain)
+    tripled = extra | {"greedy_rewards": np.repeat(extra["greedy_rewards"], 3, axis=1)}
+    equal = advantages(algo, np.repeat(rewards, 3, axis=2), tripled, decompose=True)
+    np.testing.assert_allclose(equal, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_decomposition_averages_the_advantages_of_each_reward():
+    rng = np.random.default_rng(0)
+    rewards = (rng.random((8, 4, 2)) < [0.3, 0.9]).astype(float)
+    both, fits = compute_advantages("bnpo", rewards, decompose=True)
+    single = [compute_advantages("bnpo", rewards[:, :, [k]]) for k in range(2)]
+    np.testing.assert_allclose(both, (single[0][0] + single[1][0]) / 2)
+    assert fits == [single[0][1][0], single[1][1][0]]
+
+
+def test_without_decomposition_rewards_are_summed_first():
+    rewards = np.array([[[1.0, 1], [0, 1], [0, 0]]])
+    np.testing.assert_allclose(compute_advantages("reinforce", rewards)[0], [[1, 0, -1]])
+
+
+def test_rewards_of_another_range_are_mapped_to_it():
+    rewards = np.array([[[1.0], [0]], [[0], [0]]])
+    plain = compute_advantages("bnpo", rewards)[0]
+    np.testing.assert_array_equal(compute_advantages("bnpo", 2 * rewards - 1, reward_range=(-1, 1))[0], plain)
+
+
+def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
+    rng = np.random.default_rng(0)
+    rewards, lengths = rng.integers(0, 2, (16, 8, 1)).astype(float), rng.integers(1, 100, (16, 8))
+    tokens = np.repeat(compute_advantages("reinforce_pp", rewards, lengths=lengths)[0].ravel(), lengths.ravel())
+    assert tokens.mean() == pytest.approx(0, abs=1e-12)
+    assert tokens.std(ddof=1) == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algo", "rewards", "options", "message"),
+    [
+        ("ppo", np.zeros((1, 2, 1)), {}, "known: bnpo, grpo, reinforce, reinforce_pp, remax, rloo"),
+        ("bnpo", np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
+        ("bnpo", np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan"),
+        ("bnpo", np.array([[[0.0], [-1]]]), {}, "--reward-range"),
+        ("bnpo", [[[0.0], [1.0]], [[1.0]]], {}, "question 1 has 1 answers, question 0 has 2"),
+        ("bnpo", np.zeros((2, 0, 1)), {}, "none empty"),
+        ("bnpo", np.zeros((2, 3)), {}, "must be"),
+        ("remax", np.zeros((2, 2, 1)), {}, "sample one greedy answer a question"),
+        ("remax", np.zeros((2, 2, 1)), {"greedy_rewards": np.zeros((2, 2))}, "not \\[n, K\\] = \\(2, 1\\)"),
+        ("remax", np.zeros((2, 2, 1)), {"greedy_rewards": np.array([[0.0], [7]])}, "question 1, greedy answer 0, is 7"),
+        ("reinforce_pp", np.zeros((2, 2, 1)), {}, "reinforce_pp needs lengths"),
+    ],
+)
+def test_bad_input_says_where_and_what_to_do(algo, rewards, options, message):
+    with pytest.raises(ValueError, match=message):
+        compute_advantages(algo, rewards, **options)

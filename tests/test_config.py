@@ -1,0 +1,119 @@
+import json
+
+import pytest
+from conftest import launch
+
+from bnpo.config import PRESETS, check_config, claim_output_dir, parse_train_config
+from bnpo.loop import prepare
+from bnpo.problems import InputError
+
+
+def parse(*flags):
+    return parse_train_config(list(flags), has_cuda=False)[0]
+
+
+def test_auto_preset_says_what_it_took_and_why():
+    config, line = parse_train_config([], has_cuda=False)
+    assert config.train_data == "arithmetic"
+    assert line == "preset tiny (no CUDA device was found; --preset chooses another)"
+    config, line = parse_train_config(["--lr", "3e-6"], has_cuda=True)
+    assert line.startswith("preset paper-1.5b (a CUDA device was found")
+    assert (config.model, config.lr, config.questions_per_step) == ("Qwen/Qwen2.5-Math-1.5B", 3e-6, 32)
+
+
+def test_paper_settings_are_the_papers():
+    """Section 5.1 of the paper, and the choices of its released code that the text leaves open."""
+    config = parse("--preset", "paper-1.5b")
+    assert (config.questions_per_step, config.samples_per_question, config.ppo_iterations) == (32, 16, 1)
+    assert (config.epochs, config.lr, config.warmup_steps, config.temperature) == (5, 1e-6, 10, 1.0)
+    assert (config.max_prompt_tokens, config.max_answer_tokens) == (1024, 3072)
+    assert (config.weight_decay, config.betas, config.max_grad_norm) == (0, (0.9, 0.999), 1.0)
+    assert config.aggregation == "seq-mean-token-sum"
+    table_2 = parse("--preset", "paper-format")
+    assert (table_2.rewards, table_2.template, table_2.decompose) == (("accuracy", "format"), "think", True)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_valid_and_flags_override_them(preset):
+    config = parse("--preset", preset, "--steps", "7", "--algo", "grpo")
+    check_config(config, ranks=2)
+    assert (config.preset, config.steps, config.algo) == (preset, 7, "grpo")
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--algo", "ppo"], "--algo: unknown algo 'ppo'; known: bnpo, grpo, reinforce, reinforce_pp, remax, rloo"),
+        (["--rewards", "accuracy", "luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
+        (["--template", "x"], "known: chat, think"),
+        (["--aggregation", "sum"], "known: seq-mean-token-sum, token-mean"),
+        (["--questions-per-step", "3"], "3 questions cannot be shared evenly by 2 ranks; take a multiple of 2"),
+        (["--mini-batches", "5"], "32 questions cannot be cut into 5 equal parts"),
+        (["--steps", "0"], "--steps: is 0, must be at least 1"),
+        (["--lr", "-1"], "--lr: is -1.0, must be above 0"),
+        (["--temperature", "nan"], "--temperature: is nan, must be above 0"),
+        (["--reward-range", "1", "0"], "--reward-range: 1 is not below 0"),
+        (["--train-data", "absent.jsonl"], "absent.jsonl: no such data file"),
+        (["--model", "/absent/model"], "/absent/model: no such model folder"),
+        (["--model", "tests"], r"tests: holds no config.json"),
+        (["--max-answer-tokens", "250"], r"is 314, but the context of .* is 256 tokens; lower one of them by 58"),
+        (["--max-prompt-tokens", "5"], "arithmetic: every prompt is longer than --max-prompt-tokens 5"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):
+    with pytest.raises(InputError, match=message) as error:
+        prepare(parse("--output-dir", str(tmp_path / "run"), *flags))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_preset():
+    with pytest.raises(
+        InputError, match=r"unknown preset 'big'; known: auto, paper-1.5b, paper-7b, paper-format, tiny"
+    ):
+        parse("--preset", "big")
+
+
+def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):
+    """Without a network the download itself cannot be shown: this goes as far as the first request."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"Qwen/absent: no such local folder, and the download .* failed"):
+        prepare(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
+
+
+def test_without_the_launcher():
+    with pytest.raises(InputError, match=r"start with `deepspeed train.py"):
+        prepare(parse())
+
+
+def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
+    config = parse("--output-dir", str(tmp_path), "--lr", "2e-5")
+    claim_output_dir(config)
+    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 2e-5
+    (tmp_path / "metrics.jsonl").write_text("precious")
+    with pytest.raises(InputError, match="holds a run already; --overwrite deletes it, --output-dir names another"):
+        claim_output_dir(config)
+    assert (tmp_path / "metrics.jsonl").read_text() == "precious"
+    claim_output_dir(parse("--output-dir", str(tmp_path), "--overwrite"))
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\)"):
+        claim_output_dir(parse("--output-dir", str(tmp_path / "file" / "run")))
+
+
+def test_the_program_prints_one_line_and_stops(tmp_path):
+    done = launch(2, "train.py", "--algo", "ppo", "--output-dir", tmp_path / "run", check=False)
+    assert done.returncode != 0
+    assert done.stdout.count("error: ") == 1
+    assert "error: --algo: unknown algo 'ppo'; known: bnpo" in done.stdout
+    assert "Traceback" not in done.stdout

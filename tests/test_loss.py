@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+import torch
+
+from bnpo.batching import collate, plan
+from bnpo.loss import AGGREGATIONS, clipped_surrogate, importance_weights, token_logprobs, token_weights
+
+VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
+
+
+@pytest.fixture
+def case():
+    """A float64 bigram 'model' (embedding, head) and 20 answers of uneven length with everything the loss takes."""
+    rng = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
+    embedding = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
+    head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
+    prompts = [rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist() for _ in range(20)]
+    answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
+    old = [rng.normal(-3.9, 0.5, len(answer)) for answer in answers]
+    return embedding, head, prompts, answers, old, rng.normal(size=20)
+
+
+def gradients(loss, *parameters):
+    return torch.autograd.grad(loss, parameters)
+
+
+def by_micro_batches(case, aggregation, ranks, budget, clip=(0.2, 0.28)):
+    """The loss as the learner computes it, the ranks one after the other."""
+    embedding, head, prompts, answers, old, advantages = case
+    lengths = np.array([len(answer) for answer in answers])
+    weights = token_weights(lengths, aggregation, NORM_LENGTH)
+    total = torch.zeros((), dtype=torch.float64)
+    sequence_lengths = np.array([len(p) + len(a) for p, a in zip(prompts, answers, strict=True)])
+    for micro_batches in plan(sequence_lengths, ranks, budget):
+        for part in micro_batches:
+            micro = collate(prompts, answers, part, "cpu")
+            predicts = micro.answer_mask[:, 1:]
+            hidden = embedding[micro.input_ids][:, :-1][predicts]
+            logits = hidden @ head.T
+            logprobs = torch.log_softmax(logits, -1).gather(1, micro.input_ids[:, 1:][predicts][:, None])[:, 0]
+            flat = [micro.flat(values, torch.float64) for values in (old, advantages, weights)]
+            total = total + clipped_surrogate(logprobs, *flat, *clip).loss
+    return total
+
+
+def directly(case, aggregation):
+    """The same loss, answer by answer and token by token from its definition."""
+    embedding, head, prompts, answers, old, advantages = case
+    sums, lengths = [], [len(answer) for answer in answers]
+    for prompt, answer, old_logprobs, advantage in zip(prompts, answers, old, advantages, strict=True):
+        tokens, terms = prompt + answer, []
+        for t in range(len(prompt), len(tokens)):
+            logprob = torch.log_softmax(head @ embedding[tokens[t - 1]], -1)[tokens[t]]
+            ratio = torch.exp(logprob - old_logprobs[t - len(prompt)])
+            terms.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage))
+        sums.append(torch.stack(terms).sum())
+    sums, lengths = torch.stack(sums), torch.tensor(lengths)
+    return {
+        "seq-mean-token-sum": sums.mean(),
+        "token-mean": sums.sum() / lengths.sum(),
+        "seq-mean-token-mean": (sums / lengths).mean(),
+        "seq-mean-token-sum-norm": (sums / NORM_LENGTH).mean(),
+    }[aggregation]
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize(("ranks", "budget"), [(1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (7, 64), (30, 64)])
+def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks, budget):
+    expected, loss = directly(case, aggregation), by_micro_batches(case, aggregation, ranks, budget)
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+    for got, want in zip(gradients(loss, *case[:2]), gradients(expected, *case[:2]), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-12)
+
+
+def test_unknown_aggregation_lists_the_known():
+    with pytest.raises(ValueError, match="seq-mean-token-sum-norm"):
+        token_weights(np.array([1]), "sum", 1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("chunk", [1, 7 * 40, 10**6])
+def test_chunked_logprobs_are_those_of_log_softmax(chunk, temperature):
+    torch.manual_seed(0)
+    hidden = torch.randn(23, HIDDEN, requires_grad=True)
+    head = torch.nn.Linear(HIDDEN, VOCABULARY, bias=False)
+    targets = torch.randint(0, 40, (23,))  # ids 40 to 49 are padding rows
+    expected = torch.log_softmax(head(hidden)[:, :40] / temperature, -1).gather(1, targets[:, None])[:, 0]
+    got = token_logprobs(head, hidden, targets, 40, temperature, chunk)
+    torch.testing.assert_close(got, expected)
+    parameters = (hidden, head.weight)
+    for a, b in zip(gradients(got.sum(), *parameters), gradients(expected.sum(), *parameters), strict=True):
+        torch.testing.assert_close(a, b)
+    assert (torch.autograd.grad(token_logprobs(head, hidden, targets, 40, 1.0).sum(), head.weight)[0][40:] == 0).all()
+
+
+def test_clipping_takes_the_gradient_away_on_the_outer_side_only():
+    logprobs = torch.log(torch.tensor([0.5, 0.5, 1.0, 1.5, 1.5])).requires_grad_()
+    advantages = torch.tensor([1.0, -1, 1, 1, -1])
+    surrogate = clipped_surrogate(logprobs, torch.zeros(5), advantages, torch.ones(5), 0.2, 0.28)
+    gradient = torch.autograd.grad(surrogate.loss, logprobs)[0]
+    torch.testing.assert_close(gradient, torch.tensor([-0.5, 0, -1, 0, 1.5]))
+    assert (surrogate.clipped_low, surrogate.clipped_high) == (1, 1)
+
+
+def test_importance_weights_are_truncated_and_carry_no_gradient():
+    old = torch.log(torch.tensor([0.1, 0.2, 0.9])).requires_grad_()
+    weights = importance_weights(old, torch.log(torch.tensor([0.2, 0.2, 0.3])), cap=2.0)
+    torch.testing.assert_close(weights, torch.tensor([0.5, 1, 2]))
+    assert not weights.requires_grad

@@ -1,0 +1,120 @@
+"""Whole programs, launched as a user launches them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import launch
+
+from bnpo.config import ROOT, TINY_MODEL
+
+
+def metrics_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def rollouts_of(run: Path, step: int) -> list[dict]:
+    return [json.loads(line) for line in (run / "rollouts" / f"step-{step:06d}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("tiny") / "run"
+    output = launch(2, "train.py", "--algo", "bnpo", "--steps", 4, "--rollouts-every", 1, "--output-dir", run).stdout
+    (run / "console").write_text(output)
+    return run
+
+
+def test_console_and_config(tiny_run):
+    console = (tiny_run / "console").read_text()
+    config = json.loads((tiny_run / "config.json").read_text())
+    assert "\npreset tiny (no CUDA device was found; --preset chooses another)\n" in console
+    assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
+    assert json.dumps(config, indent=2) in console
+    assert "reward=" in console
+    assert "Traceback" not in console
+
+
+def test_a_line_of_metrics_a_step(tiny_run):
+    lines = metrics_of(tiny_run)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        assert 0 < line["reward/mean"] == line["beta/E"] < 1
+        assert line["beta/alpha"] == pytest.approx(1 + line["beta/a"] / 3)
+        assert line["beta/beta"] == pytest.approx(1 + line["beta/b"] / 3)
+        assert line["grad_norm"] > 0
+        assert line["sync/max_difference"] < 1e-4
+        assert line["sampler_learner_gap_max"] < 1e-4
+        assert line["clipped_low"] == line["clipped_high"] == 0  # one update a step: the ratio is 1
+        assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
+        assert line["tokens/sampled"] > 512
+    assert lines[0]["lr"] == pytest.approx(1e-5)
+
+
+def test_rollouts_agree_with_the_metrics(tiny_run):
+    rows = rollouts_of(tiny_run, 1)
+    assert len(rows) == 512
+    assert np.mean([row["rewards"]["accuracy"] for row in rows]) == pytest.approx(
+        metrics_of(tiny_run)[0]["reward/mean"]
+    )
+    right = [row for row in rows if row["rewards"]["accuracy"] == 1]
+    assert all(row["advantage"] >= 0 for row in right)
+    assert rows[0]["prompt"].startswith("<|im_start|>user\n")
+
+
+def test_the_checkpoint_is_a_hugging_face_model_that_eval_reads(tiny_run, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    last = tiny_run / "last"
+    assert last.resolve() == (tiny_run / "checkpoints" / "step-000004").resolve()
+    trained = AutoModelForCausalLM.from_pretrained(last)
+    base = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    assert trained.config.to_diff_dict().keys() == base.config.to_diff_dict().keys()
+    changes = [(a - b).abs().max().item() for a, b in zip(trained.parameters(), base.parameters(), strict=True)]
+    assert 1e-5 < max(changes) < 1e-3
+    assert len(AutoTokenizer.from_pretrained(last)) == len(AutoTokenizer.from_pretrained(TINY_MODEL))
+
+    output = tmp_path / "results.json"
+    command = [sys.executable, "eval.py", "--ckpt", str(last), "--suite", "arithmetic", "--output", str(output)]
+    console = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    result = json.loads(output.read_text())["results"]["arithmetic"]
+    assert f"arithmetic: pass@1 {result['pass1']:.4f} +- {result['se']:.4f}" in console
+    assert 0.1 < result["pass1"] < 0.9
+    assert 0.005 < result["se"] < 0.03
+
+
+def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp_path):
+    run = tmp_path / "run"
+    launch(1, "train.py", "--algo", "bnpo", "--steps", 1, "--rollouts-every", 1, "--output-dir", run)
+    assert rollouts_of(run, 1) == rollouts_of(tiny_run, 1)  # advantages are float64, written with all their digits
+    one, two = metrics_of(run)[0], metrics_of(tiny_run)[0]
+    assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-5)
+    assert one["loss"] == pytest.approx(two["loss"], rel=1e-5, abs=1e-8)
+
+
+def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tmp_path):
+    run = tmp_path / "run"
+    flags = ("--preset", "tiny", "--model", qwen_model, "--train-data", data_dir / "math_train.jsonl", "--steps", 2)
+    flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-prompt-tokens", 512)
+    console = launch(
+        2, "train.py", *flags, "--max-answer-tokens", 64, "--rollouts-every", 1, "--output-dir", run
+    ).stdout
+    rows = rollouts_of(run, 1)
+    assert len(rows) == 8
+    # The template's own system prompt, and the problem as it is in the file.
+    problems = [json.loads(line) for line in (data_dir / "math_train.jsonl").open(encoding="utf-8")]
+    by_id = {problem["id"]: problem for problem in problems}
+    for row in rows:
+        problem = by_id[row["id"]]
+        assert row["prompt"] == (
+            "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+            f"<|im_start|>user\n{problem['problem']}<|im_end|>\n<|im_start|>assistant\n"
+        )
+        assert row["reference"] == problem["answer"]
+    assert "left out: prompt over 512 tokens" in console
+    assert len(metrics_of(run)) == 2
+    assert metrics_of(run)[-1]["sync/max_difference"] < 1e-4
+    assert (run / "last" / "tokenizer.json").exists()

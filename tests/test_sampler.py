@@ -1,0 +1,94 @@
+import shutil
+
+import numpy as np
+import pytest
+from conftest import make_model
+from transformers import AutoTokenizer
+
+from bnpo.config import TINY_MODEL
+from bnpo.problems import encode_prompt, stop_token_ids
+from bnpo.sampler import Sampler, sampling_seeds
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(TINY_MODEL)
+
+
+def open_sampler(model, tokenizer):
+    return Sampler(
+        str(model), max_tokens=192, vocab_size=len(tokenizer), stop_token_ids=stop_token_ids(tokenizer), dtype="float32"
+    )
+
+
+@pytest.fixture(scope="module")
+def sampler(tokenizer):
+    sampler = open_sampler(TINY_MODEL, tokenizer)
+    yield sampler
+    sampler.close()
+
+
+def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, tokenizer):
+    prompts = [encode_prompt(tokenizer, f"{k}+7=?", "chat") for k in range(20)]
+    seeds = sampling_seeds(0, 3, range(20))
+    together, none = sampler.sample(prompts, seeds, n=8, max_tokens=64, temperature=1.0)
+    assert none == []
+    alone = [
+        sampler.sample([prompt], [seed], n=8, max_tokens=64, temperature=1.0)[0][0]
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+    assert [[a.token_ids for a in group] for group in together] == [[a.token_ids for a in group] for group in alone]
+    assert len({tuple(answer.token_ids) for answer in together[0]}) > 1
+
+
+def test_seeds_differ_by_run_step_and_question():
+    seeds = [sampling_seeds(seed, step, range(50)) for seed in range(3) for step in range(3)]
+    assert len(set(np.ravel(seeds))) == 450
+
+
+def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):
+    prompts = [encode_prompt(tokenizer, f"{k}+7=?", "chat") for k in range(4)]
+    sampled, greedy = sampler.sample(prompts, range(4), n=3, max_tokens=64, temperature=1.0, greedy_too=True)
+    assert [len(group) for group in sampled] == [3] * 4
+    assert len(greedy) == 4
+    _, again = sampler.sample(prompts, range(4, 8), n=1, max_tokens=64, temperature=1.0, greedy_too=True)
+    assert [answer.token_ids for answer in greedy] == [answer.token_ids for answer in again]
+
+
+def test_logprobs_are_those_of_the_sampling_temperature(sampler, tokenizer):
+    prompt = encode_prompt(tokenizer, "12+7-30=?", "chat")
+    [[answer]], _ = sampler.sample([prompt], [0], n=1, max_tokens=64, temperature=1.0)
+    np.testing.assert_allclose(answer.logprobs, sampler.score(prompt, answer.token_ids), atol=1e-5)
+    [[cold]], _ = sampler.sample([prompt], [0], n=1, max_tokens=64, temperature=0.5)
+    assert np.abs(cold.logprobs - sampler.score(prompt, cold.token_ids)).max() > 1e-3
+
+
+def test_an_answer_cut_off_at_the_limit_is_not_finished(sampler, tokenizer):
+    prompt = encode_prompt(tokenizer, "12+7=?", "chat")
+    [group], _ = sampler.sample([prompt], [0], n=8, max_tokens=3, temperature=1.0)
+    assert not any(answer.finished for answer in group)
+    assert {len(answer.token_ids) for answer in group} == {3}
+
+
+def test_both_stop_tokens_end_an_answer(tokenizer, tmp_path):
+    """A head that knows two tokens, the end of text and the end of turn: one or the other, as the prompt has it."""
+    model = make_model(tmp_path, vocab_size=288, hidden_size=64, tie_word_embeddings=False)
+    ends = [tokenizer.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>")]
+    row = model.lm_head.weight.data[0].clone() * 1000
+    model.lm_head.weight.data.zero_()
+    model.lm_head.weight.data[ends[0]], model.lm_head.weight.data[ends[1]] = row, -row
+    model.save_pretrained(tmp_path)
+    for file in [*TINY_MODEL.glob("tokenizer*"), *TINY_MODEL.glob("chat_template*")]:
+        shutil.copy(file, tmp_path)
+    sampler = open_sampler(tmp_path, tokenizer)
+    prompts = [[k, k + 1, k] for k in range(10, 60)]
+    answers, _ = sampler.sample(prompts, range(50), n=1, max_tokens=20, temperature=1.0)
+    sampler.close()
+    assert {tuple(group[0].token_ids) for group in answers if group[0].finished} >= {(ends[0],), (ends[1],)}
+    assert all(group[0].finished for group in answers)
+
+
+def test_the_real_tokenizer_has_two_stop_tokens(qwen_tokenizer_dir):
+    real = AutoTokenizer.from_pretrained(qwen_tokenizer_dir)
+    assert real.convert_ids_to_tokens(stop_token_ids(real)) == ["<|endoftext|>", "<|im_end|>"]
+    assert len(real) == 151665
