@@ -10,7 +10,7 @@ import torch.distributed as dist
 from huggingface_hub import save_torch_state_dict, snapshot_download
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from bnpo.problems import InputError
+from bnpo.problems import InputError, stop_token_ids
 
 
 def model_folder(model: str) -> Path:
@@ -72,6 +72,8 @@ def save_checkpoint(
         unfinished.mkdir(parents=True)
         save_torch_state_dict(state, unfinished)
         model.config.save_pretrained(unfinished)
+        # So that whoever loads the folder stops where training did: the base model's config names one end only.
+        model.generation_config.eos_token_id = stop_token_ids(tokenizer)
         model.generation_config.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)

@@ -187,6 +187,12 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     ):
         if not getattr(config, name) > 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
+    if config.warmup_steps < 0 or config.weight_decay < 0 or config.rollouts_every < 0:
+        raise InputError("--warmup-steps, --weight-decay and --rollouts-every: must not be below 0")
+    if config.importance_cap is not None and not config.importance_cap > 0:
+        raise InputError(f"--importance-cap: is {config.importance_cap}, must be above 0")
+    if not (0 <= config.clip_low < 1 and config.clip_high >= 0):
+        raise InputError("--clip-low must be in [0, 1) and --clip-high not below 0")
     if config.steps is not None and config.steps < 1:
         raise InputError(f"--steps: is {config.steps}, must be at least 1")
     if config.questions_per_step % ranks:

@@ -1,11 +1,11 @@
 """vLLM in the learner's own process: n sampled answers a prompt, scores of given answers, sleep and wake."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from vllm import LLM, SamplingParams
 
 
@@ -28,7 +28,7 @@ class Sampler:
     """A vLLM engine that holds the policy in inference form.
 
     `model` is a Hugging Face folder, `max_tokens` the longest prompt plus answer, `vocab_size` the tokenizer's length
-    (rows of the head from there on are padding), `stop_token_ids` what ends an answer. Under torch.distributed every
+    (rows of the head from there on are padding), `stop_token_ids` what ends an answer. Under a launcher every
     rank holds its own engine.
     """
 
@@ -61,7 +61,7 @@ class Sampler:
             max_num_batched_tokens=max(8192, max_tokens),
             # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.
             logprobs_mode="processed_logprobs",
-            distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
+            distributed_executor_backend="external_launcher" if "RANK" in os.environ else "uni",
             use_tqdm_on_load=False,
             **({"gpu_memory_utilization": gpu_memory} if on_gpu else {}),
         )

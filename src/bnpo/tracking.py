@@ -51,3 +51,9 @@ class Tracker:
         self._metrics.close()
         self._bar.close()
         self._wandb.finish()
+
+
+def speed_metrics(metrics: dict[str, float], watch: Stopwatch) -> dict[str, float]:
+    """Seconds of every phase, and sampled tokens a second over the whole step."""
+    seconds = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
+    return seconds | {"tokens/per_second": metrics["tokens/sampled"] / watch.seconds["total"]}

@@ -16,8 +16,9 @@ def main() -> None:
 
     from bnpo.config import parse_train_config
     from bnpo.learner import Experience, Learner
-    from bnpo.loop import gather, measure_sync, sync_weights
+    from bnpo.loop import measure_sync, sync_weights
     from bnpo.problems import encode_prompt, stop_token_ids
+    from bnpo.rollouts import gather
     from bnpo.sampler import Sampler
     from bnpo.weight_sync import SyncError, whole_weights
 
@@ -44,15 +45,15 @@ def main() -> None:
         )
         metrics = learner.update(experience, lr=1e-3)
         report["gap_max"] = metrics["sampler_learner_gap_max"]
-        return group[0]
+        return experience
 
     for step in range(3):
-        answer = update_and_sample()
+        experience = update_and_sample()
         sync_weights(learner, sampler)
-        report["differences"].append(measure_sync(learner, sampler, prompt, answer, config, step))
-        report["ids_ok"] = max(answer.token_ids) < len(tokenizer)
+        report["differences"].append(measure_sync(learner, sampler, experience, config, step))
+        report["ids_ok"] = max(map(max, experience.answers)) < len(tokenizer)
 
-    answer = update_and_sample()
+    experience = update_and_sample()
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
@@ -60,7 +61,7 @@ def main() -> None:
     ):
         load()
         try:
-            measure_sync(learner, sampler, prompt, answer, config, 3)
+            measure_sync(learner, sampler, experience, config, 3)
         except SyncError as error:
             report["errors"][case] = str(error)
     if rank == 0:

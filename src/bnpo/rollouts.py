@@ -1,0 +1,115 @@
+"""The answers of one step: sampled and graded by every rank for its share of the questions, then gathered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch.distributed as dist
+
+from bnpo.beta import BetaFit
+from bnpo.config import TrainConfig
+from bnpo.problems import Problem
+from bnpo.rewards import Grader
+from bnpo.sampler import Answer, Sampler, sampling_seeds
+from bnpo.tracking import Stopwatch
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """n questions with m answers and K rewards each, the same on all ranks.
+
+    questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; greedy [n] and greedy_rewards
+    [n, K] belong to ReMax (else [] and None); grading_failures counts those of the whole run.
+    """
+
+    questions: np.ndarray
+    answers: list[list[Answer]]
+    rewards: np.ndarray
+    greedy: list[Answer]
+    greedy_rewards: np.ndarray | None
+    grading_failures: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every answer [n, m]."""
+        return np.array([[len(answer.token_ids) for answer in group] for group in self.answers])
+
+
+def collect(
+    sampler: Sampler,
+    grader: Grader,
+    tokenizer,
+    problems: Sequence[Problem],
+    prompts: Sequence[list[int]],
+    questions: np.ndarray,
+    step: int,
+    config: TrainConfig,
+    watch: Stopwatch,
+) -> Rollouts:
+    """Sample and grade answers to `questions`, indices [n] of `problems`; a collective on all ranks."""
+    mine = np.split(questions, dist.get_world_size())[dist.get_rank()]
+    with watch("generate"):
+        sampled, greedy = sampler.sample(
+            [prompts[q] for q in mine],
+            sampling_seeds(config.seed, step, mine),
+            n=config.samples_per_question,
+            max_tokens=config.max_answer_tokens,
+            temperature=config.temperature,
+            greedy_too=config.algo == "remax",
+        )
+        sampler.sleep()
+    with watch("reward"):
+        asked = [problems[q] for q in mine]
+        rewards = _grade(grader, tokenizer, asked, sampled)
+        greedy_rewards = _grade(grader, tokenizer, asked, [[answer] for answer in greedy]) if greedy else None
+    with watch("gather"):  # and wait for the slowest rank
+        parts = gather((sampled, rewards, greedy, greedy_rewards, grader.failures.total()))
+    samples, rewards, greedies, greedy_rewards, failures = zip(*parts, strict=True)
+    return Rollouts(
+        questions=questions,
+        answers=list(chain.from_iterable(samples)),
+        rewards=np.concatenate(rewards),
+        greedy=list(chain.from_iterable(greedies)),
+        greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if greedy else None,
+        grading_failures=sum(failures),
+    )
+
+
+def _grade(grader: Grader, tokenizer, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]) -> np.ndarray:
+    """Rewards [questions, answers, K] of sampled answers."""
+    texts = tokenizer.batch_decode([a.token_ids for group in answers for a in group], skip_special_tokens=True)
+    references = [problem.answer for problem, group in zip(problems, answers, strict=True) for _ in group]
+    return grader(texts, references).reshape(len(problems), len(answers[0]), -1)
+
+
+def gather(own: object) -> list:
+    """The objects of all ranks, in their order."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    return everyone
+
+
+def batch_metrics(
+    rollouts: Rollouts, advantages: np.ndarray, fits: list[BetaFit], reward_names: Sequence[str]
+) -> dict[str, float]:
+    """Metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
+    rewards, lengths = rollouts.rewards, rollouts.lengths
+    finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])
+    metrics = {
+        "reward/mean": rewards.mean(),
+        "reward/grading_failures": rollouts.grading_failures,
+        "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
+        "advantage/std": advantages.std(),
+        "answers/mean_tokens": lengths.mean(),
+        "answers/max_tokens": lengths.max(),
+        "answers/truncated": 1 - finished.mean(),
+        "tokens/sampled": lengths.sum(),
+        "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy),
+    }
+    metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
+    for k, fit in enumerate(fits):
+        prefix = f"beta/{reward_names[k]}/" if len(fits) > 1 else "beta/"
+        values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
+        metrics |= {prefix + name: value for name, value in values.items()} | {f"{prefix}edge": bool(fit.edge)}
+    return {name: float(value) for name, value in metrics.items()}
