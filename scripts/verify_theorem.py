@@ -131,11 +131,11 @@ def print_ratios() -> None:
 
 def draw_figure_1(path: Path) -> None:
     p = np.linspace(0.001, 0.999, 999)
-    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for alpha, beta in ((0.5, 0.5), (1, 1), (1.5, 1.5), (2, 5), (5, 2), (1, 3), (6, 6)):
         axes.plot(p, beta_distribution.pdf(p, alpha, beta), label=f"$\\alpha={alpha:g},\\ \\beta={beta:g}$")
     axes.set(xlabel="$p$", ylabel="$f(p;\\alpha,\\beta)$", xlim=(0, 1), ylim=(0, 3.2))
-    axes.legend(fontsize="small", ncols=2)
+    figure.legend(loc="outside right center", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
     CONSOLE.print(f"Figure 1: {path}")

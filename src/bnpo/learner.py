@@ -99,10 +99,10 @@ class Learner:
                 for micro in self._micro_batches(experience, mini_batch):
                     with torch.no_grad():
                         self._remember(old, micro, self._engine(micro.input_ids, micro.answer_mask))
-        norms = []
+        norms: list[float] = []
         for _ in range(self.config.ppo_iterations):
             for mini_batch in mini_batches:
-                self._accumulate(experience, mini_batch, old, totals)
+                self._accumulate(experience, mini_batch, old, totals, updated=bool(norms))
                 self._engine.step()
                 norms.append(float(self._engine.get_global_grad_norm()))
         return totals.metrics() | {"grad_norm": float(np.mean(norms)), "lr": lr}
@@ -115,9 +115,19 @@ class Learner:
             yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 
     def _accumulate(
-        self, experience: Experience, mini_batch: np.ndarray, old: dict[int, np.ndarray], totals: "Totals"
+        self,
+        experience: Experience,
+        mini_batch: np.ndarray,
+        old: dict[int, np.ndarray],
+        totals: "Totals",
+        *,
+        updated: bool,
     ) -> None:
-        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch."""
+        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch.
+
+        Answers without old log-probabilities take those of this pass, unless the policy was `updated` since they were
+        sampled: then they are lost, and ValueError names the answer.
+        """
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])
         weights = np.zeros(len(experience.answers))
         weights[mini_batch] = token_weights(lengths, self.config.aggregation, self.config.max_answer_tokens)
@@ -126,6 +136,11 @@ class Learner:
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
             logprobs = self._engine(micro.input_ids, micro.answer_mask)
             if len(micro.indices) and micro.indices[0] not in old:
+                if updated:
+                    raise ValueError(
+                        f"answer {micro.indices[0]} of the batch has no old "
+                        "log-probabilities, and the policy was updated since: score all answers before the first update"
+                    )
                 self._remember(old, micro, logprobs.detach())
             old_logprobs = micro.flat(old)
             sampler_logprobs = micro.flat(experience.sampler_logprobs)

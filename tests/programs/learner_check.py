@@ -1,0 +1,63 @@
+"""Updates of the real learner on fixed answers, in several settings; prints one JSON line from rank 0.
+
+Launched by tests/test_learner.py, which computes the same updates in plain PyTorch.
+"""
+
+import json
+import sys
+
+from bnpo import runtime  # noqa: F401
+
+SETTINGS = {
+    "one update": [],
+    "two iterations": ["--ppo-iterations", "2"],
+    "mini-batches": ["--ppo-iterations", "2", "--mini-batches", "3", "--aggregation", "token-mean"],
+    "importance": ["--importance-cap", "1.5", "--aggregation", "seq-mean-token-mean", "--temperature", "0.7"],
+}
+COMMON = ["--preset", "tiny", "--micro-batch-tokens", "60", "--clip-low", "0.05", "--clip-high", "0.1"]
+COMMON += ["--max-grad-norm", "0.5", "--weight-decay", "0.01"]
+
+
+def fixed_experience():
+    """12 answers of uneven length; the fourth question's three have advantage 0."""
+    import numpy as np
+
+    from bnpo.learner import Experience
+
+    rng = np.random.default_rng(0)
+    answers = [rng.integers(20, 110, rng.integers(1, 20)).tolist() for _ in range(12)]
+    return Experience(
+        prompts=[[1, 30 + i // 3, 40, 2] for i in range(12)],
+        answers=answers,
+        sampler_logprobs=[rng.normal(-4, 1, len(answer)) for answer in answers],
+        advantages=np.concatenate([rng.normal(size=9), np.zeros(3)]),
+    )
+
+
+def main() -> None:
+    import torch.distributed as dist
+
+    from bnpo.config import TINY_MODEL, parse_train_config
+    from bnpo.learner import Learner
+
+    dist.init_process_group("gloo")
+    experience = fixed_experience()
+    report = {}
+    for name, flags in SETTINGS.items():
+        config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
+        learner = Learner(str(TINY_MODEL), 262, config)
+        metrics = [learner.update(experience, lr=1e-4) for _ in range(2)]
+        scores = [learner.score(p, a).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)]
+        report[name] = {"metrics": metrics, "scores": scores}
+    try:
+        learner._accumulate(experience, experience.advantages.nonzero()[0], {}, None, updated=True)
+    except ValueError as error:
+        report["lost"] = str(error)
+    if dist.get_rank() == 0:
+        print("REPORT " + json.dumps(report), flush=True)
+    dist.destroy_process_group()
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

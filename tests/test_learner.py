@@ -1,0 +1,87 @@
+"""The learner under DeepSpeed ZeRO-3, on one rank and on two, against plain PyTorch."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import launch
+from programs.learner_check import COMMON, SETTINGS, fixed_experience
+from transformers import AutoModelForCausalLM
+
+from bnpo.config import TINY_MODEL, parse_train_config
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def report(request) -> dict:
+    output = launch(request.param, "tests/programs/learner_check.py").stdout
+    return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
+
+
+def logprobs_of(model, prompt, answer, temperature):
+    logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1, :262] / temperature
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+
+
+def plain_updates(config, updates: int):
+    """The same updates from the definitions: one answer at a time, no micro-batches, no ranks, no skipping."""
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=config.betas, weight_decay=config.weight_decay, eps=1e-8
+    )
+    experience, norms = fixed_experience(), []
+    for _ in range(updates):
+        with torch.no_grad():
+            old = [
+                logprobs_of(model, p, a, config.temperature)
+                for p, a in zip(experience.prompts, experience.answers, strict=True)
+            ]
+        norms.append([])
+        for _ in range(config.ppo_iterations):
+            for mini_batch in np.split(np.arange(12), config.mini_batches):
+                terms = []
+                for i in mini_batch:
+                    logprobs = logprobs_of(model, experience.prompts[i], experience.answers[i], config.temperature)
+                    ratio, advantage = torch.exp(logprobs - old[i]), experience.advantages[i]
+                    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+                    term = -torch.minimum(ratio * advantage, clipped * advantage)
+                    if config.importance_cap:
+                        sampler = torch.tensor(experience.sampler_logprobs[i], dtype=torch.float32)
+                        term = term * torch.exp(old[i] - sampler).clamp(max=config.importance_cap)
+                    terms.append(term)
+                loss = {
+                    "seq-mean-token-sum": lambda t: torch.stack([x.sum() for x in t]).mean(),
+                    "token-mean": lambda t: torch.cat(t).mean(),
+                    "seq-mean-token-mean": lambda t: torch.stack([x.mean() for x in t]).mean(),
+                }[config.aggregation](terms)
+                optimizer.zero_grad()
+                loss.backward()
+                norms[-1].append(torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm).item())
+                optimizer.step()
+    with torch.no_grad():
+        scores = [
+            logprobs_of(model, p, a, 1.0).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)
+        ]
+    return [np.mean(part) for part in norms], scores
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_updates_are_those_of_plain_pytorch(report, setting):
+    config, _ = parse_train_config([*COMMON, *SETTINGS[setting]], has_cuda=False)
+    norms, scores = plain_updates(config, updates=2)
+    found = report[setting]
+    np.testing.assert_allclose([m["grad_norm"] for m in found["metrics"]], norms, rtol=1e-3)
+    assert found["metrics"][0]["grad_norm"] > 2 * config.max_grad_norm  # logged before clipping
+    moved = np.concatenate(scores) - np.concatenate(plain_updates(config, updates=0)[1])
+    difference = np.concatenate(found["scores"]) - np.concatenate(scores)
+    assert np.abs(difference).max() < 0.01 * np.abs(moved).max()
+
+
+def test_clipping_acts_only_after_the_first_update_of_a_batch(report):
+    assert report["one update"]["metrics"][0]["clipped_low"] == report["one update"]["metrics"][0]["clipped_high"] == 0
+    assert sum(report["two iterations"]["metrics"][0][side] for side in ("clipped_low", "clipped_high")) > 0
+
+
+def test_lost_old_logprobs_are_an_error(report):
+    assert "has no old log-probabilities" in report["lost"]
+    assert "score all answers before the first update" in report["lost"]
