@@ -22,7 +22,7 @@ from bnpo.config import ROOT, TINY_MODEL
 class Args:
     output_dir: Path = ROOT / "runs" / "demo"
     """Folder for the run and summary.json; what an earlier demo left there is deleted."""
-    steps: int = 100
+    steps: int = 60
     """Training steps."""
     ranks: int = 2
     """Training processes."""

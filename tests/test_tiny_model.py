@@ -1,0 +1,57 @@
+"""The committed model is what the demo and the tests count on, and its script makes the same one again."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from bnpo.arithmetic import arithmetic_problems
+from bnpo.config import ROOT, TINY_MODEL
+from bnpo.problems import encode_prompt, stop_token_ids
+from bnpo.rewards import Grader
+from bnpo.sampler import Sampler, sampling_seeds
+
+
+def test_accuracies_spread_over_the_unit_interval():
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    sampler = Sampler(
+        str(TINY_MODEL),
+        max_tokens=192,
+        vocab_size=len(tokenizer),
+        stop_token_ids=stop_token_ids(tokenizer),
+        dtype="float32",
+    )
+    problems = arithmetic_problems("test", 256)
+    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+    answers, _ = sampler.sample(prompts, sampling_seeds(0, 0, range(256)), n=16, max_tokens=128, temperature=1.0)
+    sampler.close()
+    texts = tokenizer.batch_decode([a.token_ids for group in answers for a in group], skip_special_tokens=True)
+    grader = Grader()
+    rewards = grader(texts, [p.answer for p in problems for _ in range(16)])[:, 0]
+    accuracies = rewards.reshape(256, 16).mean(axis=1)
+    grader.close()
+    print(f"E[p] {accuracies.mean():.3f}, Var[p] {accuracies.var(ddof=1):.3f}")
+    assert 0.2 < accuracies.mean() < 0.45
+    assert accuracies.var(ddof=1) > 0.06
+    assert (accuracies == 0).any()
+    assert (accuracies == 1).any()
+    # Right answers come in several spellings.
+    right = [text for text, r in zip(texts, rewards, strict=True) if r == 1]
+    for spelling in (r"boxed\{-?\\frac", r"boxed\{-?\d+/", r"boxed\{-?\d*\.\d"):
+        assert any(re.search(spelling, text) for text in right), spelling
+
+
+def test_size():
+    assert sum(file.stat().st_size for file in TINY_MODEL.iterdir()) < 5e6
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)])
+def test_the_script_is_reproducible_from_its_seed(seeds, tmp_path):
+    for i, seed in enumerate(seeds):
+        flags = ["--output-dir", str(tmp_path / str(i)), "--steps", "2", "--batch-size", "8", "--seed", str(seed)]
+        subprocess.run([sys.executable, "scripts/make_tiny_model.py", *flags], cwd=ROOT, check=True)
+    first, second = (load_file(tmp_path / str(i) / "model.safetensors") for i in range(2))
+    assert all(first[name].equal(second[name]) for name in first) == (seeds[0] == seeds[1])
