@@ -67,7 +67,7 @@ def main(args: Args) -> None:
         table.add_column(column)
     table.add_row("base", f"{base:.3f}", f"{base_se:.3f}")
     table.add_row("trained", f"{final:.3f}", f"{final_se:.3f}")
-    table.add_row("gain", f"{final - base:+.3f}", f"{(base_se**2 + final_se**2) ** 0.5:.3f}")
+    table.add_row("gain", f"{final - base:+.3f}")
     Console().print(table)
 
 

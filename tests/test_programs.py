@@ -118,3 +118,33 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
     assert len(metrics_of(run)) == 2
     assert metrics_of(run)[-1]["sync/max_difference"] < 1e-4
     assert (run / "last" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "flags"),
+    [
+        ("remax", ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)),
+        ("bnpo", ("--beta-moments", "corrected")),
+        ("reinforce_pp", ("--no-decompose", "--clip-low", 0.1)),
+    ],
+)
+def test_other_settings_run_on_two_ranks(algo, flags, tmp_path):
+    run = tmp_path / "run"
+    small = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, "--rollouts-every", 1)
+    rewards = ("--rewards", "accuracy", "format", "--decompose")
+    launch(2, "train.py", "--algo", algo, *small, *rewards, *flags, "--output-dir", run)
+    rows, lines = rollouts_of(run, 1), metrics_of(run)
+    assert len(rows) == 16
+    assert set(rows[0]["rewards"]) == {"accuracy", "format"}
+    assert lines[0]["reward/format"] == 0  # the tiny model writes no tags
+    assert (lines[0]["tokens/greedy"] > 0) == (algo == "remax")
+    assert lines[1]["sync/max_difference"] < 1e-4
+    if algo == "bnpo":
+        assert lines[0]["beta/format/E"] == 0
+        assert lines[0]["beta/format/edge"] == 1
+        assert lines[0]["beta/accuracy/E"] == lines[0]["reward/accuracy"]
+    if algo == "remax":  # R - R(greedy), averaged over the two rewards
+        assert {row["advantage"] for row in rows} <= {-0.5, 0.0, 0.5}
+    if algo == "reinforce_pp":
+        tokens = np.repeat([row["advantage"] for row in rows], [row["tokens"] for row in rows])
+        assert tokens.mean() == pytest.approx(0, abs=1e-9)

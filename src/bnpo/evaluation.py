@@ -87,8 +87,9 @@ def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
     The problems are the independent draws, not the answers: the error is that of the mean of the problems' means
     (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
 
-    >>> pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
-    (0.5, 0.20412414523193154)
+    >>> score, error = pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
+    >>> score, round(error, 4)
+    (0.5, 0.2041)
     """
     means = correct.mean(axis=1)
     return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))

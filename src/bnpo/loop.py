@@ -167,6 +167,7 @@ def rollout_rows(inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, rew
             "prompt": inputs.tokenizer.decode(inputs.prompts[question]),
             "reference": inputs.problems[question].answer,
             "answer": inputs.tokenizer.decode(answer.token_ids),
+            "tokens": len(answer.token_ids),
             "rewards": dict(zip(reward_names, rollouts.rewards[i, j].tolist(), strict=True)),
             "advantage": advantages[i, j],
         }
