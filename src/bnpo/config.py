@@ -99,8 +99,8 @@ class TrainConfig:
     """Share of GPU memory for the sampler while it is awake."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: slower, but starts at once."""
-    sync_tolerance: float = 0.5
-    """Largest difference of a token's log-probability between sampler and learner after a weight sync."""
+    sync_tolerance: float = 0.2
+    """Largest mean difference of log-probabilities between sampler and learner on an answer after a weight sync."""
 
     seed: int = 0
     """Seeds the order of questions and all sampling."""

@@ -82,7 +82,7 @@ def train(config: TrainConfig) -> None:
                 difference = measure_sync(learner, sampler, experience, config, step)
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, config.rewards)
-            metrics |= {"sync/max_difference": difference}
+            metrics |= {"sync/difference": difference}
             tracker.log(step + 1, metrics | speed_metrics(metrics, watch))
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, config.rewards))
@@ -150,10 +150,14 @@ def sync_weights(learner: Learner, sampler: Sampler) -> None:
 
 
 def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, config: TrainConfig, step: int) -> float:
-    """Largest difference between sampler and learner on one answer a rank; SyncError past the tolerance."""
-    mine = dist.get_rank() * len(experience.answers) // dist.get_world_size()
-    prompt, answer = experience.prompts[mine], experience.answers[mine]
-    own = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).max()
+    """Mean difference between sampler and learner over the tokens of one answer a rank, the largest of the ranks.
+
+    Each rank takes the longest answer of its own part. Raises SyncError on all ranks past the tolerance.
+    """
+    mine = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
+    longest = max(mine, key=lambda i: len(experience.answers[i]))
+    prompt, answer = experience.prompts[longest], experience.answers[longest]
+    own = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
     difference = float(np.max(gather(own)))  # the largest, or nan: all ranks raise, or none
     check_sync(difference, config.sync_tolerance, step + 1)
     return difference
