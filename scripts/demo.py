@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -24,8 +25,8 @@ class Args:
     """Folder for the run and summary.json; what an earlier demo left there is deleted."""
     steps: int = 60
     """Training steps."""
-    ranks: int = 2
-    """Training processes."""
+    ranks: int = min(2, torch.cuda.device_count() or 2)
+    """Training processes: two, or one where there is just one GPU."""
 
 
 def run(*command: str) -> None:

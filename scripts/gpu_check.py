@@ -45,7 +45,7 @@ def main(args: Args) -> None:
         sys.exit("error: no CUDA device; this script checks what only a GPU can show")
     shutil.rmtree(args.output_dir, ignore_errors=True)
     train("tiny-fp32", args, "--preset", "tiny")
-    train("tiny-bf16", args, "--preset", "tiny", "--dtype", "bfloat16", "--sync-tolerance", "0.2")
+    train("tiny-bf16", args, "--preset", "tiny", "--dtype", "bfloat16", "--sync-tolerance", "0.05")
     model_dir = args.output_dir / "model"
     torch.manual_seed(0)
     config = Qwen2Config(**json.loads(args.config.read_text(encoding="utf-8")))

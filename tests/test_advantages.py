@@ -140,3 +140,15 @@ def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
 def test_bad_input_says_where_and_what_to_do(algo, rewards, options, message):
     with pytest.raises(ValueError, match=message):
         compute_advantages(algo, rewards, **options)
+
+
+def test_equally_hard_questions_get_one_weight():
+    """Accuracies that differ by less than sampling noise: corrected moments find no spread, and weigh nothing up."""
+    rewards = np.zeros((3, 8, 1))
+    for question, right in enumerate((3, 4, 5)):
+        rewards[question, :right] = 1
+    result, [fit] = compute_advantages("bnpo", rewards, moments="corrected")
+    assert (fit.variance, fit.edge) == (0, "concentrated")
+    weights = result / compute_advantages("reinforce", rewards)[0]
+    np.testing.assert_allclose(weights, weights[0, 0])
+    assert weights[0, 0] > 0

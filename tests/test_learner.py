@@ -5,35 +5,42 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import launch
-from programs.learner_check import COMMON, SETTINGS, fixed_experience
+from conftest import launch, make_model
+from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience
 from transformers import AutoModelForCausalLM
 
-from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.config import parse_train_config
+
+
+@pytest.fixture(scope="module")
+def wide_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wide")
+    make_model(folder, vocab_size=151936, hidden_size=32, num_attention_heads=1, num_key_value_heads=1)
+    return folder
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
-def report(request) -> dict:
-    output = launch(request.param, "tests/programs/learner_check.py").stdout
+def report(request, wide_model) -> dict:
+    output = launch(request.param, "tests/programs/learner_check.py", wide_model).stdout
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 
-def logprobs_of(model, prompt, answer, temperature):
-    logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1, :262] / temperature
+def logprobs_of(model, prompt, answer, temperature, vocabulary):
+    logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1, :vocabulary] / temperature
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(answer)[:, None])[:, 0]
 
 
-def plain_updates(config, updates: int):
+def plain_updates(config, updates: int, wide: bool):
     """The same updates from the definitions: one answer at a time, no micro-batches, no ranks, no skipping."""
-    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, betas=config.betas, weight_decay=config.weight_decay, eps=1e-8
     )
-    experience, norms = fixed_experience(), []
+    experience, norms = fixed_experience(150 if wide else 20), []
     for _ in range(updates):
         with torch.no_grad():
             old = [
-                logprobs_of(model, p, a, config.temperature)
+                logprobs_of(model, p, a, config.temperature, VOCABULARY[wide])
                 for p, a in zip(experience.prompts, experience.answers, strict=True)
             ]
         norms.append([])
@@ -41,7 +48,9 @@ def plain_updates(config, updates: int):
             for mini_batch in np.split(np.arange(12), config.mini_batches):
                 terms = []
                 for i in mini_batch:
-                    logprobs = logprobs_of(model, experience.prompts[i], experience.answers[i], config.temperature)
+                    logprobs = logprobs_of(
+                        model, experience.prompts[i], experience.answers[i], config.temperature, VOCABULARY[wide]
+                    )
                     ratio, advantage = torch.exp(logprobs - old[i]), experience.advantages[i]
                     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
                     term = -torch.minimum(ratio * advantage, clipped * advantage)
@@ -60,19 +69,22 @@ def plain_updates(config, updates: int):
                 optimizer.step()
     with torch.no_grad():
         scores = [
-            logprobs_of(model, p, a, 1.0).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)
+            logprobs_of(model, p, a, 1.0, VOCABULARY[wide]).tolist()
+            for p, a in zip(experience.prompts, experience.answers, strict=True)
         ]
     return [np.mean(part) for part in norms], scores
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_updates_are_those_of_plain_pytorch(report, setting):
-    config, _ = parse_train_config([*COMMON, *SETTINGS[setting]], has_cuda=False)
-    norms, scores = plain_updates(config, updates=2)
+def test_updates_are_those_of_plain_pytorch(report, wide_model, setting):
+    wide = setting == "wide head"
+    flags = [str(wide_model) if flag == "WIDE" else flag for flag in SETTINGS[setting]]
+    config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
+    norms, scores = plain_updates(config, updates=2, wide=wide)
     found = report[setting]
     np.testing.assert_allclose([m["grad_norm"] for m in found["metrics"]], norms, rtol=1e-3)
     assert found["metrics"][0]["grad_norm"] > 2 * config.max_grad_norm  # logged before clipping
-    moved = np.concatenate(scores) - np.concatenate(plain_updates(config, updates=0)[1])
+    moved = np.concatenate(scores) - np.concatenate(plain_updates(config, updates=0, wide=wide)[1])
     difference = np.concatenate(found["scores"]) - np.concatenate(scores)
     assert np.abs(difference).max() < 0.01 * np.abs(moved).max()
 
@@ -83,5 +95,5 @@ def test_clipping_acts_only_after_the_first_update_of_a_batch(report):
 
 
 def test_lost_old_logprobs_are_an_error(report):
-    assert "has no old log-probabilities" in report["lost"]
+    assert "question 0 of the batch has an answer without old log-probabilities" in report["lost"]
     assert "score all answers before the first update" in report["lost"]

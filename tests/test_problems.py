@@ -47,7 +47,8 @@ def test_an_epoch_visits_every_problem_once_in_an_order_of_its_own():
     assert orders[0] != np.concatenate([questions_of_step(30, 5, i, seed=2) for i in range(6)]).tolist()
 
 
-def test_fewer_problems_than_a_step_takes():
-    batch = questions_of_step(3, 8, 0, seed=0)
-    assert len(batch) == 8
-    assert set(batch) == {0, 1, 2}
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b"\x1f\x8b\x08 gzip")
+    with pytest.raises(InputError, match=r"data.jsonl: not UTF-8 text \(invalid start byte at byte 1\)"):
+        load_problems(path)

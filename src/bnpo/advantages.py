@@ -101,7 +101,13 @@ def bnpo(batch: Batch) -> Estimate:
     """
     accuracies = batch.rewards.mean(axis=1)
     fit = fit_beta(accuracies, batch.rewards.shape[1], batch.moments, batch.max_concentration)
-    weights = inverse_density(accuracies, fit.alpha, fit.beta)
+    if fit.edge == "concentrated":
+        # The questions are taken to be equally hard, so what differs between their accuracies is noise, and they get
+        # one weight. The narrow density would blow the outliers up.
+        accuracies_or_mean = np.where((accuracies > 0) & (accuracies < 1), fit.mean, accuracies)
+    else:
+        accuracies_or_mean = accuracies
+    weights = inverse_density(accuracies_or_mean, fit.alpha, fit.beta)
     return (batch.rewards - accuracies[:, None]) * weights[:, None], fit
 
 

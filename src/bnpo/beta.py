@@ -12,7 +12,8 @@ from scipy.special import betaln, xlog1py, xlogy
 
 MAX_CONCENTRATION = 100.0
 """Largest a + b. Binomial noise alone keeps a + b below about m, the number of answers, so with the usual 8 to 64
-answers this bound acts only where the accuracies of a batch (nearly) coincide, and their spread is no estimate."""
+answers this bound acts only where the accuracies of a batch (nearly) coincide or, with corrected moments, differ by no
+more than sampling noise. Their spread is no estimate then, and `bnpo` gives all questions the same weight."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def model_folder(model: str) -> Path:
     if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
     try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
+        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
     except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
         reason = str(error).strip().splitlines()[0]
         raise InputError(

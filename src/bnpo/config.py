@@ -99,7 +99,7 @@ class TrainConfig:
     """Share of GPU memory for the sampler while it is awake."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: slower, but starts at once."""
-    sync_tolerance: float = 0.2
+    sync_tolerance: float = 0.05
     """Largest mean difference of log-probabilities between sampler and learner on an answer after a weight sync."""
 
     seed: int = 0
@@ -187,8 +187,9 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     ):
         if not getattr(config, name) > 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
-    if config.warmup_steps < 0 or config.weight_decay < 0 or config.rollouts_every < 0:
-        raise InputError("--warmup-steps, --weight-decay and --rollouts-every: must not be below 0")
+    for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every"):
+        if getattr(config, name) < 0:
+            raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must not be below 0")
     if config.importance_cap is not None and not config.importance_cap > 0:
         raise InputError(f"--importance-cap: is {config.importance_cap}, must be above 0")
     if not (0 <= config.clip_low < 1 and config.clip_high >= 0):
@@ -210,16 +211,23 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--reward-range: {low:g} is not below {high:g}")
 
 
+RUN_FILES = ("checkpoints", "config.json", "last", "metrics.jsonl", "rollouts", "wandb")
+"""What a run writes in its folder, and --overwrite deletes."""
+
+
 def claim_output_dir(config: TrainConfig) -> Path:
-    """Create the run's folder with its config.json. Raises InputError when it holds a run already (rank 0 only)."""
+    """Create the run's folder with its config.json (rank 0 only).
+
+    Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
+    """
     folder = config.output_dir
-    if (folder / "config.json").exists():
-        if not config.overwrite:
-            raise InputError(
-                f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
-            )
-        shutil.rmtree(folder)
     try:
+        if any((folder / name).exists() for name in RUN_FILES):
+            if not config.overwrite:
+                raise InputError(
+                    f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
+                )
+            _delete_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(to_json(config))
     except OSError as error:
@@ -227,6 +235,21 @@ def claim_output_dir(config: TrainConfig) -> Path:
             f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
         ) from error
     return folder
+
+
+def _delete_run(folder: Path) -> None:
+    config = folder / "config.json"
+    # A model's folder has a config.json too, but none with a preset.
+    if not config.exists() or "preset" not in json.loads(config.read_text(encoding="utf-8")):
+        raise InputError(
+            f"{folder}: has no config.json of a run, so nothing is deleted; --output-dir names another folder"
+        )
+    for name in RUN_FILES:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def to_json(config: TrainConfig) -> str:

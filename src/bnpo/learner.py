@@ -7,6 +7,7 @@ import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
@@ -28,24 +29,40 @@ class Experience:
     advantages: np.ndarray
 
 
+class LogprobHead(torch.nn.Module):
+    """The language model's head with the log-probabilities on top, as one module that owns the weight.
+
+    Under ZeRO-3 every module call gathers the module's weights, which all ranks must do equally often. The number of
+    chunks depends on a rank's answers, so the chunks may not be calls of a module: the weight is gathered once, here.
+    """
+
+    def __init__(self, weight: torch.nn.Parameter, vocab_size: int):
+        super().__init__()
+        self.weight = weight
+        self.vocab_size = vocab_size
+
+    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+        return token_logprobs(
+            lambda states: F.linear(states, self.weight), hidden, targets, self.vocab_size, temperature
+        )
+
+
 class Policy(torch.nn.Module):
     """A causal language model that maps answers to their log-probabilities, so that logits never leave it."""
 
     def __init__(self, model: torch.nn.Module, vocab_size: int, temperature: float):
         super().__init__()
         self.model = model
-        self.vocab_size = vocab_size
+        self.head = LogprobHead(model.get_output_embeddings().weight, vocab_size)
         self.temperature = temperature
 
     def forward(self, input_ids: torch.Tensor, answer_mask: torch.Tensor, temperature: float | None = None):
         """Log-probabilities [answer tokens] of the tokens that `answer_mask` [answers, length] marks."""
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
         predicts = answer_mask[:, 1:]
-        return token_logprobs(
-            self.model.get_output_embeddings(),
+        return self.head(
             hidden[:, :-1][predicts],
             input_ids[:, 1:][predicts],
-            self.vocab_size,
             self.temperature if temperature is None else temperature,
         )
 
@@ -105,7 +122,7 @@ class Learner:
                 self._accumulate(experience, mini_batch, old, totals, updated=bool(norms))
                 self._engine.step()
                 norms.append(float(self._engine.get_global_grad_norm()))
-        return totals.metrics() | {"grad_norm": float(np.mean(norms)), "lr": lr}
+        return totals.metrics(updates=len(norms)) | {"grad_norm": float(np.mean(norms)), "lr": lr}
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
@@ -138,8 +155,9 @@ class Learner:
             if len(micro.indices) and micro.indices[0] not in old:
                 if updated:
                     raise ValueError(
-                        f"answer {micro.indices[0]} of the batch has no old "
-                        "log-probabilities, and the policy was updated since: score all answers before the first update"
+                        f"question {micro.indices[0] // self.config.samples_per_question} of the batch has an answer "
+                        "without old log-probabilities, and the policy was updated since: score all answers before the "
+                        "first update"
                     )
                 self._remember(old, micro, logprobs.detach())
             old_logprobs = micro.flat(old)
@@ -171,7 +189,7 @@ class Totals:
     """Sums over the tokens of an update, kept on the device until the end: one transfer, one collective."""
 
     def __init__(self, device: torch.device):
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(5, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(
@@ -184,30 +202,25 @@ class Totals:
                 surrogate.loss.detach().double(),
                 surrogate.clipped_low.double(),
                 surrogate.clipped_high.double(),
-                -logprobs.double().sum(),
                 gap.double().sum(),
             ]
         )
         self._largest = torch.maximum(self._largest, gap.max().double())
 
-    def metrics(self) -> dict[str, float]:
-        """Means over the tokens of all ranks.
-
-        `entropy` is the mean of -log pi over sampled tokens, an unbiased estimate that needs no extra pass.
-        """
+    def metrics(self, updates: int) -> dict[str, float]:
+        """The mean loss of the updates, and means over the tokens of all ranks, where any was trained on."""
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest, op=dist.ReduceOp.MAX)
-        tokens, loss, low, high, surprise, gap = self._sums.tolist()
-        tokens_or_1 = max(1.0, tokens)
-        return {
-            "trained_tokens": tokens,
-            "loss": loss,
-            "clipped_low": low / tokens_or_1,
-            "clipped_high": high / tokens_or_1,
-            "entropy": surprise / tokens_or_1,
-            "sampler_learner_gap_mean": gap / tokens_or_1,
-            "sampler_learner_gap_max": float(self._largest),
-        }
+        tokens, loss, low, high, gap = self._sums.tolist()
+        metrics = {"loss": loss / updates, "tokens/trained": tokens}
+        if tokens:
+            metrics |= {
+                "clipped_low": low / tokens,
+                "clipped_high": high / tokens,
+                "sampler_learner_gap_mean": gap / tokens,
+                "sampler_learner_gap_max": float(self._largest),
+            }
+        return metrics
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

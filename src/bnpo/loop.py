@@ -29,7 +29,6 @@ class Inputs:
 
     problems: list[Problem]
     prompts: list[list[int]]
-    dropped: int
     tokenizer: object
     model: Path
     steps: int
@@ -110,20 +109,22 @@ def prepare(config: TrainConfig) -> Inputs:
         raise InputError(
             f"{config.train_data}: every prompt is longer than --max-prompt-tokens {config.max_prompt_tokens}"
         )
-    steps = config.steps or config.epochs * max(1, len(kept) // config.questions_per_step)
+    if len(kept) < config.questions_per_step:
+        raise InputError(
+            f"--questions-per-step: {config.questions_per_step} different questions are needed, {config.train_data} "
+            f"has {len(kept)}; lower it"
+        )
+    steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
     dropped = len(encoded) - len(kept)
     if int(os.environ["RANK"]) == 0:
         claim_output_dir(config)
         print(to_json(config), end="")
         print(
             f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} "
-            f"steps of {config.questions_per_step} x {config.samples_per_question} answers"
-        )
-        print(
-            "The loss in the metrics is near 0 by construction (the ratios are 1): watch the reward and grad_norm.",
+            f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
-    return Inputs([p for p, _ in kept], [t for _, t in kept], dropped, tokenizer, model, steps)
+    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -156,7 +157,10 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, con
     """
     mine = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
     longest = max(mine, key=lambda i: len(experience.answers[i]))
-    prompt, answer = experience.prompts[longest], experience.answers[longest]
+    prompt = experience.prompts[longest]
+    # The sampler scores a prompt only if it can go on by one token.
+    room = config.max_prompt_tokens + config.max_answer_tokens - len(prompt) - 1
+    answer = experience.answers[longest][:room]
     own = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
     difference = float(np.max(gather(own)))  # the largest, or nan: all ranks raise, or none
     check_sync(difference, config.sync_tolerance, step + 1)

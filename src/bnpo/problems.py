@@ -38,11 +38,13 @@ def load_problems(path: str | Path) -> list[Problem]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
-    problems = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                problems.append(_parse(line, f"{path}:{number}", default_id=str(number)))
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); the file must be JSON lines"
+        ) from error
+    problems = [_parse(line, f"{path}:{i}", default_id=str(i)) for i, line in enumerate(lines, 1) if line.strip()]
     if not problems:
         raise InputError(f"{path}: holds no problems; it needs one JSON object a line")
     return problems
@@ -90,13 +92,8 @@ def questions_of_step(count: int, questions_per_step: int, step: int, seed: int)
     """Indices [questions_per_step] of the problems of `step` (from 0), every epoch in its own order.
 
     An epoch is floor(count / questions_per_step) steps; the few problems left over wait for the next epoch's
-    shuffle. A data set smaller than one step is repeated to fill it.
+    shuffle.
     """
-    if count < questions_per_step:
-        order = np.concatenate(
-            [question_order(count, step * questions_per_step + i, seed) for i in range(-(-questions_per_step // count))]
-        )
-        return order[:questions_per_step]
     steps_per_epoch = count // questions_per_step
     epoch, position = divmod(step, steps_per_epoch)
     start = position * questions_per_step

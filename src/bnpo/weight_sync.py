@@ -40,7 +40,7 @@ def _groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterato
 
 
 def check_sync(difference: float, tolerance: float, step: int) -> None:
-    """Raise SyncError where sampler and learner differ by more than `tolerance` in a token's log-probability.
+    """Raise SyncError where the log-probabilities of sampler and learner differ by more than `tolerance`.
 
     `difference` is the mean over the tokens of one answer: in bf16 the largest is a matter of luck (measured: means of
     0.002 with single tokens at 0.5), while a lost update or head moves all of them.
