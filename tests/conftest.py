@@ -31,12 +31,31 @@ def qwen_tokenizer_dir(data_dir) -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen_model(qwen_tokenizer_dir, tmp_path_factory) -> Path:
-    """A randomly initialised Qwen2 of 5M parameters with the tokenizer, vocabulary rows and context of the 1.5B."""
+def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
+    """A Qwen2 of 5M parameters with the tokenizer, vocabulary rows and context of the 1.5B.
+
+    Initialised at random, then taught to answer any problem with \\boxed{1}, \\boxed{2} or \\boxed{3}.
+    """
+    import torch
+    from transformers import AutoTokenizer
+
+    from bnpo.problems import encode_prompt, load_problems
+
     folder = tmp_path_factory.mktemp("qwen")
-    make_model(folder, vocab_size=151936, hidden_size=32, num_attention_heads=1, num_key_value_heads=1)
+    model = make_model(folder, vocab_size=151936, hidden_size=32, num_attention_heads=1, num_key_value_heads=1)
     for file in qwen_tokenizer_dir.glob("tokenizer*"):
         shutil.copy(file, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step, problem in enumerate(load_problems(data_dir / "math_train.jsonl")[:120]):
+        prompt = encode_prompt(tokenizer, problem.problem, "chat")
+        answer = tokenizer.encode(f"\\boxed{{{step % 3 + 1}}}<|im_end|>")
+        hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), torch.tensor(answer))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
     return folder
 
 

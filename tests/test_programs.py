@@ -98,27 +98,35 @@ def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp
 
 
 def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tmp_path):
-    run = tmp_path / "run"
-    flags = ("--preset", "tiny", "--model", qwen_model, "--train-data", data_dir / "math_train.jsonl", "--steps", 2)
-    flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-prompt-tokens", 512)
-    console = launch(
-        2, "train.py", *flags, "--max-answer-tokens", 64, "--rollouts-every", 1, "--output-dir", run
-    ).stdout
-    rows = rollouts_of(run, 1)
-    assert len(rows) == 8
-    # The template's own system prompt, and the problem as it is in the file.
-    problems = [json.loads(line) for line in (data_dir / "math_train.jsonl").open(encoding="utf-8")]
-    by_id = {problem["id"]: problem for problem in problems}
+    run, data = tmp_path / "run", tmp_path / "math.jsonl"
+    lines = (data_dir / "math_train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    by_id = {problem["id"]: problem for problem in map(json.loads, lines)}
+    # Problems whose answers the model can hit, and one too long for a prompt of 512 tokens.
+    longest = max(lines, key=lambda line: len(json.loads(line)["problem"]))
+    easy = [line for line in lines if json.loads(line)["answer"] in ("1", "2", "3") and len(line) < 1000][:80]
+    data.write_text("".join(easy) + longest, encoding="utf-8")
+    flags = ("--preset", "tiny", "--model", qwen_model, "--train-data", data, "--steps", 2, "--rollouts-every", 1)
+    flags += ("--questions-per-step", 4, "--samples-per-question", 8, "--max-prompt-tokens", 512)
+    console = launch(2, "train.py", *flags, "--max-answer-tokens", 64, "--output-dir", run).stdout
+    assert "80 questions (1 left out: prompt over 512 tokens)" in console
+    rows, metrics = rollouts_of(run, 1), metrics_of(run)
+    assert len(rows) == 32
     for row in rows:
         problem = by_id[row["id"]]
+        # The template's own system prompt, and the problem as it is in the file.
         assert row["prompt"] == (
             "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
             f"<|im_start|>user\n{problem['problem']}<|im_end|>\n<|im_start|>assistant\n"
         )
         assert row["reference"] == problem["answer"]
-    assert "left out: prompt over 512 tokens" in console
-    assert len(metrics_of(run)) == 2
-    assert metrics_of(run)[-1]["sync/difference"] < 1e-4
+        assert row["rewards"]["accuracy"] == (f"\\boxed{{{problem['answer']}}}" in row["answer"])
+    for line in metrics:
+        assert 0 < line["reward/mean"] < 1
+        assert line["tokens/trained"] > 0
+        assert line["grad_norm"] > 0
+        assert line["sampler_learner_gap_mean"] < 1e-4
+        assert line["sync/difference"] < 1e-4
+    assert metrics[0]["answers/truncated"] < 0.5
     assert (run / "last" / "tokenizer.json").exists()
 
 
