@@ -139,6 +139,13 @@ def compute_advantages(
     Without it the rewards are summed first, and for BNPO, whose Beta lives on [0, 1], averaged.
     `greedy_rewards` [n, K] is needed by remax, `lengths` [n, m] by reinforce_pp.
 
+    One question, two answers, two rewards; the second reward tells the answers not apart:
+
+    >>> compute_advantages("reinforce", [[[1, 1], [0, 1]]], decompose=True)[0]
+    array([[ 0.25, -0.25]])
+    >>> compute_advantages("reinforce", [[[1, 1], [0, 1]]])[0]
+    array([[ 0.5, -0.5]])
+
     Raises ValueError naming the question where groups differ in size, a reward is not finite or leaves its range,
     or what the algorithm needs is absent.
     """
