@@ -2,7 +2,7 @@
 # make test    install, run all tests
 # make lint    install, check style
 #
-# Without a GPU, PyTorch's CPU build is a tenth of the size of the default one: set TORCH_INDEX to the address of the
+# Without a GPU, PyTorch's CPU build is much smaller than the default one: set TORCH_INDEX to the address of the
 # CPU wheels that PyTorch's installation page gives, e.g. make demo TORCH_INDEX=https://...
 
 PYTHON ?= python3.11
