@@ -31,14 +31,14 @@ class EvalConfig:
 def evaluate(config: EvalConfig) -> dict:
     """Run the suite; returns protocol and results. Raises InputError before the model is loaded."""
     from bnpo.checkpoint import load_tokenizer, model_folder
-    from bnpo.evaluation import dataset_problems, load_suite, pass_at_1, run_dataset
-    from bnpo.problems import stop_token_ids
+    from bnpo.evaluation import dataset_problems, encode_prompts, load_suite, pass_at_1, run_dataset
 
     suite = load_suite(config.suite)
     problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
     folder = model_folder(config.ckpt)
     longest = suite.max_prompt_tokens + suite.max_answer_tokens
     tokenizer = load_tokenizer(folder, longest)
+    prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
 
     import torch
 
@@ -48,9 +48,8 @@ def evaluate(config: EvalConfig) -> dict:
     auto = "bfloat16" if torch.cuda.is_available() else "float32"
     sampler = Sampler(
         str(folder),
+        tokenizer,
         max_tokens=longest,
-        vocab_size=len(tokenizer),
-        stop_token_ids=stop_token_ids(tokenizer),
         dtype=auto if config.dtype == "auto" else config.dtype,
         seed=config.seed,
         gpu_memory=0.9,
@@ -58,7 +57,9 @@ def evaluate(config: EvalConfig) -> dict:
     grader = Grader()
     results = {}
     for name, dataset in suite.datasets.items():
-        correct = run_dataset(problems[name], dataset.runs, suite, sampler, tokenizer, grader, config.seed)
+        correct = run_dataset(
+            problems[name], prompts[name], dataset.runs, suite, sampler, tokenizer, grader, config.seed
+        )
         score, error = pass_at_1(correct)
         results[name] = {"pass1": score, "se": error, "problems": len(correct), "runs": dataset.runs}
         print(

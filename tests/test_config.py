@@ -82,7 +82,6 @@ def test_unknown_preset():
 
 def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):
     """Without a network the download itself cannot be shown: this goes as far as the first request."""
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"Qwen/absent: no such local folder, and the download .* failed"):
         prepare(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))

@@ -1,11 +1,14 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from bnpo import evaluation
-from bnpo.evaluation import dataset_problems, load_suite, pass_at_1
-from bnpo.problems import InputError
+from bnpo.config import TINY_MODEL
+from bnpo.evaluation import dataset_problems, encode_prompts, load_suite, pass_at_1
+from bnpo.problems import InputError, Problem
 
 
 def test_the_standard_error_is_that_of_the_problems_not_of_the_answers():
@@ -46,3 +49,11 @@ def test_suites_are_complete():
         assert set(json.loads(path.read_text())) == {
             *("datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens")
         }
+
+
+def test_a_prompt_too_long_for_the_suite_is_named():
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    suite = replace(load_suite("arithmetic"), max_prompt_tokens=20)
+    problems = [Problem("short", "1+1=?", "2"), Problem("long", "1+1+1+1+1+1+1=?", "7")]
+    with pytest.raises(InputError, match=r"the prompt of problem long has 23 tokens, max_prompt_tokens is 20;"):
+        encode_prompts(problems, suite, tokenizer)

@@ -16,9 +16,7 @@ def tokenizer():
 
 
 def open_sampler(model, tokenizer):
-    return Sampler(
-        str(model), max_tokens=192, vocab_size=len(tokenizer), stop_token_ids=stop_token_ids(tokenizer), dtype="float32"
-    )
+    return Sampler(str(model), tokenizer, max_tokens=192, dtype="float32")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import ROOT, TINY_MODEL
-from bnpo.problems import encode_prompt, stop_token_ids
+from bnpo.problems import encode_prompt
 from bnpo.rewards import Grader
 from bnpo.sampler import Sampler, sampling_seeds
 
@@ -19,9 +19,8 @@ def test_accuracies_spread_over_the_unit_interval():
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     sampler = Sampler(
         str(TINY_MODEL),
+        tokenizer,
         max_tokens=192,
-        vocab_size=len(tokenizer),
-        stop_token_ids=stop_token_ids(tokenizer),
         dtype="float32",
     )
     problems = arithmetic_problems("test", 256)

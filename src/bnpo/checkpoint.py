@@ -33,10 +33,10 @@ def model_folder(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
     except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
-        reason = str(error).strip().splitlines()[0]
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
-            f"{model}: no such local folder, and the download from the model hub failed ({type(error).__name__}: "
-            f"{reason}); check the name and the network, or give the path of a downloaded copy"
+            f"{model}: no such local folder, and the download from the model hub failed ({reason}); "
+            "check the name and the network, or give the path of a downloaded copy"
         ) from error
 
 

@@ -53,20 +53,30 @@ def load_suite(name: str) -> Suite:
         raise InputError(f"{path}: not a suite ({error}); evals/arithmetic.json shows the fields") from error
 
 
-def run_dataset(
-    problems: list[Problem], runs: int, suite: Suite, sampler: Sampler, tokenizer, grader: Grader, seed: int
-) -> np.ndarray:
-    """Sample `runs` answers to every problem and grade them: correct [problems, runs] in {0, 1}.
-
-    Raises InputError when a prompt is longer than the suite allows: leaving problems out would change the score.
-    """
+def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
+    """Prompts of all problems. Raises InputError where one is longer than the suite allows: leaving problems out would
+    change the score."""
     prompts = [encode_prompt(tokenizer, problem.problem, suite.template) for problem in problems]
-    longest = int(np.argmax([len(prompt) for prompt in prompts]))
-    if len(prompts[longest]) > suite.max_prompt_tokens:
-        raise InputError(
-            f"suite {suite.name}: the prompt of problem {problems[longest].id} has {len(prompts[longest])} tokens, "
-            f"max_prompt_tokens is {suite.max_prompt_tokens}; raise it in evals/{suite.name}.json"
-        )
+    for problem, prompt in zip(problems, prompts, strict=True):
+        if len(prompt) > suite.max_prompt_tokens:
+            raise InputError(
+                f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, max_prompt_tokens "
+                f"is {suite.max_prompt_tokens}; raise it in evals/{suite.name}.json"
+            )
+    return prompts
+
+
+def run_dataset(
+    problems: list[Problem],
+    prompts: list[list[int]],
+    runs: int,
+    suite: Suite,
+    sampler: Sampler,
+    tokenizer,
+    grader: Grader,
+    seed: int,
+) -> np.ndarray:
+    """Sample `runs` answers to every prompt and grade them: correct [problems, runs] in {0, 1}."""
     answers, _ = sampler.sample(
         prompts,
         sampling_seeds(seed, 0, range(len(problems))),

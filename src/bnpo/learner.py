@@ -13,7 +13,7 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.batching import MicroBatch, collate, plan
 from bnpo.config import TrainConfig
-from bnpo.loss import clipped_surrogate, importance_weights, token_logprobs, token_weights
+from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_logprobs, token_weights
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Learner:
         """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch.
 
         Answers without old log-probabilities take those of this pass, unless the policy was `updated` since they were
-        sampled: then they are lost, and ValueError names the answer.
+        sampled: then they are lost, and ValueError names the question.
         """
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])
         weights = np.zeros(len(experience.answers))
@@ -193,7 +193,7 @@ class Totals:
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(
-        self, surrogate, logprobs: torch.Tensor, old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor
+        self, surrogate: Surrogate, logprobs: torch.Tensor, old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor
     ) -> None:
         gap = (old_logprobs - sampler_logprobs).abs()
         self._sums += torch.stack(

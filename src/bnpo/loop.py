@@ -15,7 +15,7 @@ from bnpo.arithmetic import open_problems
 from bnpo.checkpoint import load_tokenizer, model_folder, save_checkpoint
 from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
 from bnpo.learner import Experience, Learner
-from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step, stop_token_ids
+from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
 from bnpo.rewards import Grader
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.sampler import Sampler
@@ -45,9 +45,8 @@ def train(config: TrainConfig) -> None:
     learner = Learner(str(inputs.model), len(tokenizer), config)
     sampler = Sampler(
         str(inputs.model),
+        tokenizer,
         max_tokens=config.max_prompt_tokens + config.max_answer_tokens,
-        vocab_size=len(tokenizer),
-        stop_token_ids=stop_token_ids(tokenizer),
         dtype=config.dtype,
         seed=config.seed,
         gpu_memory=config.gpu_memory,

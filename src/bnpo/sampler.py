@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from vllm import LLM, SamplingParams
 
+from bnpo.problems import stop_token_ids
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -27,25 +29,24 @@ def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
 class Sampler:
     """A vLLM engine that holds the policy in inference form.
 
-    `model` is a Hugging Face folder, `max_tokens` the longest prompt plus answer, `vocab_size` the tokenizer's length
-    (rows of the head from there on are padding), `stop_token_ids` what ends an answer. Under a launcher every
-    rank holds its own engine.
+    `model` is a Hugging Face folder and `tokenizer` its tokenizer, which says what ends an answer and from which id on
+    the head's rows are padding; `max_tokens` is the longest prompt plus answer. Under a launcher every rank holds its
+    own engine.
     """
 
     def __init__(
         self,
         model: str,
+        tokenizer,
         *,
         max_tokens: int,
-        vocab_size: int,
-        stop_token_ids: list[int],
         dtype: str,
         seed: int = 0,
         gpu_memory: float = 0.5,
         enforce_eager: bool = False,
     ):
         on_gpu = torch.cuda.is_available()
-        self.stop_token_ids = stop_token_ids
+        self._stop_token_ids = stop_token_ids(tokenizer)
         self._can_sleep = on_gpu
         self._llm = LLM(
             model,
@@ -65,6 +66,8 @@ class Sampler:
             use_tqdm_on_load=False,
             **({"gpu_memory_utilization": gpu_memory} if on_gpu else {}),
         )
+
+        vocab_size = len(tokenizer)
 
         def mask_padding_rows(_module, _args, logits: torch.Tensor) -> None:
             logits[..., vocab_size:] = -torch.inf
@@ -88,7 +91,7 @@ class Sampler:
 
         Answer j of a prompt is drawn with the prompt's seed plus j.
         """
-        common = {"max_tokens": max_tokens, "stop_token_ids": self.stop_token_ids, "detokenize": False}
+        common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
         common |= {"logprobs": 0, "flat_logprobs": True}
         params = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]

@@ -17,7 +17,7 @@ def main() -> None:
     from bnpo.config import parse_train_config
     from bnpo.learner import Experience, Learner
     from bnpo.loop import measure_sync, sync_weights
-    from bnpo.problems import encode_prompt, stop_token_ids
+    from bnpo.problems import encode_prompt
     from bnpo.rollouts import gather
     from bnpo.sampler import Sampler
     from bnpo.weight_sync import SyncError, whole_weights
@@ -27,9 +27,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
-    sampler = Sampler(
-        model, max_tokens=192, vocab_size=len(tokenizer), stop_token_ids=stop_token_ids(tokenizer), dtype="float32"
-    )
+    sampler = Sampler(model, tokenizer, max_tokens=192, dtype="float32")
     rank = dist.get_rank()
     prompt = encode_prompt(tokenizer, f"1{rank}+2=?", "chat")
     report: dict = {"differences": [], "errors": {}}
