@@ -67,8 +67,8 @@ def evaluate(config: EvalConfig) -> dict:
             f"runs, temperature {suite.temperature})",
             flush=True,
         )
-    if grader.failures:
-        print(f"grading failures, scored 0: {dict(grader.failures)}")
+    if failures := grader.take_failures():
+        print(f"grading failures, scored 0: {dict(failures)}")
     grader.close()
     sampler.close()
     return {"ckpt": config.ckpt, "seed": config.seed, "suite": asdict(suite), "results": results}

@@ -50,7 +50,7 @@ def ranks(monkeypatch):
     ("flags", "message"),
     [
         (["--algo", "ppo"], "--algo: unknown algo 'ppo'; known: bnpo, grpo, reinforce, reinforce_pp, remax, rloo"),
-        (["--rewards", "accuracy", "luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
+        (["--rewards", "accuracy,luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
         (["--template", "x"], "known: chat, think"),
         (["--aggregation", "sum"], "known: seq-mean-token-sum, token-mean"),
         (["--questions-per-step", "3"], "3 questions cannot be shared evenly by 2 ranks; take a multiple of 2"),

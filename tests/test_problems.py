@@ -21,7 +21,7 @@ def test_load(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"data.jsonl: holds no problems"),
+        ("", r"data.jsonl: is empty"),
         ('{"problem": "1", "answer": "1"}\nnonsense\n', r"data.jsonl:2: not JSON"),
         ('["a"]\n', r"data.jsonl:1: a list where a JSON object is needed"),
         ('{"problem": "1"}\n', r"data.jsonl:1: field 'answer' is missing"),

@@ -142,7 +142,7 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
 def test_other_settings_run_on_two_ranks(algo, flags, tmp_path):
     run = tmp_path / "run"
     small = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, "--rollouts-every", 1)
-    rewards = ("--rewards", "accuracy", "format", "--decompose")
+    rewards = ("--rewards", "accuracy,format", "--decompose")
     launch(2, "train.py", "--preset", "tiny", "--algo", algo, *small, *rewards, *flags, "--output-dir", run)
     rows, lines = rollouts_of(run, 1), metrics_of(run)
     assert len(rows) == 16

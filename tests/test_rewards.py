@@ -3,9 +3,8 @@ import threading
 import numpy as np
 import pytest
 
-from bnpo import rewards as rewards_module
-from bnpo.problems import load_problems
-from bnpo.rewards import Grader, format_reward
+from bnpo.problems import InputError, load_problems
+from bnpo.rewards import Grader, check_rewards, format_reward
 
 
 @pytest.fixture(scope="module")
@@ -15,12 +14,17 @@ def grader():
     grader.close()
 
 
-def test_real_references_in_a_sentence_are_right(grader, data_dir):
-    problems = load_problems(data_dir / "math500.jsonl")
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("math500", 500), ("amc23", 40), ("aime2024", 30), ("aime2025", 30), ("math_train", 7498)],
+)
+def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
+    problems = load_problems(data_dir / f"{name}.jsonl")
     texts = [f"First I thought of \\boxed{{0}}. So the answer is $\\boxed{{{p.answer}}}$." for p in problems]
     rewards = grader(texts, [p.answer for p in problems])
-    assert rewards.shape == (500, 2)
-    assert [p.id for p, right in zip(problems, rewards[:, 0], strict=True) if not right] == []
+    wrong = [p for p, verdict in zip(problems, rewards[:, 0], strict=True) if not verdict]
+    assert len(problems) - len(wrong) == right, wrong
+    assert all(p.answer == "" for p in wrong)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +63,74 @@ def test_format(text, right):
     assert format_reward(text) == right
 
 
-def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread(monkeypatch):
-    monkeypatch.setattr(rewards_module, "TIME_LIMIT", 1.0)
-    grader = Grader(workers=1)
+def test_the_released_format_rule_wants_the_tags_next_to_each_other():
+    assert format_reward("<think>a</think><answer>b</answer>", "reference")
+    assert not format_reward("<think>a</think> <answer>b</answer>", "reference")
+
+
+def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
+    grader = Grader(workers=1, time_limit=1.0)
     results: dict[str, np.ndarray] = {}
-    hostile = [r"\boxed{9^{9^{9^{9}}}+1}", r"\boxed{\frac{x}{2}}"]
-    thread = threading.Thread(target=lambda: results.update(r=grader(hostile, ["3^{3^{3^{3}}}", "0.5x"])))
+    hostile = [r"\boxed{9^{9^{9^{9}}}+x}", r"\boxed{\frac{x}{2}}"]
+    thread = threading.Thread(target=lambda: results.update(r=grader(hostile, ["3^{3^{3^{3}}}+x", "0.5x"])))
     thread.start()
     thread.join()
-    grader.close()
     assert results["r"].tolist() == [[0], [1]]
-    assert sum(grader.failures.values()) == 1
+    assert grader.take_failures() == {"timeout": 1}
+    assert not grader.take_failures()
+    grader.close()
+
+
+def test_accuracy_reads_the_answer_tags_when_format_is_a_reward(grader):
+    text = r"<think>\boxed{7}</think><answer>8</answer>"
+    assert grader([text, text], ["7", "8"]).tolist() == [[0, 1], [1, 1]]
+    assert grader.accuracy([text, text], ["7", "8"]) == [True, False]
+
+
+def test_rewards_of_the_users(tmp_path):
+    file = tmp_path / "my_rewards.py"
+    file.write_text("def short(text, reference):\n    return 1.0 if len(text) <= len(reference) else 0.5\n")
+    grader = Grader(("accuracy", f"{file}:short"), workers=1)
+    assert grader([r"\boxed{1}", "1"], ["1", "1"]).tolist() == [[1, 0.5], [0, 1]]
+    grader.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def other(text, reference): return 1", "AttributeError"),
+        ("def reward(text): return 1", "TypeError: too many positional arguments"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("def reward(:", "SyntaxError"),
+        ("import time; time.sleep(60)", "timeout"),
+    ],
+)
+def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, message):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    with pytest.raises(InputError, match=message) as error:
+        Grader((f"{file}:reward",), workers=1, time_limit=0.5)
+    assert f"{file}:reward" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ((), "at least one"),
+        (("accuracy", "luck"), "unknown reward 'luck'; known: accuracy, format, path/to/file.py:function"),
+        (("missing.py:reward",), "no file missing.py"),
+        (("missing.py",), "unknown reward 'missing.py'"),
+        (("accuracy", "accuracy"), "names repeat"),
+    ],
+)
+def test_bad_names_of_rewards(rewards, message):
+    with pytest.raises(InputError, match=message):
+        check_rewards(rewards)
+
+
+def test_the_released_rule_reads_only_the_end_of_a_text():
+    grader = Grader(grader="reference", workers=1)
+    texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
+    assert grader(texts, ["0.5", "0.5"])[:, 0].tolist() == [1, 0]
+    assert Grader.accuracy(grader, [r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]) == [False]  # brace-less
+    grader.close()

@@ -1,74 +1,277 @@
-r"""Find the final answer in a text and decide whether it equals a reference."""
+r"""Find the final answer in a text and decide whether it equals a reference.
+
+`quick_verdict` settles most pairs in microseconds, by spelling and by value. The rest is for `slow_verdict`, which lets
+math-verify and sympy decide and can take seconds or gigabytes: bnpo.rewards runs it in processes that can be killed.
+No text is ever evaluated as Python.
+
+    python -m bnpo.answers cases.jsonl     # agreement with labelled cases, and every disagreement
+"""
 
 import logging
 import re
 from fractions import Fraction
+from functools import lru_cache
 
-from math_verify import parse, verify
+import sympy
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from math_verify import LatexExtractionConfig, parse, verify
 
 # It warns on every call that its own time limits are off, which is the intention (see slow_verdict).
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-_FRACTION = re.compile(r"(-?)\\[dt]?frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}")
-_NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?|-?\.\d{1,30}|-?\d{1,30}/\d{1,30}", re.ASCII)
+MAX_LENGTH = 500
+"""Characters; a longer answer is right only if it is spelled like the reference (the longest of MATH has 159)."""
+
+_BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!boxed|fbox)|\\[{}]|[{}]")
 
 
-def final_answer(text: str) -> str | None:
+def final_answer(text: str, tags: bool = False) -> str | None:
     r"""The content of the last complete `\boxed{...}` of `text`, without outer white space; None if there is none.
+
+    With `tags`, only the last complete `<answer>...</answer>` is read, if there is one, and is the answer itself where
+    it holds no box. Takes time linear in the length of `text`, however its braces are nested.
 
     >>> final_answer(r"so \boxed{1} or rather \boxed{\frac{3}{4}}, not \boxed{5")
     '\\frac{3}{4}'
+    >>> final_answer(r"<think>\boxed{1}</think><answer>2</answer>", tags=True)
+    '2'
     """
-    end = len(text)
-    while (start := text.rfind(r"\boxed{", 0, end)) >= 0:
-        depth = 0
-        for match in re.finditer(r"[{}]", text[start:]):
-            depth += 1 if match[0] == "{" else -1
-            if depth == 0:
-                return text[start + len(r"\boxed{") : start + match.start()].strip()
-        end = start
-    return None
+    if tags:
+        before, closed, _ = text.rpartition("</answer>")
+        _, opened, content = before.rpartition("<answer>")
+        if closed and opened:
+            return final_answer(content) or content.strip()
+    open_braces: list[int] = []  # where the content of a box starts, -1 for any other brace
+    start, end = -1, -1
+    for match in _BOX_OR_BRACE.finditer(text):
+        if match[0] == "}":
+            opened_at = open_braces.pop() if open_braces else -1
+            if opened_at > start:
+                start, end = opened_at, match.start()
+        elif match[0] == "{":
+            open_braces.append(-1)
+        elif match[0].endswith("{") and match[0] != r"\{":
+            open_braces.append(match.end())
+    return text[start:end].strip() if start >= 0 else None
+
+
+_TEXT = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*"
+_SPELLINGS = [
+    (re.compile(pattern), spelling)
+    for pattern, spelling in (
+        (r"(?<!\\)\\[!,;:> ]|\\q?quad\b|\\phantom\b|[~\s]", " "),
+        (r"\\?\$|\*\*|\\(?:left|right)(?![a-zA-Z])|\\displaystyle\b", ""),
+        (r"\\[dtc]frac", r"\\frac"),
+        (r"\\frac\s*([0-9a-zA-Z])", r"\\frac{\1}"),
+        (r"(\\frac\s*\{[^{}]*\})\s*([0-9a-zA-Z])", r"\1{\2}"),
+        (r"\\sqrt\s*([0-9a-zA-Z])", r"\\sqrt{\1}"),
+        (r"([_^])\s*\{\s*(\w)\s*\}", r"\1\2"),
+        (r"\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])", r"^\\circ "),
+        (r"\{,\}", ","),
+        (rf",?\s*(?:{_TEXT}\{{\s*(?:and|or)\s*\}}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))|;", ","),
+    )
+]
+_CHARACTERS = str.maketrans(
+    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ "}
+    | {"≤": r"\le ", "≥": r"\ge ", "∪": r"\cup "}
+)
+_WORD = r"(?:cm|mm|km|ft|in|kg|mi|hr|min|sec|mph|sq|day|[ap]\.m|[a-zA-Z]{4,})\.?"
+_POWER = r"\s*(?:\^\{?\d\}?)?\s*$"
+_UNITS = (
+    re.compile(rf"\s*{_TEXT}\{{[^{{}}]*\}}{_POWER}"),
+    re.compile(rf"(?<=[\d)}}])\s+{_WORD}(?:\s+{_WORD}){{0,3}}{_POWER}"),
+)
+_NO_UNIT = re.compile(r"hundred|thousand|illion|dozen|infinity|choose|base|[mM]od|sqrt|theta|alpha|beta|gamma")
+_ENDING = re.compile(r"(?:\\?%|\.|\s)+$")
+_DEGREES = re.compile(r"\s*\^\\circ\s*$")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+
+
+def normal_form(text: str) -> str:
+    r"""LaTeX with one spelling for what means the same: white space, fractions, lists, signs; no unit at the end.
+
+    >>> normal_form(r"$\dfrac12\text{ cm}^2$."), normal_form(r"10 square units"), normal_form(r"60^{\circ}")
+    ('\\frac{1}{2}', '10', '60')
+    """
+    text = text.translate(_CHARACTERS)
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    text = _ENDING.sub("", text)
+    if not _TRIGONOMETRY.search(text):
+        text = _DEGREES.sub("", text)
+    for pattern in _UNITS:
+        unit = pattern.search(text)
+        if unit and re.search(r"\d|\\pi", text[: unit.start()]) and not _NO_UNIT.search(unit[0]):
+            text = text[: unit.start()]
+    text = re.sub(rf"{_TEXT}\{{([^{{}}]*)\}}", r"\1", text)
+    return " ".join(_ENDING.sub("", text).split())
+
+
+_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\s?\d{3}){1,9})?(?:\.\d{1,30})?"
+_NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\times\s*10\^\{{?(-?\d{{1,2}})\}}?)?", re.ASCII)
+_FRACTION = re.compile(
+    r"([+-]?)(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
+    re.ASCII,
+)
 
 
 def number(text: str) -> Fraction | None:
-    r"""The value of a plainly written integer, decimal or fraction; None for anything else.
+    r"""The value of a plain integer, decimal, fraction, mixed number or power of ten in `normal_form`; else None.
 
-    >>> number(r"-\frac{5}{4}") == number("-1.25") == number("-5/4") == Fraction(-5, 4)
-    True
-    >>> number("1/0"), number("x")
-    (None, None)
+    >>> [str(number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
+    ['-5/4', '-5/4', '3/2', '3/2', '1500', 'None', 'None']
     """
-    text = text.strip()
-    if fraction := _FRACTION.fullmatch(text):
-        text = f"{fraction[2]}/{fraction[3]}"
-        if fraction[1]:
-            text = text.removeprefix("-") if text.startswith("-") else f"-{text}"
-    if not _NUMBER.fullmatch(text):
-        return None
-    try:
-        return Fraction(text)
-    except ZeroDivisionError:
-        return None
+    if match := _FRACTION.fullmatch(text):
+        sign, whole, *parts = match.groups()
+        numerator, denominator = (int(part) for part in parts if part)
+        if denominator == 0:
+            return None
+        return (-1 if sign == "-" else 1) * (int(whole or 0) + Fraction(numerator, denominator))
+    if (match := _NUMBER.fullmatch(text)) and any(map(str.isdigit, match[1])):
+        return Fraction(re.sub(r",\s?", "", match[1])) * Fraction(10) ** int(match[2] or 0)
+    return None
+
+
+_BASED = re.compile(r"([0-9a-zA-Z]+)_\{?(\d+)\}?")
+_NAME = re.compile(r"\\?[a-zA-Z]+'?(?:_\w|_\{\w+\})?(?:\([a-zA-Z,]+\))?|[^a-zA-Z]*")
+
+
+def right_side(text: str) -> str:
+    """What a name, or an expression without letters, is said to equal: `5` of `x = 5`, `f(x) = 5` and `2 + 3 = 5`."""
+    left, equals, right = text.rpartition("=")
+    return right.strip() if equals and _NAME.fullmatch(left.split("=")[0].strip()) and "," not in text else text
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
-    """Whether the two are equal where that is cheap to see, None where it takes `slow_verdict`.
+    r"""Whether the two are equal where that is cheap to see, None where it takes `slow_verdict`. Symmetric.
 
-    Equal strings are equal and numbers are compared by value; an empty answer is wrong whatever the reference.
+    An empty answer is wrong whatever the reference.
     """
-    if not answer:
+    reference, answer = reference.strip(), answer.strip()
+    if not answer or not reference:
         return False
-    if reference.strip() == answer.strip():
+    if reference == answer:
         return True
-    values = number(reference), number(answer)
-    return None if None in values else values[0] == values[1]
+    if max(len(reference), len(answer)) > MAX_LENGTH:
+        return False
+    pair = [normal_form(text) for text in (reference, answer)]
+    if ("=" in pair[0]) != ("=" in pair[1]):
+        pair = [right_side(text) for text in pair]
+    # A space matters between digits alone: 1 1/2 is not 11/2.
+    if len({re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text) for text in pair}) == 1:
+        return pair[0] != ""
+    values = [number(text) for text in pair]
+    if None not in values:
+        # One may be the other to six decimals, which math-verify allows.
+        return False if abs(values[0] - values[1]) > 1e-5 else None if values[0] != values[1] else True
+    based = [_BASED.fullmatch(text) for text in pair]
+    if all(based):  # math-verify reads over the base
+        return based[0].groups() == based[1].groups()
+    return None
 
 
 def slow_verdict(reference: str, answer: str) -> bool:
-    """Whether math-verify finds the two equal. It can hang or run out of memory: call it in a process of its own.
+    """Whether math-verify finds the two equal, whichever of them is the reference. Symmetric.
 
-    Its own time limits are off, since they need signals in a main thread and score 0 in silence elsewhere.
+    It can hang, run out of memory or raise anything: call it in a process of its own. math-verify's own time limits are
+    off, since they need signals in a main thread and score 0 in silence elsewhere.
     """
-    limits = {"parsing_timeout": None, "raise_on_error": True}
-    parsed = [parse(f"\\boxed{{{text}}}", **limits) for text in (reference, answer)]
-    return verify(*parsed, timeout_seconds=None, raise_on_error=True)
+    pair = [normal_form(text) for text in (reference, answer)]
+    if ("=" in pair[0]) != ("=" in pair[1]):
+        pair = [right_side(text) for text in pair]
+    first, second = (_expression(text) for text in pair)
+    if _clearly_different(first[0], second[0]):
+        return False
+    options = {"allow_set_relation_comp": True, "timeout_seconds": None, "raise_on_error": True}
+    return verify(first, second, **options) and verify(second, first, **options)
+
+
+_SYNTAX = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+
+
+@lru_cache(maxsize=256)
+def _expression(text: str) -> list:
+    """What math-verify compares: the sympy expression and the text itself, the text alone if it is no formula."""
+    text = normalize_latex(text, _SYNTAX)
+    try:
+        degrees = _TRIGONOMETRY.search(text) is not None  # elsewhere a degree sign is a unit
+        parsed = latex2sympy(text, is_real=True, convert_degrees=degrees, normalization_config=None)
+    except MemoryError:
+        raise
+    except Exception:  # the parser raises many kinds; what it cannot read is compared as a string
+        return [text]
+    if isinstance(parsed, sympy.Expr):
+        parsed = parsed.doit()
+        if parsed.has(sympy.nan, sympy.zoo):  # such as 5:00, read as 5 / 0
+            return [text]
+        parsed = parsed.xreplace({symbol: sympy.I for symbol in parsed.free_symbols if symbol.name == "i"})
+    return [parsed, text]
+
+
+def _clearly_different(first: object, second: object) -> bool:
+    """Whether two expressions differ at a sample point, or one is a value and the other a set: math-verify would find
+    the same, but simplifies for some 0.1 s before it says no."""
+    if isinstance(second, sympy.Expr) and not isinstance(first, sympy.Expr):
+        first, second = second, first
+    if not isinstance(first, sympy.Expr) or isinstance(first, sympy.Symbol) or isinstance(second, sympy.Symbol):
+        return False
+    if isinstance(second, sympy.Set | sympy.Tuple):
+        return not isinstance(second, sympy.FiniteSet) or len(second) != 1
+    if not isinstance(second, sympy.Expr) or first.has(sympy.UnevaluatedExpr) or second.has(sympy.UnevaluatedExpr):
+        return False
+    names = sorted(first.free_symbols | second.free_symbols, key=str)
+    point = {symbol: sympy.Rational(2 * i + 7, 2 * i + 4) for i, symbol in enumerate(names)}
+    try:
+        values = [complex(expression.evalf(15, subs=point)) for expression in (first, second)]
+        # A decimal approximates by its leading digits; math-verify counts decimal places, where 0.0 equals 2^-98.
+        scale = 0.0 if first.has(sympy.Float) or second.has(sympy.Float) else 1.0
+        return abs(values[0] - values[1]) > 1e-5 * max(scale, *map(abs, values))
+    except (TypeError, ValueError, OverflowError):  # no number there, or one too large
+        return False
+
+
+RELEASED_WINDOW = 500
+"""Characters at the end of a text that the released implementation reads."""
+
+
+def released_verdict(reference: str, text: str) -> bool:
+    """The accuracy rule of the authors' released code: math-verify on the last 500 characters of the whole text.
+
+    Their extraction settings, without their signal time limits. Call it in a process of its own, like `slow_verdict`.
+    """
+    common = {"basic_latex": True, "units": True, "boxed": "all"}
+    gold = parse(
+        f"\\boxed{{{reference}}}",
+        [
+            LatexExtractionConfig(
+                normalization_config=NormalizationConfig(malformed_operators=True, nits=True, **common),
+                boxed_match_priority=0,
+                try_extract_without_anchor=True,
+            )
+        ],
+        fallback_mode="no_fallback",
+        extraction_mode="first_match",
+        parsing_timeout=None,
+    )
+    found = parse(
+        text[-RELEASED_WINDOW:],
+        [
+            LatexExtractionConfig(
+                normalization_config=NormalizationConfig(malformed_operators=False, nits=False, **common),
+                boxed_match_priority=0,
+                try_extract_without_anchor=False,
+            )
+        ],
+        fallback_mode="first_match",
+        extraction_mode="first_match",
+        parsing_timeout=None,
+    )
+    return bool(gold and found) and verify(gold, found, timeout_seconds=None)
+
+
+if __name__ == "__main__":
+    # Worker processes import the main module again, and warn where its spec says that it is imported already.
+    __spec__ = None
+    from bnpo.grade_cases import main
+
+    main()

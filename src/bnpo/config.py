@@ -12,7 +12,7 @@ from bnpo.advantages import ALGORITHMS
 from bnpo.beta import MAX_CONCENTRATION
 from bnpo.loss import AGGREGATIONS
 from bnpo.problems import SYSTEM_PROMPTS, InputError
-from bnpo.rewards import REWARDS
+from bnpo.rewards import GRADERS, check_rewards
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_MODEL = ROOT / "data" / "tiny-model"
@@ -21,6 +21,15 @@ TINY_MODEL = ROOT / "data" / "tiny-model"
 def one_of(names) -> object:
     """A string flag whose help lists `names`; the check in `validate` says them too, in one line."""
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}")
+
+
+COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME[,NAME...]",
+    instance_from_str=lambda words: tuple(words[0].split(",")),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(value)],
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,11 @@ class TrainConfig:
     """JSON-lines file with the fields `problem` and `answer`, or `arithmetic`, the built-in task."""
     template: Annotated[str, one_of(SYSTEM_PROMPTS)] = "chat"
     """Prompt: the tokenizer's chat template as it is, or with a system prompt that asks for think and answer tags."""
-    rewards: tuple[str, ...] = ("accuracy",)
-    """Binary rewards, any of: accuracy (the final answer is right), format (think and answer tags, each once)."""
+    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
+    """Rewards, separated by commas: accuracy (the final answer is right), format (think and answer tags, each once),
+    path/to/file.py:function (your own, see README)."""
+    grader: Annotated[str, one_of(GRADERS)] = "default"
+    """How accuracy and format are judged: our rules, or those of the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of every reward; mapped to [0, 1] before advantages are computed."""
 
@@ -174,12 +186,11 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         ("algo", config.algo, ALGORITHMS),
         ("template", config.template, SYSTEM_PROMPTS),
         ("aggregation", config.aggregation, AGGREGATIONS),
-        *(("rewards", name, REWARDS) for name in config.rewards),
+        ("grader", config.grader, GRADERS),
     ):
         if value not in known:
-            raise InputError(f"--{flag}: unknown {flag.rstrip('s')} '{value}'; known: {', '.join(known)}")
-    if not config.rewards:
-        raise InputError(f"--rewards: at least one is needed of {', '.join(REWARDS)}")
+            raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(known)}")
+    check_rewards(config.rewards)
     for name in (
         *("questions_per_step", "samples_per_question", "ppo_iterations", "mini_batches", "epochs", "temperature"),
         *("max_prompt_tokens", "max_answer_tokens", "micro_batch_tokens", "save_every", "max_concentration"),

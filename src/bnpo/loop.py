@@ -16,7 +16,7 @@ from bnpo.checkpoint import load_tokenizer, model_folder, save_checkpoint
 from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
 from bnpo.learner import Experience, Learner
 from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
-from bnpo.rewards import Grader
+from bnpo.rewards import Grader, reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.sampler import Sampler
 from bnpo.tracking import Stopwatch, Tracker, speed_metrics
@@ -37,6 +37,8 @@ class Inputs:
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded."""
     inputs = prepare(config)
+    # Its processes start while the models load, and it refuses rewards that cannot be called.
+    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
@@ -52,8 +54,9 @@ def train(config: TrainConfig) -> None:
         gpu_memory=config.gpu_memory,
         enforce_eager=config.enforce_eager,
     )
-    grader = Grader(config.rewards)
     tracker = Tracker(config.output_dir, inputs.steps, asdict(config), config.wandb) if dist.get_rank() == 0 else None
+
+    names = [reward_name(reward) for reward in config.rewards]
 
     for step in range(inputs.steps):
         watch = Stopwatch()
@@ -79,11 +82,11 @@ def train(config: TrainConfig) -> None:
                 sync_weights(learner, sampler)
                 difference = measure_sync(learner, sampler, experience, config, step)
         if tracker:
-            metrics |= batch_metrics(rollouts, advantages, fits, config.rewards)
+            metrics |= batch_metrics(rollouts, advantages, fits, names)
             metrics |= {"sync/difference": difference}
             tracker.log(step + 1, metrics | speed_metrics(metrics, watch))
             if config.rollouts_every and step % config.rollouts_every == 0:
-                tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, config.rewards))
+                tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
         if (step + 1) % config.save_every == 0 or step + 1 == inputs.steps:
             weights = whole_weights(learner.model, tied_too=False)
             save_checkpoint(weights, learner.model, tokenizer, config.output_dir, step + 1)

@@ -35,6 +35,21 @@ def load_problems(path: str | Path) -> list[Problem]:
     `id` is optional and defaults to the line number. Other fields are ignored.
     Raises InputError naming file and line when the file is missing, empty or malformed.
     """
+    problems = []
+    for where, row in read_json_lines(path):
+        for field in ("problem", "answer"):
+            if not isinstance(row.get(field), str):
+                found = "is missing" if field not in row else f"is a {type(row[field]).__name__}"
+                raise InputError(f"{where}: field '{field}' {found}; it must be a string")
+        problems.append(Problem(str(row.get("id", where.rpartition(":")[2])), row["problem"], row["answer"]))
+    return problems
+
+
+def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
+    """The objects of a UTF-8 JSON-lines file, each with its place, `file:line`; empty lines are skipped.
+
+    Raises InputError naming file and line when the file is missing, empty or malformed.
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
@@ -44,24 +59,20 @@ def load_problems(path: str | Path) -> list[Problem]:
         raise InputError(
             f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); the file must be JSON lines"
         ) from error
-    problems = [_parse(line, f"{path}:{i}", default_id=str(i)) for i, line in enumerate(lines, 1) if line.strip()]
-    if not problems:
-        raise InputError(f"{path}: holds no problems; it needs one JSON object a line")
-    return problems
-
-
-def _parse(line: str, where: str, default_id: str) -> Problem:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON ({error}); the file needs one JSON object a line") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: a {type(row).__name__} where a JSON object is needed")
-    for field in ("problem", "answer"):
-        if not isinstance(row.get(field), str):
-            found = "is missing" if field not in row else f"is a {type(row[field]).__name__}"
-            raise InputError(f"{where}: field '{field}' {found}; it must be a string")
-    return Problem(str(row.get("id", default_id)), row["problem"], row["answer"])
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}: not JSON ({error}); the file needs one JSON object a line") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: a {type(row).__name__} where a JSON object is needed")
+        rows.append((f"{path}:{number}", row))
+    if not rows:
+        raise InputError(f"{path}: is empty; it needs one JSON object a line")
+    return rows
 
 
 def encode_prompt(tokenizer, problem: str, template: str) -> list[int]:

@@ -1,79 +1,179 @@
-"""Binary rewards of answers, graded in worker processes that can be killed."""
+"""Rewards of answers: accuracy, format, and functions of the user's, graded where they cannot hang or hurt."""
 
-import multiprocessing
+import importlib.util
+import inspect
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from bnpo.answers import final_answer, quick_verdict, slow_verdict
+from bnpo.answers import RELEASED_WINDOW, final_answer, quick_verdict, released_verdict, slow_verdict
+from bnpo.guarded import Failure, Workers
+from bnpo.problems import InputError
 
 TIME_LIMIT = 5.0
-"""Seconds for one verdict of math-verify."""
+"""Seconds for one verdict of math-verify or one call of a user's function."""
+MAX_WORKERS = 16
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-_FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
+_FORMATS = {
+    "default": re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL),
+    "reference": re.compile(r"<think>.*</think><answer>.*</answer>", re.DOTALL),
+}
+GRADERS = tuple(_FORMATS)
+"""`default`, or `reference`: the rules of the authors' released code, for those who compare with the paper."""
+REWARDS = ("accuracy", "format")
+"""Names of the built-in rewards; `accuracy` is 1 where the final answer equals the reference."""
 
 
-def format_reward(text: str) -> bool:
+def format_reward(text: str, grader: str = "default") -> bool:
     """Whether `text` is `<think>...</think><answer>...</answer>` with each tag once (Table 2).
+
+    The released code also wants no white space around or between the two.
 
     >>> format_reward("<think>hm</think> <answer>4</answer>"), format_reward("<think>hm</think> 4")
     (True, False)
     """
-    return all(text.count(tag) == 1 for tag in _TAGS) and _FORMAT.fullmatch(text) is not None
+    return all(text.count(tag) == 1 for tag in _TAGS) and _FORMATS[grader].fullmatch(text) is not None
 
 
-REWARDS = ("accuracy", "format")
-"""Names of the rewards; `accuracy` is 1 where the final answer equals the reference."""
+def reward_name(reward: str) -> str:
+    """`accuracy`, `format`, or the function's name of a user's `path/to/file.py:function`."""
+    return reward.rpartition(":")[2]
+
+
+def check_rewards(rewards: Sequence[str]) -> None:
+    """Raise InputError for an unknown, missing or repeated reward; runs none of the user's code."""
+    if not rewards:
+        raise InputError(f"--rewards: at least one is needed of {', '.join(REWARDS)}, path/to/file.py:function")
+    for reward in rewards:
+        file, _, function = reward.rpartition(":")
+        if reward not in REWARDS and not (file.endswith(".py") and function.isidentifier()):
+            raise InputError(
+                f"--rewards: unknown reward '{reward}'; known: {', '.join(REWARDS)}, path/to/file.py:function"
+            )
+        if reward not in REWARDS and not Path(file).is_file():
+            raise InputError(f"--rewards: no file {file}; write path/to/file.py:function")
+    names = [reward_name(reward) for reward in rewards]
+    if len(set(names)) < len(names):
+        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
 
 
 class Grader:
-    """Rewards of answers; what is not settled by a cheap comparison goes to `workers` processes.
+    """Grades answers in a pool of worker processes that lives as long as the grader; share one, from any thread.
 
-    A verdict that takes longer than TIME_LIMIT, or whose worker dies or raises, is 0 and counted in `failures` by kind.
+    A user's reward is `function(text: str, reference: str) -> float`: `text` is the decoded answer, `reference` the
+    problem's `answer` field, the value lies in `value_range`. Raises InputError when it cannot be loaded or called so.
+
+    What takes longer than `time_limit` seconds, exhausts a worker's memory, kills it or raises scores the lowest value
+    and is counted by kind (`take_failures`).
     """
 
-    def __init__(self, rewards: Sequence[str] = ("accuracy",), workers: int = 1):
-        self.rewards = tuple(rewards)
-        self.failures: Counter[str] = Counter()
-        # Spawned, since forking a process with threads (torch, vLLM) can deadlock.
-        self._pool = ProcessPool(max_workers=workers, context=multiprocessing.get_context("spawn"))
-        self._pool.schedule(slow_verdict, args=("x", "x"))  # the import takes seconds: start it now
+    def __init__(
+        self,
+        rewards: Sequence[str] = ("accuracy",),
+        *,
+        grader: str = "default",
+        value_range: tuple[float, float] = (0.0, 1.0),
+        workers: int | None = None,
+        time_limit: float = TIME_LIMIT,
+    ):
+        self._failures: Counter[str] = Counter()
+        self._reported: set[str] = set()
+        self._rewards, self._grader, self._time_limit = tuple(rewards), grader, time_limit
+        self._low, self._high = value_range
+        if workers is None:
+            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
+        self._workers = Workers(workers, preload=("bnpo.answers", "pebble"))
+        users = [reward for reward in rewards if reward not in REWARDS]
+        problems = self._workers.map(user_reward_problem, [(reward,) for reward in users], time_limit)
+        for reward, problem in zip(users, problems, strict=True):
+            if problem is not None:
+                problem = problem.kind if isinstance(problem, Failure) else problem
+                self.close()
+                raise InputError(f"--rewards: {reward}: {problem}; it must be function(text: str, reference: str)")
 
     def __call__(self, texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        """Rewards [answers, K] in {0, 1} of `texts` against `references`, one each."""
-        columns: dict[str, Callable[[], list[bool]]] = {
-            "accuracy": lambda: self._accuracy(texts, references),
-            "format": lambda: [format_reward(text) for text in texts],
-        }
-        return np.array([columns[name]() for name in self.rewards], dtype=np.float64).T
+        """Rewards [answers, K] of `texts` against `references`, one each."""
+        columns = []
+        for reward in self._rewards:
+            if reward == "accuracy":
+                columns.append(self.accuracy(texts, references, tags="format" in self._rewards))
+            elif reward == "format":
+                columns.append([format_reward(text, self._grader) for text in texts])
+            else:
+                columns.append(self._user(reward, texts, references))
+        return np.array(columns, dtype=np.float64).T
 
-    def _accuracy(self, texts: Sequence[str], references: Sequence[str]) -> list[bool]:
-        answers = [final_answer(text) or "" for text in texts]
-        pairs = list(zip(references, answers, strict=True))
-        # Samples of one question repeat answers: each different pair is looked at once.
-        verdicts: dict[tuple[str, str], bool | ProcessFuture] = {}
-        for pair in dict.fromkeys(pairs):
-            verdict = quick_verdict(*pair)
-            verdicts[pair] = self._pool.schedule(slow_verdict, pair, timeout=TIME_LIMIT) if verdict is None else verdict
-        settled = {pair: self._result(v) if isinstance(v, ProcessFuture) else v for pair, v in verdicts.items()}
-        return [settled[pair] for pair in pairs]
+    def accuracy(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool]:
+        """Whether the final answer of each text is its reference; with `tags`, that inside the answer tags."""
+        if self._grader == "reference":
+            pairs = [(ref, text[-RELEASED_WINDOW:]) for ref, text in zip(references, texts, strict=True)]
+            return self._run(released_verdict, pairs, {}, failed=False)
+        pairs = [(ref, final_answer(text, tags) or "") for ref, text in zip(references, texts, strict=True)]
+        quick = {pair: quick_verdict(*pair) for pair in dict.fromkeys(pairs)}
+        return self._run(slow_verdict, pairs, {pair: v for pair, v in quick.items() if v is not None}, failed=False)
 
-    def _result(self, future: ProcessFuture) -> bool:
-        try:
-            return future.result()
-        except TimeoutError:
-            self.failures["timeouts"] += 1
-        except ProcessExpired:
-            self.failures["deaths"] += 1
-        except Exception as error:  # whatever sympy or the LaTeX parser raises on a model's text
-            self.failures[type(error).__name__] += 1
-        return False
+    def _user(self, reward: str, texts: Sequence[str], references: Sequence[str]) -> list[float]:
+        calls = [(reward, text, ref) for text, ref in zip(texts, references, strict=True)]
+        values = self._run(user_reward, calls, {}, failed=self._low)
+        outside = [value for value in values if not self._low <= value <= self._high]
+        if outside:
+            message = f"{reward} returned {outside[0]:g}, not in {self._low:g} to {self._high:g}"
+            self._count(Failure("OutOfRange", message), len(outside))
+        return [value if self._low <= value <= self._high else self._low for value in values]
+
+    def _run(self, function: Callable, calls: Sequence[tuple], known: dict[tuple, object], failed: object) -> list:
+        """Results of `function` for all calls; `known` ones are taken as they are, and each different one runs once."""
+        todo = [call for call in dict.fromkeys(calls) if call not in known]
+        for call, result in zip(todo, self._workers.map(function, todo, self._time_limit), strict=True):
+            if isinstance(result, Failure):
+                self._count(result)
+            known[call] = failed if isinstance(result, Failure) else result
+        return [known[call] for call in calls]
+
+    def _count(self, failure: Failure, times: int = 1) -> None:
+        self._failures[failure.kind] += times
+        if failure.kind not in self._reported:
+            self._reported.add(failure.kind)
+            print(
+                f"grading: {failure.kind}: {failure.message} (scored lowest, and counted)", file=sys.stderr, flush=True
+            )
+
+    def take_failures(self) -> Counter[str]:
+        """How many calls failed since this was last asked, by kind: `timeout`, `death`, or an exception's name."""
+        failures, self._failures = self._failures, Counter()
+        return failures
 
     def close(self) -> None:
-        self._pool.stop()
-        self._pool.join()
+        self._workers.close()
+
+
+def user_reward_problem(reward: str) -> str | None:
+    """What keeps a user's reward from being called, None if nothing does; runs in a worker."""
+    try:
+        function = _load(reward)
+        inspect.signature(function).bind("text", "reference")
+    except Exception as error:  # whatever the user's file raises
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def user_reward(reward: str, text: str, reference: str) -> float:
+    """A user's reward of one answer; runs in a worker."""
+    return float(_load(reward)(text, reference))
+
+
+@lru_cache
+def _load(reward: str) -> Callable[[str, str], float]:
+    file, _, name = reward.rpartition(":")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)

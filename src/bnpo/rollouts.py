@@ -1,5 +1,6 @@
 """The answers of one step: sampled and graded by every rank for its share of the questions, then gathered."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +21,8 @@ class Rollouts:
     """n questions with m answers and K rewards each, the same on all ranks.
 
     questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; greedy [n] and greedy_rewards
-    [n, K] belong to ReMax (else [] and None); grading_failures counts those of the whole run.
+    [n, K] belong to ReMax (else [] and None); failures counts the answers that could not be graded, by
+    kind.
     """
 
     questions: np.ndarray
@@ -28,7 +30,7 @@ class Rollouts:
     rewards: np.ndarray
     greedy: list[Answer]
     greedy_rewards: np.ndarray | None
-    grading_failures: int
+    failures: Counter[str]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -64,7 +66,7 @@ def collect(
         rewards = _grade(grader, tokenizer, asked, sampled)
         greedy_rewards = _grade(grader, tokenizer, asked, [[answer] for answer in greedy]) if greedy else None
     with watch("gather"):  # and wait for the slowest rank
-        parts = gather((sampled, rewards, greedy, greedy_rewards, grader.failures.total()))
+        parts = gather((sampled, rewards, greedy, greedy_rewards, grader.take_failures()))
     samples, rewards, greedies, greedy_rewards, failures = zip(*parts, strict=True)
     return Rollouts(
         questions=questions,
@@ -72,7 +74,7 @@ def collect(
         rewards=np.concatenate(rewards),
         greedy=list(chain.from_iterable(greedies)),
         greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if greedy else None,
-        grading_failures=sum(failures),
+        failures=sum(failures, Counter()),
     )
 
 
@@ -98,7 +100,8 @@ def batch_metrics(
     finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])
     metrics = {
         "reward/mean": rewards.mean(),
-        "reward/grading_failures": rollouts.grading_failures,
+        "reward/timeouts": rollouts.failures["timeout"],
+        "reward/errors": rollouts.failures.total() - rollouts.failures["timeout"],
         "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
         "advantage/std": advantages.std(),
         # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
@@ -109,6 +112,7 @@ def batch_metrics(
         "tokens/sampled": lengths.sum(),
         "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy),
     }
+    metrics |= {f"reward/errors/{kind}": n for kind, n in rollouts.failures.items() if kind != "timeout"}
     metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
     for k, fit in enumerate(fits):
         prefix = f"beta/{reward_names[k]}/" if len(fits) > 1 else "beta/"

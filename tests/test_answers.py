@@ -1,0 +1,164 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bnpo.answers import MAX_LENGTH, final_answer, normal_form, quick_verdict, released_verdict, slow_verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{1} then \boxed{\frac{a}{\sqrt{b}}} end", r"\frac{a}{\sqrt{b}}"),
+        (r"\boxed{1} then \boxed{2", "1"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed {17}. Then \fbox{18}", "18"),
+        (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
+        (r"\boxed{\left\{ x : x > 1 \right.}", r"\left\{ x : x > 1 \right."),
+        (r"\begin{align*} a \\\boxed{3}", "3"),
+        (r"a printed string: \\boxed{4}", "4"),
+        ("} } {" + r"\boxed{6}", "6"),
+        (r"\boxed{  }", ""),
+        ("7", None),
+        (r"\boxed 7", None),
+    ],
+)
+def test_final_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+def test_final_answer_takes_linear_time():
+    assert final_answer(r"\boxed{" * 100_000) is None
+    assert final_answer(r"\boxed{" * 100_000 + "}" * 100_000) == ""
+    assert final_answer(r"\boxed{" + "{" * 1_000_000) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"<think>\boxed{1}</think><answer>so \boxed{2}</answer>", "2"),
+        (r"<answer>1</answer><answer> 2 </answer>", "2"),
+        (r"<answer>1</answer><answer>2", "1"),
+        (r"\boxed{1} and no tags", "1"),
+        (r"<answer>2 \boxed{1}", "1"),
+    ],
+)
+def test_final_answer_in_tags(text, answer):
+    assert final_answer(text, tags=True) == answer
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"),
+    [
+        ("1 1/2", "11/2", False),
+        ("1,2", "1.2", False),
+        ("(1,234)", "1234", False),
+        ("1101_2", "1101_{2}", True),
+        ("1101_2", "1101_3", False),
+        ("1101_2", "1101", True),
+        ("4t", "4", False),
+        ("2ab", "2", False),
+        ("6 ab", "6", False),
+        (r"3 \text{ million}", "3", False),
+        ("3 million", "3", False),
+        ("2 sqrt", "2", False),
+        ("3x+5y=8", "8", False),
+        ("x = 2 + 3 = 5", "5", True),
+        ("f(x) = 2x + 3", "2x+3", True),
+        ("x = 5", "y = 5", False),
+        ("1 < x < 2", "(1,2)", True),
+        ("1 < x < 2", "[1,2]", False),
+        ("x+1", "y+1", False),
+        (r"\frac{1}{2^{98}}", "0.0", False),
+        ("0.333333", r"\frac{1}{3}", True),
+        ("0.333", r"\frac{1}{3}", False),
+        (r"\sqrt{2}", "1.41421", False),
+        (r"\{1,2\}", r"\{2,1\}", True),
+        (r"\{1,2\}", "(2,1)", False),
+        ("1 or 2", "2, 1", True),
+        (r"\text{even}", r"\text{odd}", False),
+        (r"\text{(B)}", "B", True),
+        (r"(1+i)^2", "2i", True),
+        (r"\sin 30^\circ", "0.5", True),
+        ("−5", "-5", True),
+        ("٥", "5", False),
+        ("x" * (MAX_LENGTH + 1), "x" * (MAX_LENGTH + 1), True),
+        ("x" * (MAX_LENGTH + 1), "x" * (MAX_LENGTH + 1) + " ", True),
+        ("x" * (MAX_LENGTH + 1), "y", False),
+    ],
+)
+def test_equality_is_symmetric(first, second, equal):
+    for reference, answer in ((first, second), (second, first)):
+        quick = quick_verdict(reference, answer)
+        assert (slow_verdict(reference, answer) if quick is None else quick) == equal
+
+
+def test_an_empty_answer_is_never_right():
+    for empty in ("", " ", r"\text{}", "$$", "."):
+        assert quick_verdict("", empty) is False
+        assert quick_verdict(empty, "") is False
+        assert quick_verdict(empty, empty + " ") is not True or empty.strip() != ""
+
+
+def test_what_numbers_mean_needs_no_math_verify():
+    for first, second in (
+        ("1.50", r"\tfrac32"),
+        ("1{,}000", "1000"),
+        ("12\\%", "12"),
+        (r"90^\circ", "90"),
+        ("+033", "33"),
+    ):
+        assert quick_verdict(first, second) is True
+    assert quick_verdict("3", "4") is False
+
+
+def test_normal_form_keeps_rows_of_matrices():
+    assert normal_form(r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}") == r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"
+
+
+def test_the_released_rule_on_brace_less_fractions():
+    assert released_verdict(r"\frac{3}{4}", r"so $\boxed{\frac{3}{4}}$")
+    assert not released_verdict(r"\sec x", r"\boxed{\frac1{\cos x}}")
+
+
+def run_cases(path, *flags):
+    return subprocess.run(
+        [sys.executable, "-m", "bnpo.answers", str(path), *flags], capture_output=True, text=True, check=False
+    )
+
+
+def test_labelled_cases_of_other_projects(data_dir):
+    result = run_cases(data_dir / "grader_cases.jsonl", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    assert set(report) == {"n", "agreement", "false_positives", "false_negatives", "per_second"}
+    assert report["n"] == 148
+    assert report["agreement"] >= 0.98
+    assert report["false_positives"] == []
+
+
+def test_the_report_shows_every_disagreement(tmp_path):
+    cases = tmp_path / "cases.jsonl"
+    rows = [("1", r"\boxed{1}", True), ("1", "2", True), ("x+1", "1+x", False), ("y", r"\frac{", False)]
+    cases.write_text("".join(json.dumps({"gold": g, "prediction": p, "equal": e}) + "\n" for g, p, e in rows))
+    result = run_cases(cases)
+    assert "false positives: 1\n  gold 'x+1', prediction '1+x'" in result.stdout
+    assert "false negatives: 1\n  gold '1', prediction '2'" in result.stdout
+    assert "4 cases, agreement 0.5000" in result.stdout
+
+
+def test_bad_cases_name_file_and_line(tmp_path):
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text('{"gold": "1", "prediction": "1"}\n{"gold": "1", "prediction": 1}\n')
+    result = run_cases(cases)
+    assert result.returncode == 1
+    assert f"{cases}:2: field 'prediction' must be a str" in result.stderr
+    assert "no case is labelled" in run_cases(write(tmp_path, '{"gold": "1", "prediction": "1"}')).stdout
+    assert "no such data file" in run_cases(tmp_path / "absent.jsonl").stderr
+
+
+def write(folder, text):
+    path = folder / "unlabelled.jsonl"
+    path.write_text(text)
+    return path

@@ -1,0 +1,231 @@
+"""Files in the hub's own formats, made from real data and put where the hub's cache would have them."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from huggingface_hub import constants
+
+from bnpo.config import ROOT
+from bnpo.problems import InputError
+
+SCRIPT = ROOT / "scripts" / "prepare_data.py"
+SPEC = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
+script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+
+NAMES = list(script.SOURCES)
+WIKI = "https://artofproblemsolving.com/wiki/index.php"
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def real_rows(name: str, data_dir: Path) -> list[dict]:
+    if not (data_dir / f"{name}.jsonl").exists():
+        pytest.skip(f"no {name}.jsonl in {data_dir}: see data/README.md")
+    return read(data_dir / f"{name}.jsonl")
+
+
+def hub_row(name: str, n: int, row: dict) -> dict:
+    """What `convert_row` is to read, with the columns of the hub's file."""
+    problem, answer, solution = row["problem"], row["answer"], row["solution"]
+    if name == "math_train":
+        return {
+            "problem": problem,
+            "level": f"Level {row['level'] or '?'}",
+            "type": row["subject"],
+            "solution": solution,
+        }
+    if name == "math500":
+        fields = {"problem": problem, "solution": solution, "answer": answer, "subject": row["subject"]}
+        return {**fields, "level": row["level"], "unique_id": f"{row['id']}.json"}
+    if name == "aime2025":
+        return {"problem": problem, "answer": int(answer), "id": str(n)}
+    contest = row["id"].replace("AMC", "AMC-").replace("-", "_").rpartition("_")
+    url = f"{WIKI}/{contest[0]}_Problems/Problem_{contest[2]}"
+    if name == "amc23":
+        return {"id": n, "answer": float(answer), "url": url, "question": problem}
+    return {"id": 60 + n, "problem": problem, "solution": f"\\boxed{{{answer}}}", "url": url}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    return tmp_path / "home" / "hub"
+
+
+def fill(cache: Path, name: str, rows: list[dict]) -> Path:
+    """Write the hub's file for set `name` where the hub's client looks before it asks the network."""
+    source = script.SOURCES[name]
+    path = cache / f"datasets--{source.repo.replace('/', '--')}" / "snapshots" / source.revision / source.file
+    path.parent.mkdir(parents=True)
+    rows = [hub_row(name, n, row) for n, row in enumerate(rows)]
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_set_is_converted_once(name, data_dir, cache, tmp_path, capsys):
+    expected = real_rows(name, data_dir)
+    source = fill(cache, name, expected)
+    if name == "math500":  # the very bytes of the hub's file: this is its sha256
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()
+        assert digest == "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
+    script.prepare(name, tmp_path / "data")
+    path = tmp_path / "data" / f"{name}.jsonl"
+    found = read(path)
+    assert [list(row) for row in found] == [list(row) for row in expected]
+    if name == "math_train":  # the hub's file has no ids
+        expected = [row | {"id": f"train/{n}"} for n, row in enumerate(expected)]
+    assert found == expected
+    assert capsys.readouterr().out.endswith(f"{path}: {len(expected)} problems, written\n")
+
+    written = path.stat().st_mtime_ns
+    script.prepare(name, tmp_path / "data")
+    assert path.stat().st_mtime_ns == written
+    assert capsys.readouterr().out == f"{path}: {len(expected)} problems, kept\n"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def change(rows: list[dict], field: str) -> list[dict]:
+    return [{**rows[0], field: "7"}, *rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("math500", lambda rows: change(rows, "answer"), "the sha256 of its problems and answers is .*, expected 41d4"),
+        (
+            "math500",
+            lambda rows: change(rows, "problem"),
+            "the sha256 of its problems and answers is .*, expected 41d4",
+        ),
+        ("math500", lambda rows: [rows[1], rows[0], *rows[2:]], "the sha256 of its problems and answers is "),
+        ("amc23", lambda rows: change(rows, "problem"), "the sha256 of its problems and answers is .*, expected 462d"),
+        ("aime2024", lambda rows: change(rows, "answer"), "the sha256 of its answers is .*, expected b1f0"),
+        ("aime2025", lambda rows: change(rows, "answer"), "the sha256 of its answers is .*, expected 864d"),
+        ("aime2025", lambda rows: rows[:-1], "it has 29 problems, expected 30"),
+        ("amc23", lambda rows: rows + rows[:1], "it has 41 problems, expected 40"),
+    ],
+)
+def test_other_content_on_the_hub_is_an_error(name, damage, message, data_dir, cache, tmp_path):
+    fill(cache, name, damage(real_rows(name, data_dir)))
+    with pytest.raises(InputError, match=f"^{name}: {message}") as error:
+        script.prepare(name, tmp_path / "data")
+    assert f"nothing was written. Delete {cache}/datasets--" in str(error.value)
+    assert script.SOURCES[name].revision in str(error.value)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["math500", "amc23"])
+def test_a_cut_file_of_the_hub_is_an_error(name, data_dir, cache, tmp_path):
+    path = fill(cache, name, real_rows(name, data_dir))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=rf"^{name}: {path} cannot be read \(\w+: .*; nothing was written"):
+        script.prepare(name, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "1+1=?", "answer": 2}, "KeyError: 'problem'"),
+        ({"problem": "1+1=?", "answer": "two"}, "ValueError: could not convert"),
+        ({"problem": "1/2=?", "answer": 0.5}, "ValueError: the answer 0.5 is not a whole number"),
+    ],
+)
+def test_other_columns_on_the_hub_are_an_error(row, message, tmp_path):
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(InputError, match=rf"^aime2025: {path} cannot be read \({message}"):
+        script.convert("aime2025", path)
+
+
+def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
+    rows = real_rows("amc23", data_dir)
+    fill(cache, "amc23", rows)
+    path = tmp_path / "amc23.jsonl"
+    script.write(path, change(rows, "answer"))
+    for cut, message in ((0, "the sha256 of its problems"), (10, "not JSON")):
+        text = path.read_bytes()[: path.stat().st_size - cut]
+        path.write_bytes(text)
+        with pytest.raises(InputError, match=rf"{path}.* {message}.*; delete amc23.jsonl and run this again"):
+            script.prepare("amc23", tmp_path)
+        assert path.read_bytes() == text
+
+
+def test_no_half_written_file_is_left(data_dir, cache, tmp_path):
+    path = tmp_path / "data" / "amc23.jsonl"
+    with pytest.raises(TypeError):
+        script.write(path, [{"id": "1"}, {"id": object()}])
+    assert list(path.parent.iterdir()) == []
+
+    path.with_name(".unfinished-amc23.jsonl").write_text("left by a run that was killed")
+    fill(cache, "amc23", real_rows("amc23", data_dir))
+    script.prepare("amc23", path.parent)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"first \boxed{1}, then $\boxed{\frac{3}{4}}$.", r"\frac{3}{4}"),
+        (r"so \fbox{ 5 }", "5"),
+        (r"\boxed {17} and \boxed {18}", "18"),
+        (r"they are $\boxed 2$.", "2"),
+        (r"\boxed{}", ""),
+    ],
+)
+def test_the_last_box_is_the_answer(solution, answer):
+    assert script.last_box(solution) == answer
+
+
+@pytest.mark.parametrize("solution", ["2", r"\boxed{1} or \boxed{2"])
+def test_a_solution_needs_a_box(solution):
+    with pytest.raises(ValueError, match="box"):
+        script.last_box(solution)
+
+
+def test_answers_of_contests_are_whole_numbers():
+    assert [script.whole_number(value) for value in (27, 27.0, "27", "027", "-1.0")] == [*["27"] * 4, "-1"]
+
+
+def run(*flags: object, home: Path) -> subprocess.CompletedProcess:
+    """Run the script with a hub that does not answer and the cache of `home`."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(home)}
+    command = [sys.executable, SCRIPT, *flags]
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
+
+
+def test_without_a_network(data_dir, cache, tmp_path):
+    """What the cache holds is prepared and stays; the first set that it lacks ends the run in one line."""
+    fill(cache, "amc23", real_rows("amc23", data_dir))
+    folder = tmp_path / "data"
+    done = run("--output-dir", folder, "--only", "amc23", "aime2025", "math500", home=cache.parent)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: aime2025: math-ai/aime25 could not be downloaded from the hub at http://127")
+    for help in ("Connection refused", "on a machine with network", "HF_ENDPOINT", "HF_HOME"):
+        assert help in done.stderr
+    assert [file.name for file in folder.iterdir()] == ["amc23.jsonl"]
+    assert read(folder / "amc23.jsonl") == real_rows("amc23", data_dir)
+
+
+def test_an_unknown_set_is_named(tmp_path):
+    done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm8k", home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == f"error: --only gsm8k: no such set; there are {', '.join(NAMES)}\n"
+    assert not (tmp_path / "data").exists()
