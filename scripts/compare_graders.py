@@ -1,4 +1,4 @@
-r"""Compare the default grader with the rule of the authors' released code on the data sets; docs/grader.md shows the result.
+r"""Compare the default grader with the rule of the released code on the data sets; docs/grader.md shows the result.
 
     BNPO_DATA=<folder with the sets> python scripts/compare_graders.py
 
