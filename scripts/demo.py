@@ -34,17 +34,17 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
 
 
-def pass1(model: Path, output: Path) -> tuple[float, float]:
+def pass1(model: Path, folder: Path) -> tuple[float, float]:
     """pass@1 and its standard error on the arithmetic suite."""
-    run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", "arithmetic", "--output", str(output))
-    result = json.loads(output.read_text(encoding="utf-8"))["results"]["arithmetic"]
+    run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", "arithmetic", "--output-dir", str(folder))
+    result = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]["arithmetic"]
     return result["pass1"], result["se"]
 
 
 def main(args: Args) -> None:
     shutil.rmtree(args.output_dir, ignore_errors=True)
     run_dir = args.output_dir / "run"
-    base, base_se = pass1(TINY_MODEL, args.output_dir / "base.json")
+    base, base_se = pass1(TINY_MODEL, args.output_dir / "base")
     started = time.perf_counter()
     deepspeed = Path(sys.executable).with_name("deepspeed")
     run(
@@ -52,7 +52,7 @@ def main(args: Args) -> None:
         *("--steps", str(args.steps), "--output-dir", str(run_dir)),
     )
     seconds = time.perf_counter() - started
-    final, final_se = pass1(run_dir / "last", args.output_dir / "final.json")
+    final, final_se = pass1(run_dir / "last", args.output_dir / "final")
 
     summary = {
         "base_pass1": base,

@@ -6,8 +6,8 @@ from conftest import make_model
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.problems import encode_prompt, stop_token_ids
-from bnpo.sampler import Sampler, sampling_seeds
+from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
+from bnpo.sampler import Sampler
 
 
 @pytest.fixture(scope="module")

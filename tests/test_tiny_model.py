@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import ROOT, TINY_MODEL
-from bnpo.problems import encode_prompt
+from bnpo.problems import encode_prompt, sampling_seeds
 from bnpo.rewards import Grader
-from bnpo.sampler import Sampler, sampling_seeds
+from bnpo.sampler import Sampler
 
 
 def test_accuracies_spread_over_the_unit_interval():

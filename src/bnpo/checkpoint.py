@@ -1,5 +1,7 @@
 """Models on disk: find one to start from, save the policy as a Hugging Face folder."""
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -14,11 +16,14 @@ from bnpo.problems import InputError, stop_token_ids
 
 
 def model_folder(model: str) -> Path:
-    """The local folder of `model`: itself, or a download when it is a hub name such as Qwen/Qwen2.5-Math-1.5B.
+    """The local folder of `model`: itself, the last checkpoint of a run's folder, or a download of a hub name such as
+    Qwen/Qwen2.5-Math-1.5B.
 
     Raises InputError when there is no such folder, it holds no model, or the hub cannot be reached.
     """
     folder = Path(model)
+    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
+        folder = folder / "last"
     if folder.is_dir():
         for part, pattern in (
             ("config.json", "config.json"),
@@ -40,13 +45,30 @@ def model_folder(model: str) -> Path:
         ) from error
 
 
+def model_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of the files that make the model: weights, configuration, tokenizer."""
+    total = hashlib.sha256()
+    for path in sorted(p for pattern in ("*.json", "*.safetensors", "*.jinja", "*.txt") for p in folder.glob(pattern)):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def training_config(folder: Path) -> dict | None:
+    """The config.json of the run that `folder`, a checkpoint, is part of; None if it is of no run."""
+    config = folder.resolve().parent.parent / "config.json"
+    if folder.resolve().parent.name != "checkpoints" or not config.is_file():
+        return None
+    return json.loads(config.read_text(encoding="utf-8"))
+
+
 def load_tokenizer(folder: Path, longest: int):
     """The tokenizer of a model folder. Raises InputError when prompts plus answers of `longest` tokens do not fit."""
     context = AutoConfig.from_pretrained(folder).max_position_embeddings
     if longest > context:
         raise InputError(
-            f"--max-prompt-tokens plus --max-answer-tokens is {longest}, but the context of {folder} is {context} "
-            f"tokens; lower one of them by {longest - context}"
+            f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
+            f"lower --max-prompt-tokens or --max-answer-tokens, or those of the evaluation suite, by {longest - context}"
         )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.chat_template:
@@ -54,15 +76,19 @@ def load_tokenizer(folder: Path, longest: int):
     return tokenizer
 
 
+def checkpoint_folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:06d}"
+
+
 def save_checkpoint(
     weights: Iterable[tuple[str, torch.Tensor]], model: PreTrainedModel, tokenizer, run: Path, step: int
 ) -> Path:
-    """Write `weights` with the configuration of `model` to run/checkpoints/step-<step>, then point run/last at it.
+    """Write `weights` with the configuration of `model` to run/checkpoints/step-<step>, and have run/last name it.
 
     Call it on all ranks: drawing from `weights` is a collective. The folder is written under another name and
     renamed when whole, so it is whole or absent.
     """
-    folder = run / "checkpoints" / f"step-{step:06d}"
+    folder = checkpoint_folder(run, step)
     rank_0 = dist.get_rank() == 0
     # Every rank takes part in gathering; only the first keeps what was gathered.
     state = {name: tensor.cpu() for name, tensor in weights if rank_0}
@@ -77,9 +103,14 @@ def save_checkpoint(
         model.generation_config.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
-        link = run / ".last.unfinished"
-        link.unlink(missing_ok=True)
-        link.symlink_to(folder.relative_to(run))
-        os.replace(link, run / "last")
+        name_checkpoint(run, "last", step)
     dist.barrier()
     return folder
+
+
+def name_checkpoint(run: Path, name: str, step: int) -> None:
+    """Have run/<name> be the checkpoint of `step`, from one moment to the next."""
+    link = run / f".{name}.unfinished"
+    link.unlink(missing_ok=True)
+    link.symlink_to(checkpoint_folder(run, step).relative_to(run))
+    os.replace(link, run / name)

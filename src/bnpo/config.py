@@ -122,6 +122,11 @@ class TrainConfig:
     """Delete what an earlier run left in the output folder."""
     save_every: int = 100
     """Steps between checkpoints; the last step always saves one."""
+    eval_every: int = 50
+    """Steps between evaluations with the live sampler, of the start and the end too; 0: none. The best checkpoint by
+    the average over data sets is kept as `best`."""
+    eval_suite: str = "quick"
+    """What they evaluate: a suite of evals/ or the path of one."""
     rollouts_every: int = 10
     """Steps between those whose prompts, answers, rewards and advantages are kept as text; 0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
@@ -141,6 +146,7 @@ PRESETS = {
         "template": "think",
         "rewards": ("accuracy", "format"),
         "decompose": True,
+        "eval_suite": "quick-format",
     },
     "tiny": {
         "model": str(TINY_MODEL),
@@ -154,6 +160,7 @@ PRESETS = {
         "gradient_checkpointing": False,
         "sync_tolerance": 1e-4,
         "save_every": 50,
+        "eval_suite": "arithmetic-quick",
     },
 }
 
@@ -198,7 +205,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     ):
         if not getattr(config, name) > 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
-    for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every"):
+    for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every", "eval_every"):
         if getattr(config, name) < 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must not be below 0")
     if config.importance_cap is not None and not config.importance_cap > 0:
@@ -222,7 +229,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--reward-range: {low:g} is not below {high:g}")
 
 
-RUN_FILES = ("checkpoints", "config.json", "last", "metrics.jsonl", "rollouts", "wandb")
+RUN_FILES = ("best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
 """What a run writes in its folder, and --overwrite deletes."""
 
 
@@ -266,3 +273,37 @@ def _delete_run(folder: Path) -> None:
 def to_json(config: TrainConfig) -> str:
     """The config as indented JSON, every field in the order of its definition."""
     return json.dumps(asdict(config), indent=2, default=str) + "\n"
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluate a model: pass@1 over several sampled runs of every problem, with error bars; every sample is kept."""
+
+    ckpt: str
+    """Hugging Face folder, hub name, or a run's folder (<run> or <run>/last: its last checkpoint, <run>/best)."""
+    base: str | None = None
+    """Another model to evaluate likewise and to compare with, problem by problem."""
+    suite: str = "auto"
+    """A suite of evals/ (paper, paper-format, arithmetic), or the path of one. `auto` is what the run's preset trains
+    for, and paper for other models."""
+    runs: tuple[str, ...] = ()
+    """Other numbers of runs than the suite's: N for all data sets, or NAME=N."""
+    limit: int | None = None
+    """Only the first so many problems of each data set."""
+    output_dir: Path | None = None
+    """Folder for samples.jsonl and results.json; by default evals/results/<suite>-<model>-<hash>. An interrupted
+    evaluation goes on where it stopped."""
+    seed: int = 0
+    """Seeds the sampling of every problem and run."""
+    grader: Literal["default", "reference"] = "default"
+    """How accuracy is judged: our rules, or those of the authors' released code."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Arithmetic of the sampler; auto is bfloat16 on GPUs, float32 elsewhere."""
+    data_parallel: int | None = None
+    """Samplers side by side; by default as many as the GPUs allow."""
+    tensor_parallel: int = 1
+    """GPUs that share one sampler's model."""
+    gpu_memory: float = 0.9
+    """Share of GPU memory for a sampler."""
+    enforce_eager: bool = False
+    """Run without CUDA graphs: slower, but starts at once."""

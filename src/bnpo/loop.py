@@ -12,26 +12,32 @@ import torch.distributed as dist
 
 from bnpo.advantages import compute_advantages
 from bnpo.arithmetic import open_problems
-from bnpo.checkpoint import load_tokenizer, model_folder, save_checkpoint
+from bnpo.checkpoint import load_tokenizer, model_folder, name_checkpoint, save_checkpoint
 from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
+from bnpo.evaluation import Evaluation
 from bnpo.learner import Experience, Learner
+from bnpo.live_evaluation import eval_metrics, evaluate_live
 from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
 from bnpo.rewards import Grader, reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.sampler import Sampler
+from bnpo.suites import load_suite
 from bnpo.tracking import Stopwatch, Tracker, speed_metrics
 from bnpo.weight_sync import check_sync, whole_weights
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count."""
+    """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count, what
+    is evaluated on the way (None: nothing), and the longest prompt plus answer of both, in tokens."""
 
     problems: list[Problem]
     prompts: list[list[int]]
     tokenizer: object
     model: Path
     steps: int
+    evaluation: Evaluation | None
+    longest: int
 
 
 def train(config: TrainConfig) -> None:
@@ -48,7 +54,7 @@ def train(config: TrainConfig) -> None:
     sampler = Sampler(
         str(inputs.model),
         tokenizer,
-        max_tokens=config.max_prompt_tokens + config.max_answer_tokens,
+        max_tokens=inputs.longest,
         dtype=config.dtype,
         seed=config.seed,
         gpu_memory=config.gpu_memory,
@@ -57,6 +63,12 @@ def train(config: TrainConfig) -> None:
     tracker = Tracker(config.output_dir, inputs.steps, asdict(config), config.wandb) if dist.get_rank() == 0 else None
 
     names = [reward_name(reward) for reward in config.rewards]
+
+    best = -1.0
+    if inputs.evaluation:
+        results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
+        if tracker:
+            tracker.log_start(eval_metrics(results))
 
     for step in range(inputs.steps):
         watch = Stopwatch()
@@ -81,15 +93,25 @@ def train(config: TrainConfig) -> None:
             with watch("sync"):
                 sync_weights(learner, sampler)
                 difference = measure_sync(learner, sampler, experience, config, step)
+        last = step + 1 == inputs.steps
+        better = False
+        if inputs.evaluation and ((step + 1) % config.eval_every == 0 or last):
+            with watch("evaluate"):
+                results = evaluate_live(inputs.evaluation, sampler, grader, config, step + 1)
+            metrics |= eval_metrics(results)
+            better = results["average"]["pass1"] > best
+            best = max(best, results["average"]["pass1"])
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, names)
             metrics |= {"sync/difference": difference}
             tracker.log(step + 1, metrics | speed_metrics(metrics, watch))
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
-        if (step + 1) % config.save_every == 0 or step + 1 == inputs.steps:
+        if (step + 1) % config.save_every == 0 or last or better:
             weights = whole_weights(learner.model, tied_too=False)
             save_checkpoint(weights, learner.model, tokenizer, config.output_dir, step + 1)
+        if better and tracker:
+            name_checkpoint(config.output_dir, "best", step + 1)
     if tracker:
         tracker.close()
         print(f"done: {inputs.steps} steps; the model is in {config.output_dir / 'last'}", flush=True)
@@ -104,7 +126,12 @@ def prepare(config: TrainConfig) -> Inputs:
     check_config(config, ranks=int(os.environ["WORLD_SIZE"]))
     problems = open_problems(config.train_data, "train")
     model = model_folder(config.model)
-    tokenizer = load_tokenizer(model, config.max_prompt_tokens + config.max_answer_tokens)
+    suite = load_suite(config.eval_suite) if config.eval_every else None
+    longest = config.max_prompt_tokens + config.max_answer_tokens
+    if suite:
+        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
+    tokenizer = load_tokenizer(model, longest)
+    evaluation = Evaluation.prepare(suite, tokenizer, config.seed) if suite else None
     encoded = [(problem, encode_prompt(tokenizer, problem.problem, config.template)) for problem in problems]
     kept = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= config.max_prompt_tokens]
     if not kept:
@@ -126,7 +153,7 @@ def prepare(config: TrainConfig) -> Inputs:
             f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
-    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps)
+    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps, evaluation, longest)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

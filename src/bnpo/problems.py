@@ -1,6 +1,7 @@
 """Problems with a checkable answer: the JSON-lines file, the prompt, the order of an epoch."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,3 +110,8 @@ def questions_of_step(count: int, questions_per_step: int, step: int, seed: int)
     epoch, position = divmod(step, steps_per_epoch)
     start = position * questions_per_step
     return question_order(count, epoch, seed)[start : start + questions_per_step]
+
+
+def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
+    """One 32-bit seed a question, a function of (seed, step, question) alone; answer j adds j to it."""
+    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]

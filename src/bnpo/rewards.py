@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -85,10 +86,11 @@ class Grader:
     ):
         self._failures: Counter[str] = Counter()
         self._reported: set[str] = set()
+        self._lock = threading.Lock()
         self._rewards, self._grader, self._time_limit = tuple(rewards), grader, time_limit
         self._low, self._high = value_range
         if workers is None:
-            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
         self._workers = Workers(workers, preload=("bnpo.answers", "pebble"))
         users = [reward for reward in rewards if reward not in REWARDS]
@@ -113,42 +115,50 @@ class Grader:
 
     def accuracy(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool]:
         """Whether the final answer of each text is its reference; with `tags`, that inside the answer tags."""
+        return [verdict is True for verdict in self.judge(texts, references, tags)]
+
+    def judge(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool | Failure]:
+        """As `accuracy`, with the Failure in place of a verdict where there is none."""
         if self._grader == "reference":
             pairs = [(ref, text[-RELEASED_WINDOW:]) for ref, text in zip(references, texts, strict=True)]
-            return self._run(released_verdict, pairs, {}, failed=False)
+            return self._run(released_verdict, pairs, {})
         pairs = [(ref, final_answer(text, tags) or "") for ref, text in zip(references, texts, strict=True)]
         quick = {pair: quick_verdict(*pair) for pair in dict.fromkeys(pairs)}
-        return self._run(slow_verdict, pairs, {pair: v for pair, v in quick.items() if v is not None}, failed=False)
+        return self._run(slow_verdict, pairs, {pair: v for pair, v in quick.items() if v is not None})
 
     def _user(self, reward: str, texts: Sequence[str], references: Sequence[str]) -> list[float]:
         calls = [(reward, text, ref) for text, ref in zip(texts, references, strict=True)]
-        values = self._run(user_reward, calls, {}, failed=self._low)
-        outside = [value for value in values if not self._low <= value <= self._high]
-        if outside:
-            message = f"{reward} returned {outside[0]:g}, not in {self._low:g} to {self._high:g}"
-            self._count(Failure("OutOfRange", message), len(outside))
-        return [value if self._low <= value <= self._high else self._low for value in values]
+        values = []
+        for value in self._run(user_reward, calls, {}):
+            if not isinstance(value, Failure) and not self._low <= value <= self._high:
+                self._count(Failure("OutOfRange", f"{reward} gave {value:g}, not in {self._low:g} to {self._high:g}"))
+                value = self._low
+            values.append(self._low if isinstance(value, Failure) else value)
+        return values
 
-    def _run(self, function: Callable, calls: Sequence[tuple], known: dict[tuple, object], failed: object) -> list:
+    def _run(self, function: Callable, calls: Sequence[tuple], known: dict[tuple, object]) -> list:
         """Results of `function` for all calls; `known` ones are taken as they are, and each different one runs once."""
         todo = [call for call in dict.fromkeys(calls) if call not in known]
         for call, result in zip(todo, self._workers.map(function, todo, self._time_limit), strict=True):
             if isinstance(result, Failure):
                 self._count(result)
-            known[call] = failed if isinstance(result, Failure) else result
+            known[call] = result
         return [known[call] for call in calls]
 
-    def _count(self, failure: Failure, times: int = 1) -> None:
-        self._failures[failure.kind] += times
-        if failure.kind not in self._reported:
+    def _count(self, failure: Failure) -> None:
+        with self._lock:
+            self._failures[failure.kind] += 1
+            new = failure.kind not in self._reported
             self._reported.add(failure.kind)
+        if new:
             print(
                 f"grading: {failure.kind}: {failure.message} (scored lowest, and counted)", file=sys.stderr, flush=True
             )
 
     def take_failures(self) -> Counter[str]:
         """How many calls failed since this was last asked, by kind: `timeout`, `death`, or an exception's name."""
-        failures, self._failures = self._failures, Counter()
+        with self._lock:
+            failures, self._failures = self._failures, Counter()
         return failures
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from bnpo.beta import BetaFit
 from bnpo.config import TrainConfig
-from bnpo.problems import Problem
+from bnpo.problems import Problem, sampling_seeds
 from bnpo.rewards import Grader
-from bnpo.sampler import Answer, Sampler, sampling_seeds
+from bnpo.sampler import Answer, Sampler
 from bnpo.tracking import Stopwatch
 
 

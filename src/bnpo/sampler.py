@@ -1,12 +1,13 @@
 """vLLM in the learner's own process: n sampled answers a prompt, scores of given answers, sleep and wake."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from vllm import LLM, SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
 from bnpo.problems import stop_token_ids
 
@@ -19,11 +20,6 @@ class Answer:
     token_ids: list[int]
     logprobs: np.ndarray
     finished: bool
-
-
-def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
-    """One 32-bit seed a question, a function of (seed, step, question) alone; answer j adds j to it."""
-    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]
 
 
 class Sampler:
@@ -44,10 +40,12 @@ class Sampler:
         seed: int = 0,
         gpu_memory: float = 0.5,
         enforce_eager: bool = False,
+        tensor_parallel: int = 1,
     ):
         on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         self._can_sleep = on_gpu
+        backend = "external_launcher" if "RANK" in os.environ else "mp" if tensor_parallel > 1 else "uni"
         self._llm = LLM(
             model,
             dtype=dtype,
@@ -62,7 +60,8 @@ class Sampler:
             max_num_batched_tokens=max(8192, max_tokens),
             # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.
             logprobs_mode="processed_logprobs",
-            distributed_executor_backend="external_launcher" if "RANK" in os.environ else "uni",
+            distributed_executor_backend=backend,
+            tensor_parallel_size=tensor_parallel,
             use_tqdm_on_load=False,
             **({"gpu_memory_utilization": gpu_memory} if on_gpu else {}),
         )
@@ -85,28 +84,48 @@ class Sampler:
         temperature: float,
         top_p: float = 1.0,
         greedy_too: bool = False,
-        progress: bool = False,
     ) -> tuple[list[list[Answer]], list[Answer]]:
         """`n` answers to every prompt (token ids), and with `greedy_too` one greedy answer to each besides.
 
         Answer j of a prompt is drawn with the prompt's seed plus j.
         """
-        common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
-        common |= {"logprobs": 0, "flat_logprobs": True}
+        common = self._common(max_tokens)
         params = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         if greedy_too:
             params += [SamplingParams(temperature=0.0, **common)] * len(prompts)
             requests += requests
-        outputs = self._llm.generate(requests, params, use_tqdm=progress)
-        answers = [
-            [
-                Answer(list(o.token_ids), np.array(o.logprobs.logprobs), o.finish_reason == "stop")
-                for o in output.outputs
-            ]
-            for output in outputs
-        ]
+        outputs = self._llm.generate(requests, params, use_tqdm=False)
+        answers = [[_answer(completion) for completion in output.outputs] for output in outputs]
         return answers[: len(prompts)], [group[0] for group in answers[len(prompts) :]]
+
+    def stream(
+        self,
+        prompts: Sequence[list[int]],
+        seeds: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        top_p: float = 1.0,
+    ) -> Iterator[tuple[int, Answer]]:
+        """One answer to every prompt, with the prompt's number, each as soon as it is finished."""
+        engine = self._llm.llm_engine
+        for number, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, **self._common(max_tokens))
+            params.output_kind = RequestOutputKind.FINAL_ONLY
+            engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                yield int(output.request_id), _answer(output.outputs[0])
+
+    def _common(self, max_tokens: int) -> dict:
+        return {
+            "max_tokens": max_tokens,
+            "stop_token_ids": self._stop_token_ids,
+            "detokenize": False,
+            "logprobs": 0,
+            "flat_logprobs": True,
+        }
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1."""
@@ -134,3 +153,8 @@ class Sampler:
     def close(self) -> None:
         """Shut the engine down, and torch.distributed with it: vLLM destroys every process group."""
         self._llm.llm_engine.engine_core.shutdown()
+
+
+def _answer(completion) -> Answer:
+    finished = completion.finish_reason == "stop"
+    return Answer(list(completion.token_ids), np.array(completion.logprobs.logprobs), finished)

@@ -41,6 +41,12 @@ class Tracker:
         )
         self._bar.update()
 
+    def log_start(self, metrics: dict[str, float]) -> None:
+        """Log the evaluation of the model before its first step, as step 0."""
+        self._metrics.write(json.dumps({"step": 0} | metrics) + "\n")
+        self._metrics.flush()
+        self._wandb.log(metrics, step=0)
+
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
         """Keep the answers of a step as JSON lines in <run>/rollouts."""
         path = self._run / "rollouts" / f"step-{step:06d}.jsonl"

@@ -1,0 +1,176 @@
+"""`python eval.py`: check everything, sample what is missing, write and show the results."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from bnpo.checkpoint import load_tokenizer, model_folder, model_hash, training_config
+from bnpo.config import ROOT, EvalConfig
+from bnpo.evaluation import (
+    Evaluation,
+    Samples,
+    claim_results_folder,
+    compare,
+    package_versions,
+    sample_records,
+    scores,
+    write_json,
+)
+from bnpo.fleet import Fleet
+from bnpo.problems import InputError
+from bnpo.rewards import Grader
+from bnpo.suites import load_suite, override
+
+
+def run(config: EvalConfig) -> None:
+    """Evaluate --ckpt, and --base if given; raises InputError before a model is loaded."""
+    gpus = visible_gpus()
+    replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
+    if min(replicas, config.tensor_parallel) < 1 or (gpus and replicas * config.tensor_parallel > len(gpus)):
+        raise InputError(
+            f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}: {len(gpus)} GPUs are visible"
+        )
+    dtype = config.dtype if config.dtype != "auto" else "bfloat16" if gpus else "float32"
+    job = plan(config, config.ckpt, config.output_dir, dtype)
+    base_dir = config.output_dir / "base" if config.output_dir else None
+    base = plan(config, config.base, base_dir, dtype) if config.base else None
+
+    grader = Grader(grader=config.grader)
+    results, records = evaluate(job, config, gpus, replicas, grader)
+    if base:
+        base_results, base_records = evaluate(base, config, gpus, replicas, grader)
+        comparison = compare(base_records, records, config.seed)
+        write_json(job.folder / "comparison.json", {"base": base.protocol, "ckpt": job.protocol, "paired": comparison})
+        show(config.base, base_results)
+    show(config.ckpt, results)
+    if base:
+        show_comparison(f"{config.ckpt} minus {config.base}", comparison)
+    print(f"results and samples: {job.folder}")
+    grader.close()
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name: the GPUs of this process, none on CPUs."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return (named.split(",") if named else [str(i) for i in range(count)])[:count]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to evaluate, checked: its evaluation, the folder of its results, and their protocol."""
+
+    model: Path
+    evaluation: Evaluation
+    folder: Path
+    protocol: dict
+
+
+def plan(config: EvalConfig, ckpt: str, output_dir: Path | None, dtype: str) -> Job:
+    """Check and read everything that one model's evaluation needs. Raises InputError."""
+    model = model_folder(ckpt)
+    run = training_config(model)
+    name = config.suite
+    if name == "auto":
+        name = {"tiny": "arithmetic", "paper-format": "paper-format"}.get((run or {}).get("preset"), "paper")
+    suite = override(load_suite(name), config.runs, config.limit)
+    tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
+    evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
+    protocol = {
+        "ckpt": ckpt,
+        "checkpoint_sha256": model_hash(model),
+        "run": run,
+        **evaluation.protocol(),
+        "limit": config.limit,
+        "dtype": dtype,
+        "grader": config.grader,
+        "versions": package_versions(),
+    }
+    label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
+    digest = hashlib.sha256(json.dumps(protocol, default=str).encode()).hexdigest()
+    folder = output_dir or ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
+    claim_results_folder(folder, protocol)
+    return Job(model, evaluation, folder, protocol)
+
+
+def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> tuple[dict, Mapping]:
+    """Sample what is not there yet, write results.json; returns the results and the records."""
+    suite = job.evaluation.suite
+    samples = Samples(job.folder, job.evaluation)
+    requests = job.evaluation.requests()
+    missing = [request for request in requests if request.key not in samples.records]
+    print(f"{job.folder}: {len(requests)} samples, {len(requests) - len(missing)} there already", flush=True)
+    started = time.perf_counter()
+    if missing:
+        settings = {
+            "max_tokens": suite.max_prompt_tokens + suite.max_answer_tokens,
+            "dtype": job.protocol["dtype"],
+            "gpu_memory": config.gpu_memory,
+            "enforce_eager": config.enforce_eager,
+        }
+        with Fleet(job.model, gpus, replicas, config.tensor_parallel, settings) as fleet:
+            right = sum(record["correct"] for record in samples.records.values())
+            with tqdm(total=len(requests), initial=len(samples.records), unit="sample") as bar:
+                for record in sample_records(job.evaluation, missing, fleet.stream, grader):
+                    samples.add(record)
+                    right += record["correct"]
+                    bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)
+                    bar.update()
+    samples.close()
+    results = {"protocol": job.protocol, **scores(job.evaluation, samples.records)}
+    results["time"] = {
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": time.perf_counter() - started,
+        "sampled": len(missing),
+    }
+    write_json(job.folder / "results.json", results)
+    return results, samples.records
+
+
+def show(title: str, results: dict) -> None:
+    """Print the scores of one model as a table."""
+    table = Table(title=f"{title}: scores in %, with standard errors over problems", box=SIMPLE_HEAD)
+    table.add_column("data set")
+    for column in ("problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box"):
+        table.add_column(column, justify="right")
+    for name, r in results["results"].items():
+        best_k = max(r["pass_at_k"], key=int)
+        table.add_row(
+            name,
+            f"{r['problems']} x {r['runs']}",
+            f"{100 * r['pass1']:.1f} ± {100 * r['se']:.1f}",
+            f"{100 * r['pass_at_k'][best_k]:.1f} k={best_k}",
+            f"{100 * r['majority']:.1f}",
+            f"{r['mean_tokens']:.0f}",
+            f"{100 * r['truncated']:.1f}",
+            f"{100 * r['no_box']:.1f}",
+        )
+    if len(results["results"]) > 1:
+        average = results["average"]
+        table.add_row("average", "", f"{100 * average['pass1']:.1f} ± {100 * average['se']:.1f}")
+    Console().print(table)
+    if results["grading_failures"]:
+        print(f"answers that could not be graded, scored wrong: {results['grading_failures']}")
+
+
+def show_comparison(title: str, comparison: dict) -> None:
+    """Print the paired bootstrap as a table."""
+    table = Table(title=f"{title}: paired by problem, in %", box=SIMPLE_HEAD)
+    table.add_column("data set")
+    for column in ("difference", "95 % interval", "p-value"):
+        table.add_column(column, justify="right")
+    for name, r in comparison.items():
+        interval = f"{100 * r['low']:+.1f} to {100 * r['high']:+.1f}"
+        table.add_row(name, f"{100 * r['difference']:+.1f}", interval, f"{r['p_value']:.4f}")
+    Console().print(table)

@@ -1,0 +1,50 @@
+"""Evaluation during training, with the sampler that training uses."""
+
+import json
+from dataclasses import asdict
+from itertools import chain
+
+import torch.distributed as dist
+
+from bnpo.checkpoint import checkpoint_folder
+from bnpo.config import TrainConfig
+from bnpo.evaluation import Evaluation, package_versions, sample_records, scores, write_json
+from bnpo.rewards import Grader
+from bnpo.rollouts import gather
+from bnpo.sampler import Sampler
+
+
+def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, config: TrainConfig, step: int) -> dict:
+    """Evaluate the policy that `sampler` holds on all ranks, each its share of the answers; returns the results.
+
+    Rank 0 leaves samples.jsonl and results.json in <run>/evals/step-<step>, as `python eval.py` does. A collective.
+    """
+    mine = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
+    parts = gather(list(sample_records(evaluation, mine, sampler.stream, grader)))
+    records = {(r["dataset"], r["index"], r["run"]): r for r in chain.from_iterable(parts)}
+    protocol = {
+        "ckpt": str(checkpoint_folder(config.output_dir, step)),
+        "checkpoint_sha256": None,  # the weights may never be saved
+        "run": asdict(config),
+        **evaluation.protocol(),
+        "limit": None,
+        "dtype": config.dtype,
+        "grader": config.grader,
+        "versions": package_versions(),
+    }
+    results = {"protocol": protocol, **scores(evaluation, records)}
+    if dist.get_rank() == 0:
+        folder = config.output_dir / "evals" / f"step-{step:06d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(records[request.key], ensure_ascii=False) + "\n" for request in evaluation.requests()]
+        (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+        write_json(folder / "results.json", results)
+    return results
+
+
+def eval_metrics(results: dict) -> dict[str, float]:
+    """The scores that go to metrics.jsonl."""
+    metrics = {"eval/average": results["average"]["pass1"]}
+    for name, result in results["results"].items():
+        metrics |= {f"eval/{name}/{score}": result[score] for score in ("pass1", "se", "mean_tokens", "truncated")}
+    return metrics

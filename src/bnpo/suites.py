@@ -1,0 +1,130 @@
+"""Evaluation suites: what is evaluated and how. A suite is a small JSON file, in evals/ or anywhere."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bnpo.arithmetic import open_problems
+from bnpo.config import ROOT
+from bnpo.problems import SYSTEM_PROMPTS, InputError, Problem, encode_prompt
+
+SUITES = ROOT / "evals"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set of a suite: a JSON-lines file or `arithmetic`, answered `runs` times. `problems`: the first so many,
+    None for all (of `arithmetic`, which has no end, 500)."""
+
+    data: str
+    runs: int
+    problems: int | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is evaluated and how; lengths are in tokens."""
+
+    name: str
+    datasets: dict[str, Dataset]
+    temperature: float
+    top_p: float
+    template: str
+    max_prompt_tokens: int
+    max_answer_tokens: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """One answer to be sampled: problem `index` of `dataset`, `run` of its runs."""
+
+    dataset: str
+    index: int
+    run: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return (self.dataset, self.index, self.run)
+
+
+def load_suite(name: str) -> Suite:
+    """Read evals/<name>.json, or the file `name` itself if it ends in .json.
+
+    Raises InputError listing the known suites, or naming what is wrong in the file.
+    """
+    path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
+        raise InputError(f"--suite: no suite '{name}'; known: {known}, or a path that ends in .json")
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
+        suite = Suite(name=path.stem, datasets=datasets, **fields)
+        positive = {f"runs of {key}": dataset.runs for key, dataset in datasets.items()}
+        positive |= {"max_prompt_tokens": suite.max_prompt_tokens, "max_answer_tokens": suite.max_answer_tokens}
+        for field, value in positive.items():
+            if not (isinstance(value, int) and value > 0):
+                raise ValueError(f"{field} is {value!r}, must be a number above 0")
+        if suite.template not in SYSTEM_PROMPTS:
+            raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}")
+        if not datasets or not (suite.temperature >= 0 and 0 < suite.top_p <= 1):
+            raise ValueError("datasets must not be empty, temperature not below 0, top_p above 0 and at most 1")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a suite ({error}); evals/paper.json shows the fields") from error
+    return suite
+
+
+def override(suite: Suite, runs: Sequence[str], limit: int | None) -> Suite:
+    """`suite` with other numbers of runs, each given as `NAME=N` or `N` for all data sets, and at most `limit`
+    problems of each data set. Raises InputError."""
+    datasets = dict(suite.datasets)
+    for entry in runs:
+        name, _, count = entry.rpartition("=")
+        if name and name not in datasets:
+            raise InputError(f"--runs: no data set '{name}' in suite {suite.name}; it has {', '.join(datasets)}")
+        if not count.isdecimal() or int(count) < 1:
+            raise InputError(f"--runs: '{entry}' is not NAME=N or N with N above 0")
+        for key in [name] if name else datasets:
+            datasets[key] = replace(datasets[key], runs=int(count))
+    if limit is not None:
+        if limit < 2:
+            raise InputError(f"--limit: is {limit}, must be at least 2: the standard error needs two problems")
+        datasets = {key: replace(d, problems=min(limit, d.problems or limit)) for key, d in datasets.items()}
+    return replace(suite, datasets=datasets)
+
+
+def dataset_problems(dataset: Dataset) -> list[Problem]:
+    """The problems of a data set; a relative path starts at the repository's root. Raises InputError."""
+    if dataset.data == "arithmetic":
+        return open_problems("arithmetic", "test", dataset.problems or 500)
+    path = ROOT / dataset.data
+    if not path.is_file():
+        raise InputError(f"{path}: no such data file; `python scripts/prepare_data.py` downloads the paper's data sets")
+    problems = open_problems(str(path), "test")[: dataset.problems]
+    if len(problems) < 2:
+        raise InputError(f"{path}: has one problem; the standard error needs at least two")
+    repeated = {problem.id for problem in problems if sum(other.id == problem.id for other in problems) > 1}
+    if repeated:
+        raise InputError(f"{path}: the ids {', '.join(sorted(repeated)[:5])} occur more than once; make them unique")
+    return problems
+
+
+def content_hash(problems: Sequence[Problem]) -> str:
+    """SHA-256 over ids, texts and answers, so that results say which problems they are about."""
+    rows = [[problem.id, problem.problem, problem.answer] for problem in problems]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
+    """Prompts of all problems. Raises InputError where one is longer than the suite allows: leaving problems out would
+    change the score."""
+    prompts = [encode_prompt(tokenizer, problem.problem, suite.template) for problem in problems]
+    for problem, prompt in zip(problems, prompts, strict=True):
+        if len(prompt) > suite.max_prompt_tokens:
+            raise InputError(
+                f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, max_prompt_tokens "
+                f"is {suite.max_prompt_tokens}; raise it in the suite's file"
+            )
+    return prompts
