@@ -1,59 +1,86 @@
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from bnpo import evaluation
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation import dataset_problems, encode_prompts, load_suite, pass_at_1
-from bnpo.problems import InputError, Problem
+from bnpo.evaluation import Evaluation, Samples, claim_results_folder, compare, scores
+from bnpo.problems import InputError
+from bnpo.suites import load_suite, override
 
 
-def test_the_standard_error_is_that_of_the_problems_not_of_the_answers():
-    """With all runs of a problem alike, more runs must not shrink the error."""
-    alike = np.repeat(np.array([[1], [0], [1], [0]]), 100, axis=1)
-    assert pass_at_1(alike) == (0.5, pytest.approx(np.sqrt(1 / 3) / 2))
+@pytest.fixture(scope="module")
+def evaluation():
+    suite = override(load_suite("arithmetic"), ("2",), limit=3)
+    return Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0)
 
 
-def test_the_standard_error_covers():
-    rng = np.random.default_rng(0)
-    truth, hits = 2 / 5, 0
-    for _ in range(1000):
-        correct = rng.binomial(1, rng.beta(2, 3, size=(200, 1)), size=(200, 4))
-        mean, error = pass_at_1(correct)
-        hits += abs(mean - truth) < 1.96 * error
-    assert 0.93 < hits / 1000 < 0.97
-
-
-def test_the_arithmetic_suite_is_held_out():
-    suite = load_suite("arithmetic")
-    problems = dataset_problems(suite.datasets["arithmetic"])
-    assert len(problems) == 500
-    assert problems[0].id.startswith("arithmetic/test/")
-
-
-@pytest.mark.parametrize(("text", "message"), [("{", "not a suite"), ('{"datasets": {}}', "not a suite")])
-def test_a_broken_suite_is_named(tmp_path, monkeypatch, text, message):
-    monkeypatch.setattr(evaluation, "SUITES", tmp_path)
-    (tmp_path / "mine.json").write_text(text)
-    with pytest.raises(InputError, match=message):
-        load_suite("mine")
-    with pytest.raises(InputError, match=r"no suite 'other' in .*; known: mine"):
-        load_suite("other")
-
-
-def test_suites_are_complete():
-    for path in evaluation.SUITES.glob("*.json"):
-        assert set(json.loads(path.read_text())) == {
-            *("datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens")
+@pytest.fixture(scope="module")
+def records(evaluation):
+    """Right on the first run, without a box on the second, the last one cut off."""
+    rows = {}
+    for request in evaluation.requests():
+        right = request.run == 0
+        rows[request.key] = {
+            **vars(request),
+            "answer": "5" if right else None,
+            "vote": "5" if right else None,
+            "correct": right,
+            "failure": None,
+            "tokens": 10,
+            "finish_reason": "length" if request.key == ("arithmetic", 2, 1) else "stop",
         }
+    return rows
 
 
-def test_a_prompt_too_long_for_the_suite_is_named():
-    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
-    suite = replace(load_suite("arithmetic"), max_prompt_tokens=20)
-    problems = [Problem("short", "1+1=?", "2"), Problem("long", "1+1+1+1+1+1+1=?", "7")]
-    with pytest.raises(InputError, match=r"the prompt of problem long has 23 tokens, max_prompt_tokens is 20;"):
-        encode_prompts(problems, suite, tokenizer)
+def test_scores(evaluation, records):
+    result = scores(evaluation, records)
+    arithmetic = result["results"]["arithmetic"]
+    assert (arithmetic["pass1"], arithmetic["no_box"], arithmetic["majority"]) == (0.5, 0.5, 1.0)
+    assert arithmetic["truncated"] == pytest.approx(1 / 6)
+    assert result["average"] == {"pass1": 0.5, "se": 0.0}
+    assert result["grading_failures"] == {}
+    assert compare(records, records, 0)["arithmetic"]["difference"] == 0
+
+
+def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
+    samples = Samples(tmp_path, evaluation)
+    for record in list(records.values())[:4]:
+        samples.add(record)
+    samples.close()
+    path = tmp_path / "samples.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    again = Samples(tmp_path, evaluation)
+    again.close()
+    assert list(again.records) == list(records)[:3]
+    assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
+
+
+@pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "run": 0}', "[]", "nonsense", "twice"])
+def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, line):
+    first = json.dumps(records["arithmetic", 0, 0])
+    (tmp_path / "samples.jsonl").write_text(f"{first}\n{first if line == 'twice' else line}\n")
+    with pytest.raises(InputError, match=r"samples\.jsonl:2: "):
+        Samples(tmp_path, evaluation)
+
+
+def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
+    folder = tmp_path / "results"
+    protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"runs": 16}}
+    claim_results_folder(folder, protocol)
+    claim_results_folder(folder, protocol)
+    (folder / "samples.jsonl").write_text("precious")
+    for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"runs": 1}}, "suite")):
+        with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):
+            claim_results_folder(folder, protocol | change)
+    assert (folder / "samples.jsonl").read_text() == "precious"
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="is not empty and holds no evaluation"):
+        claim_results_folder(tmp_path, {})
+    blocked = tmp_path / "thesis.tex" / "results"
+    with pytest.raises(InputError, match="cannot be written"):
+        claim_results_folder(blocked, {})

@@ -13,7 +13,11 @@ from bnpo.config import ROOT, TINY_MODEL
 
 
 def metrics_of(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    """The lines of the steps; line 0 is the evaluation before the first."""
+    start, *lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert start["step"] == 0
+    assert 0 <= start["eval/average"] <= 1
+    return lines
 
 
 def rollouts_of(run: Path, step: int) -> list[dict]:
@@ -24,7 +28,20 @@ def rollouts_of(run: Path, step: int) -> list[dict]:
 def tiny_run(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("tiny") / "run"
     output = launch(
-        2, "train.py", "--algo", "bnpo", "--preset", "tiny", "--steps", 4, "--rollouts-every", 1, "--output-dir", run
+        2,
+        "train.py",
+        "--algo",
+        "bnpo",
+        "--preset",
+        "tiny",
+        "--steps",
+        4,
+        "--rollouts-every",
+        1,
+        "--eval-every",
+        3,
+        "--output-dir",
+        run,
     ).stdout
     (run / "console").write_text(output)
     return run
@@ -79,18 +96,31 @@ def test_the_checkpoint_is_a_hugging_face_model_that_eval_reads(tiny_run, tmp_pa
     assert 1e-5 < max(changes) < 1e-3
     assert len(AutoTokenizer.from_pretrained(last)) == len(AutoTokenizer.from_pretrained(TINY_MODEL))
 
-    output = tmp_path / "results.json"
-    command = [sys.executable, "eval.py", "--ckpt", str(last), "--suite", "arithmetic", "--output", str(output)]
+
+def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, tmp_path):
+    assert sorted(path.name for path in (tiny_run / "evals").iterdir()) == ["step-000000", "step-000003", "step-000004"]
+    lines = metrics_of(tiny_run)
+    assert ["eval/average" in line for line in lines] == [False, False, True, True]
+    best = max(lines[2:], key=lambda line: line["eval/average"])  # the first of equals
+    assert (tiny_run / "best").resolve().name == f"step-{best['step']:06d}"
+
+    # The run's preset says which suite; its quick version has the same problems, so it is asked for here.
+    command = [sys.executable, "eval.py", "--ckpt", str(tiny_run), "--suite", "arithmetic-quick"]
+    command += ["--output-dir", str(tmp_path / "out")]
     console = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    result = json.loads(output.read_text())["results"]["arithmetic"]
-    assert f"arithmetic: pass@1 {result['pass1']:.4f} +- {result['se']:.4f}" in console
-    assert 0.1 < result["pass1"] < 0.9
-    assert 0.005 < result["se"] < 0.03
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    live = json.loads((tiny_run / "evals" / "step-000004" / "results.json").read_text())
+    assert results["results"] == live["results"]
+    assert results["protocol"]["run"] == live["protocol"]["run"]
+    assert results["protocol"]["suite"] == live["protocol"]["suite"]
+    assert lines[3]["eval/arithmetic/pass1"] == results["results"]["arithmetic"]["pass1"]
+    assert f"{100 * results['average']['pass1']:.1f} ± {100 * results['average']['se']:.1f}" in console
 
 
 def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp_path):
     run = tmp_path / "run"
     launch(1, "train.py", "--preset", "tiny", "--steps", 1, "--rollouts-every", 1, "--output-dir", run)
+    assert metrics_of(run)[0]["reward/mean"] == metrics_of(tiny_run)[0]["reward/mean"]
     assert rollouts_of(run, 1) == rollouts_of(tiny_run, 1)  # advantages are float64, written with all their digits
     one, two = metrics_of(run)[0], metrics_of(tiny_run)[0]
     assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-5)

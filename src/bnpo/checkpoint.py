@@ -68,7 +68,7 @@ def load_tokenizer(folder: Path, longest: int):
     if longest > context:
         raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
-            f"lower --max-prompt-tokens or --max-answer-tokens, or those of the evaluation suite, by {longest - context}"
+            f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
         )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.chat_template:

@@ -61,7 +61,7 @@ class Evaluation:
 def sample_records(
     evaluation: Evaluation,
     requests: Sequence[Request],
-    stream: Callable[..., Iterable[tuple[int, object]]],
+    stream: Callable[..., Iterable[tuple[int, list[int], bool]]],
     grader: Grader,
 ) -> Iterator[dict]:
     """Sample and grade `requests`; yields the record of each as soon as it is graded, while sampling goes on.
@@ -78,10 +78,10 @@ def sample_records(
     prompts = [evaluation.prompts[request.dataset][request.index] for request in requests]
     sampling = {"max_tokens": suite.max_answer_tokens, "temperature": suite.temperature, "top_p": suite.top_p}
 
-    def record(number: int, answer) -> dict:
+    def record(number: int, token_ids: list[int], finished: bool) -> dict:
         request = requests[number]
         problem = evaluation.problems[request.dataset][request.index]
-        text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        text = evaluation.tokenizer.decode(token_ids, skip_special_tokens=True)
         tags = suite.template == "think"
         found = final_answer(text, tags)
         [verdict] = grader.judge([text], [problem.answer], tags)
@@ -97,14 +97,14 @@ def sample_records(
             "failure": verdict.kind if isinstance(verdict, Failure) else None,
             # Long answers are no formula: they vote as they are.
             "vote": found if found is None or len(found) > MAX_LENGTH else normal_form(found),
-            "tokens": len(answer.token_ids),
-            "finish_reason": "stop" if answer.finished else "length",
+            "tokens": len(token_ids),
+            "finish_reason": "stop" if finished else "length",
         }
 
     with ThreadPoolExecutor(GRADING_THREADS) as threads:
         pending: set[Future] = set()
-        for number, answer in stream(prompts, seeds, **sampling):
-            pending.add(threads.submit(record, number, answer))
+        for answer in stream(prompts, seeds, **sampling):
+            pending.add(threads.submit(record, *answer))
             done, pending = wait(pending, timeout=0, return_when=FIRST_COMPLETED)
             yield from (future.result() for future in done)
         for future in pending:

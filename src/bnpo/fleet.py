@@ -32,8 +32,10 @@ class Fleet:
         for connection, process in self._members:
             _receive(connection, process)  # the model is loaded
 
-    def stream(self, prompts: Sequence[list[int]], seeds: Sequence[int], **sampling) -> Iterator[tuple[int, object]]:
-        """As `Sampler.stream`: (number, Answer) for every prompt, each as soon as it is finished by its sampler."""
+    def stream(
+        self, prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
+    ) -> Iterator[tuple[int, list[int], bool]]:
+        """As `Sampler.stream`, which says what it yields."""
         count = len(self._members)
         for i, (connection, _) in enumerate(self._members):
             connection.send((prompts[i::count], seeds[i::count], sampling))
@@ -45,8 +47,8 @@ class Fleet:
                 if message is None:
                     del busy[connection]
                 else:
-                    number, answer = message
-                    yield number * count + i, answer
+                    number, token_ids, finished = message
+                    yield number * count + i, token_ids, finished
 
     def __enter__(self) -> "Fleet":
         return self

@@ -89,14 +89,21 @@ class Sampler:
 
         Answer j of a prompt is drawn with the prompt's seed plus j.
         """
-        common = self._common(max_tokens)
+        common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
+        common |= {"logprobs": 0, "flat_logprobs": True}
         params = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         if greedy_too:
             params += [SamplingParams(temperature=0.0, **common)] * len(prompts)
             requests += requests
         outputs = self._llm.generate(requests, params, use_tqdm=False)
-        answers = [[_answer(completion) for completion in output.outputs] for output in outputs]
+        answers = [
+            [
+                Answer(list(o.token_ids), np.array(o.logprobs.logprobs), o.finish_reason == "stop")
+                for o in output.outputs
+            ]
+            for output in outputs
+        ]
         return answers[: len(prompts)], [group[0] for group in answers[len(prompts) :]]
 
     def stream(
@@ -107,25 +114,25 @@ class Sampler:
         max_tokens: int,
         temperature: float,
         top_p: float = 1.0,
-    ) -> Iterator[tuple[int, Answer]]:
-        """One answer to every prompt, with the prompt's number, each as soon as it is finished."""
+    ) -> Iterator[tuple[int, list[int], bool]]:
+        """One answer to every prompt, each as soon as it is finished: the prompt's number, the answer's token ids, and
+        whether it ended by itself. Without log-probabilities, which cost time."""
         engine = self._llm.llm_engine
         for number, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, **self._common(max_tokens))
-            params.output_kind = RequestOutputKind.FINAL_ONLY
+            params = SamplingParams(
+                max_tokens=max_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                seed=seed,
+                stop_token_ids=self._stop_token_ids,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
             engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
         while engine.has_unfinished_requests():
             for output in engine.step():
-                yield int(output.request_id), _answer(output.outputs[0])
-
-    def _common(self, max_tokens: int) -> dict:
-        return {
-            "max_tokens": max_tokens,
-            "stop_token_ids": self._stop_token_ids,
-            "detokenize": False,
-            "logprobs": 0,
-            "flat_logprobs": True,
-        }
+                [answer] = output.outputs
+                yield int(output.request_id), list(answer.token_ids), answer.finish_reason == "stop"
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1."""
@@ -153,8 +160,3 @@ class Sampler:
     def close(self) -> None:
         """Shut the engine down, and torch.distributed with it: vLLM destroys every process group."""
         self._llm.llm_engine.engine_core.shutdown()
-
-
-def _answer(completion) -> Answer:
-    finished = completion.finish_reason == "stop"
-    return Answer(list(completion.token_ids), np.array(completion.logprobs.logprobs), finished)

@@ -1,0 +1,66 @@
+"""Throughput of the evaluator against a bare vLLM `generate` of the same prompts, seeds and lengths, in one process.
+
+    python benchmarks/evaluator.py
+
+Rows: bare_seconds, evaluator_seconds (sampling, grading and writing every sample), eval_sampler_ratio (the first over
+the second). Medians of alternating rounds.
+"""
+
+import statistics
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+from bnpo import runtime  # noqa: F401 - before torch and vLLM
+from bnpo.checkpoint import load_tokenizer
+from bnpo.config import TINY_MODEL
+from bnpo.evaluation import Evaluation, Samples, sample_records
+from bnpo.problems import sampling_seeds, stop_token_ids
+from bnpo.rewards import Grader
+from bnpo.sampler import Sampler
+from bnpo.suites import load_suite, override
+
+ROUNDS = 7
+QUESTIONS, RUNS = 200, 16
+
+
+def main() -> None:
+    suite = override(load_suite("arithmetic"), (str(RUNS),), QUESTIONS)
+    longest = suite.max_prompt_tokens + suite.max_answer_tokens
+    tokenizer = load_tokenizer(TINY_MODEL, longest)
+    evaluation = Evaluation.prepare(suite, tokenizer, seed=0)
+    sampler = Sampler(str(TINY_MODEL), tokenizer, max_tokens=longest, dtype="float32")
+    grader = Grader()
+    prompts = evaluation.prompts["arithmetic"]
+    seeds = sampling_seeds(0, zlib.crc32(b"arithmetic"), range(QUESTIONS))
+
+    from vllm import SamplingParams  # after runtime, which sets what it reads when imported
+
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+    common = {"n": RUNS, "temperature": suite.temperature, "max_tokens": suite.max_answer_tokens, "detokenize": False}
+    params = [SamplingParams(seed=seed, stop_token_ids=stop_token_ids(tokenizer), **common) for seed in seeds]
+
+    bare, ours = [], []
+    for round_ in range(ROUNDS + 1):  # the first warms up
+        started = time.perf_counter()
+        sampler._llm.generate(requests, params, use_tqdm=False)
+        bare.append(time.perf_counter() - started)
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            samples = Samples(Path(folder), evaluation)
+            for record in sample_records(evaluation, evaluation.requests(), sampler.stream, grader):
+                samples.add(record)
+            samples.close()
+            ours.append(time.perf_counter() - started)
+        print(f"round {round_}: bare {bare[-1]:.2f} s, evaluator {ours[-1]:.2f} s", flush=True)
+    bare_seconds, evaluator_seconds = statistics.median(bare[1:]), statistics.median(ours[1:])
+    print(f"bare_seconds: {bare_seconds:.3f}")
+    print(f"evaluator_seconds: {evaluator_seconds:.3f}")
+    print(f"eval_sampler_ratio: {bare_seconds / evaluator_seconds:.3f}")
+    grader.close()
+    sampler.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""python eval.py as a user runs it: real vLLM in processes of their own, real kills."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bnpo.config import ROOT, TINY_MODEL
+
+ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
+
+
+def command(folder, *flags):
+    return [sys.executable, "eval.py", *flags, "--output-dir", str(folder)]
+
+
+def evaluate(folder, *flags):
+    result = subprocess.run(command(folder, *flags), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def results_of(folder):
+    results = json.loads((folder / "results.json").read_text())
+    del results["time"]
+    return results
+
+
+def samples_of(folder):
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    return {(sample["dataset"], sample["index"], sample["run"]): sample for sample in samples}
+
+
+def processes_of(marker):
+    """Ids of the processes with `marker` in their environment."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if marker.encode() in environ.read_bytes():
+                found.append(int(environ.parent.name))
+        except OSError:  # it has ended meanwhile, or is not ours
+            continue
+    return found
+
+
+def test_two_evaluations_are_equal_and_five_kills_change_nothing(tmp_path):
+    flags = (*ARITHMETIC, "--limit", "200", "--runs", "16")
+    evaluate(tmp_path / "once", *flags)
+    evaluate(tmp_path / "twice", *flags)
+    expected = results_of(tmp_path / "once")
+    assert expected == results_of(tmp_path / "twice")
+    assert expected["results"]["arithmetic"]["problems"] == 200
+    assert samples_of(tmp_path / "once") == samples_of(tmp_path / "twice")
+
+    killed = tmp_path / "killed"
+    path = killed / "samples.jsonl"
+    marker = f"BNPO_TEST_RUN={tmp_path}"
+    environment = os.environ | dict([marker.split("=", 1)])
+    for target in sorted(random.Random(0).sample(range(3200), 5)):
+        process = subprocess.Popen(
+            command(killed, *flags), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") <= target):
+            time.sleep(0.02)
+        assert process.poll() is None, "it ended before it was killed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 10
+        while processes_of(marker) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert processes_of(marker) == []
+    with path.open("ab") as file:  # a line that was cut off, as a kill in the middle of a write leaves it
+        file.write(b'{"dataset": "arith')
+    before = path.read_bytes().count(b"\n")
+    evaluate(killed, *flags)
+    assert path.read_bytes().count(b"\n") == 3200
+    assert json.loads((killed / "results.json").read_text())["time"]["sampled"] == 3200 - before
+    assert len(samples_of(killed)) == 3200  # none twice
+    assert results_of(killed) == expected
+
+
+def test_two_samplers_side_by_side_and_a_comparison(tmp_path):
+    flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3")
+    output = evaluate(tmp_path / "two", *flags, "--data-parallel", "2", "--base", str(TINY_MODEL))
+    evaluate(tmp_path / "one", *flags)
+    assert results_of(tmp_path / "two") == results_of(tmp_path / "one")
+    assert results_of(tmp_path / "two" / "base") == results_of(tmp_path / "one")
+    comparison = json.loads((tmp_path / "two" / "comparison.json").read_text())["paired"]["arithmetic"]
+    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
+    assert "paired by problem" in output
+    sample = samples_of(tmp_path / "one")["arithmetic", 19, 2]
+    assert {"id", "seed", "text", "answer", "correct", "tokens", "finish_reason"} < set(sample)
+
+
+def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
+    """A few real problems of each, with the real tokenizer, through prompt, sampler and grader."""
+    suite = json.loads((ROOT / "evals" / "paper.json").read_text())
+    for dataset in suite["datasets"].values():
+        dataset |= {"data": str(data_dir / Path(dataset["data"]).name), "runs": 4}
+    suite |= {"max_answer_tokens": 24}
+    (tmp_path / "short.json").write_text(json.dumps(suite))
+    evaluate(tmp_path / "out", "--ckpt", str(qwen_model), "--suite", str(tmp_path / "short.json"), "--limit", "5")
+    results = results_of(tmp_path / "out")
+    samples = samples_of(tmp_path / "out")
+    assert list(results["results"]) == ["MATH500", "AMC23", "AIME2024", "AIME2025"]
+    assert len(samples) == 4 * 5 * 4
+    for name, result in results["results"].items():
+        mine = [sample for sample in samples.values() if sample["dataset"] == name]
+        assert result["pass1"] == sum(sample["correct"] for sample in mine) / len(mine)
+        assert result["truncated"] == sum(sample["finish_reason"] == "length" for sample in mine) / len(mine)
+    assert {sample["answer"] for sample in samples.values()} & {"1", "2", "3"}  # what the model was taught to say
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--suite", "nowhere"), "no suite 'nowhere'; known: arithmetic, arithmetic-quick, paper, paper-format, quick"),
+        (("--suite", "arithmetic", "--runs", "MATH500=1"), "no data set 'MATH500' in suite arithmetic; it has arithm"),
+        (("--suite", "arithmetic", "--runs", "many"), "'many' is not NAME=N or N"),
+        (("--suite", "arithmetic", "--limit", "1"), "--limit: is 1"),
+        (("--suite", "arithmetic", "--ckpt", "no/where/else"), "no such model folder, nor a hub name"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(tmp_path, flags, message):
+    flags = ("--ckpt", str(TINY_MODEL), *flags)
+    result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("absent", "message"), [("tokenizer*", "holds no tokenizer"), ("*.safetensors", "holds no weights")]
+)
+def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, absent, message):
+    model = tmp_path / "model"
+    shutil.copytree(TINY_MODEL, model)
+    for path in model.glob(absent):
+        path.unlink()
+    flags = ("--ckpt", str(model), "--suite", "arithmetic")
+    result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert message in result.stderr
+
+
+def test_absent_data_sets_are_refused_with_the_way_to_get_them(tmp_path):
+    suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text())
+    suite["datasets"]["MATH500"] = {"data": "data/nowhere/math500.jsonl", "runs": 1}
+    (tmp_path / "math.json").write_text(json.dumps(suite))
+    flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "math.json"))
+    result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "math500.jsonl: no such data file; `python scripts/prepare_data.py` downloads" in result.stderr
+
+
+def test_a_context_too_short_for_the_suite_is_refused(tmp_path):
+    suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"max_answer_tokens": 3072}
+    (tmp_path / "long.json").write_text(json.dumps(suite))
+    flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "long.json"))
+    result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "prompts and answers of up to 3136 tokens do not fit the context of" in result.stderr
