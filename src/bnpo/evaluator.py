@@ -140,7 +140,12 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
 
 def show(title: str, results: dict) -> None:
     """Print the scores of one model as a table."""
-    table = Table(title=f"{title}: scores in %, with standard errors over problems", box=SIMPLE_HEAD)
+    table = Table(
+        title=f"{title}: scores in %, with standard errors over problems",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
     table.add_column("data set")
     for column in ("problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box"):
         table.add_column(column, justify="right")
@@ -166,7 +171,7 @@ def show(title: str, results: dict) -> None:
 
 def show_comparison(title: str, comparison: dict) -> None:
     """Print the paired bootstrap as a table."""
-    table = Table(title=f"{title}: paired by problem, in %", box=SIMPLE_HEAD)
+    table = Table(title=f"{title}: paired by problem, in %", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     table.add_column("data set")
     for column in ("difference", "95 % interval", "p-value"):
         table.add_column(column, justify="right")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -66,13 +67,8 @@ class Sampler:
             **({"gpu_memory_utilization": gpu_memory} if on_gpu else {}),
         )
 
-        vocab_size = len(tokenizer)
-
-        def mask_padding_rows(_module, _args, logits: torch.Tensor) -> None:
-            logits[..., vocab_size:] = -torch.inf
-
         # On the module that computes the logits, so that it holds for samples and for scores alike.
-        self._llm.apply_model(lambda model: model.logits_processor.register_forward_hook(mask_padding_rows) and None)
+        self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
 
     def sample(
         self,
@@ -160,3 +156,13 @@ class Sampler:
     def close(self) -> None:
         """Shut the engine down, and torch.distributed with it: vLLM destroys every process group."""
         self._llm.llm_engine.engine_core.shutdown()
+
+
+def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
+    """Make ids from `vocab_size` on impossible in `model`; runs in vLLM's worker, to which it is sent by name."""
+
+    def mask(_module, _args, logits: torch.Tensor | None) -> None:
+        if logits is not None:  # of tensor-parallel workers only the first may have them
+            logits[..., vocab_size:] = -torch.inf
+
+    model.logits_processor.register_forward_hook(mask)
