@@ -59,7 +59,8 @@ _TEXT = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*"
 _SPELLINGS = [
     (re.compile(pattern), spelling)
     for pattern, spelling in (
-        (r"(?<!\\)\\[!,;:> ]|\\q?quad\b|\\phantom\b|[~\s]", " "),
+        (r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3}(?!\d))", ""),
+        (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|(?<!\\)\\[!,;:> ]|\\q?quad\b|[~\s]", " "),
         (r"\\?\$|\*\*|\\(?:left|right)(?![a-zA-Z])|\\displaystyle\b", ""),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\frac\s*([0-9a-zA-Z])", r"\\frac{\1}"),
@@ -81,7 +82,11 @@ _UNITS = (
     re.compile(rf"\s*{_TEXT}\{{[^{{}}]*\}}{_POWER}"),
     re.compile(rf"(?<=[\d)}}])\s+{_WORD}(?:\s+{_WORD}){{0,3}}{_POWER}"),
 )
-_NO_UNIT = re.compile(r"hundred|thousand|illion|dozen|infinity|choose|base|[mM]od|sqrt|theta|alpha|beta|gamma")
+# What follows a number as a part of its value.
+_NO_UNIT = re.compile(
+    r"operatorname|mathbf|\{\s*(?:[iexyz]|ln|pi)\s*\}|!|hal(?:f|ves)|thirds|squared|cubed|factorial|or more|\bpi\b"
+    r"|hundred|thousand|illion|dozen|infinity|choose|base|[mM]od|sqrt|theta|alpha|beta|gamma"
+)
 _ENDING = re.compile(r"(?:\\?%|\.|\s)+$")
 _DEGREES = re.compile(r"\s*\^\\circ\s*$")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
@@ -107,7 +112,7 @@ def normal_form(text: str) -> str:
     return " ".join(_ENDING.sub("", text).split())
 
 
-_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\s?\d{3}){1,9})?(?:\.\d{1,30})?"
+_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:\s?,\s?\d{3}){1,9})?(?:\.\d{1,30})?"
 _NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\times\s*10\^\{{?(-?\d{{1,2}})\}}?)?", re.ASCII)
 _FRACTION = re.compile(
     r"([+-]?)(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
@@ -124,16 +129,16 @@ def number(text: str) -> Fraction | None:
     if match := _FRACTION.fullmatch(text):
         sign, whole, *parts = match.groups()
         numerator, denominator = (int(part) for part in parts if part)
-        if denominator == 0:
+        if denominator == 0 or (whole and min(numerator, denominator) < 0):  # 1 -1/2 is a difference
             return None
         return (-1 if sign == "-" else 1) * (int(whole or 0) + Fraction(numerator, denominator))
     if (match := _NUMBER.fullmatch(text)) and any(map(str.isdigit, match[1])):
-        return Fraction(re.sub(r",\s?", "", match[1])) * Fraction(10) ** int(match[2] or 0)
+        return Fraction(re.sub(r"\s?,\s?", "", match[1])) * Fraction(10) ** int(match[2] or 0)
     return None
 
 
-_BASED = re.compile(r"([0-9a-zA-Z]+)_\{?(\d+)\}?")
-_NAME = re.compile(r"\\?[a-zA-Z]+'?(?:_\w|_\{\w+\})?(?:\([a-zA-Z,]+\))?|[^a-zA-Z]*")
+_BASED = re.compile(r"(-?[0-9a-zA-Z]+)_\{?(\d+)\}?")
+_NAME = re.compile(r"\\?[a-zA-Z]+'?(?:_\w|_\{\w+\})?(?:\([a-zA-Z\d,\s-]+\))?|[^a-zA-Z]*")
 
 
 def right_side(text: str) -> str:
@@ -164,6 +169,12 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
     if None not in values:
         # One may be the other to six decimals, which math-verify allows.
         return False if abs(values[0] - values[1]) > 1e-5 else None if values[0] != values[1] else True
+    if any(value is not None and "=" in text for value, text in zip(values, reversed(pair), strict=True)):
+        return False  # a number, and an equation that is more than a name for one
+    if "" in pair:
+        return False
+    if {re.match(r"\\{|\(|", text)[0] for text in pair} == {r"\{", "("}:  # a set is no tuple and no interval
+        return False
     based = [_BASED.fullmatch(text) for text in pair]
     if all(based):  # math-verify reads over the base
         return based[0].groups() == based[1].groups()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from bnpo.guarded import die_with_parent
+from bnpo.guarded import die_with_program
 
 
 class Fleet:
@@ -71,7 +71,7 @@ def _receive(connection: Connection, process: multiprocessing.Process) -> object
 
 def _serve(connection: Connection, gpus: str, model: str, settings: dict) -> None:
     """A member's program: load the model, then sample what is asked until the connection closes."""
-    die_with_parent()
+    die_with_program()
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     from bnpo import runtime  # noqa: F401 - before torch and vLLM

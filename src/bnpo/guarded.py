@@ -1,24 +1,25 @@
-"""Worker processes for calls that may hang, exhaust the memory or crash: each is killed and replaced on its own."""
+"""Worker processes for calls that may hang, exhaust the memory or crash: each is killed and replaced on its own.
 
-import ctypes
+Own code, since process pools share a pipe and a lock between their workers: one killed at the wrong moment (by the
+kernel when memory is short, for example) stops all of them for ever.
+"""
+
+import fcntl
 import multiprocessing
 import os
+import queue
 import resource
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
-
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -30,85 +31,133 @@ class Failure:
 
 
 class Workers:
-    """A pool of `count` worker processes, usable from any thread; they end with the process that made them.
+    """`count` worker processes, usable from any thread; they end with the process that made them.
 
     Workers are forked from a server process of their own that has imported `preload`: a fresh one costs milliseconds,
-    and nothing is forked from a process with threads (torch, vLLM), which can deadlock.
+    and nothing is forked from a process with threads (torch, vLLM), which can deadlock. Each has a thread and a pipe of
+    its own, so that one that is killed, at whatever moment, can neither hold a lock nor lose a call of the others.
     """
 
     def __init__(self, count: int, preload: Sequence[str]):
         main_file = getattr(sys.modules["__main__"], "__file__", None)
         if main_file and not Path(main_file).exists():
             raise RuntimeError(f"worker processes import the main program, but {main_file} is no file; put it in one")
-        self._count = count
-        self._lock = threading.Lock()
         # Sets of sympy are visited in the order of their hashes: without this, verdicts could differ between runs.
         os.environ.setdefault("PYTHONHASHSEED", "0")
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(list(preload))
-        self._pool = self._start()
-
-    def _start(self) -> ProcessPool:
-        pool = ProcessPool(max_workers=self._count, initializer=_restrict, context=self._context)
-        pool.schedule(os.getpid)  # starts the processes now, not with the first real call
-        return pool
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(preload))
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_serve, args=(_Worker(context), self._calls), daemon=True) for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def map(self, function: Callable, arguments: Sequence[tuple], time_limit: float) -> list[object | Failure]:
         """`function(*args)` for all `args`, each in a worker and for at most `time_limit` seconds.
 
         `function` must be importable by the workers. A call that fails yields a Failure; it never raises.
         """
-        results: list[object | Failure] = [Failure("death", "the worker pool broke down")] * len(arguments)
-        pending = range(len(arguments))
-        for _ in range(3):
-            with self._lock:
-                if not self._pool.active:
-                    self.close()
-                    self._pool = self._start()
-                pool = self._pool
-            futures: dict[int, ProcessFuture] = {}
-            broken = []
-            for i in pending:
-                try:
-                    futures[i] = pool.schedule(_call, (function, arguments[i]), timeout=time_limit)
-                except RuntimeError:  # how the pool refuses work when it has broken down
-                    broken.append(i)
-            for i, future in futures.items():
-                try:
-                    results[i] = future.result()
-                except TimeoutError:
-                    results[i] = Failure("timeout", f"no result in {time_limit:g} s")
-                except ProcessExpired as error:
-                    results[i] = Failure("death", f"the worker ended with status {error.exitcode}")
-                except BrokenProcessPool:  # a worker was killed while none was at work: the library then gives up
-                    broken.append(i)
-            pending = sorted(broken)
-            if not pending:
-                break
-        return results
+        futures: list[Future] = [Future() for _ in arguments]
+        for future, args in zip(futures, arguments, strict=True):
+            self._calls.put((future, function, args, time_limit))
+        return [future.result() for future in futures]
 
     def close(self) -> None:
-        self._pool.stop()
-        self._pool.join()
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, however that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
+    """One thread a worker: hands it one call after the other, until there is a None."""
+    while (item := calls.get()) is not None:
+        future, function, args, time_limit = item
+        try:
+            future.set_result(worker.call(function, args, time_limit))
+        except Exception as error:  # such as arguments that cannot be sent: whoever waits must hear of it
+            worker.replace()
+            future.set_result(Failure(type(error).__name__, str(error)[:200]))
+    worker.end()
 
 
-def _restrict() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends a worker at once even inside C code
-    # The server ends with the program, unless its children hold the pipe that tells it: as long as a worker hangs, that
-    # would be for ever. With the server go the workers.
-    os.close(forkserver._forkserver._forkserver_alive_fd)
-    die_with_parent()
+class _Worker:
+    """A process and the pipe to it."""
+
+    def __init__(self, context: multiprocessing.context.BaseContext):
+        self._context = context
+        self._start()
+
+    def _start(self) -> None:
+        self._pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(target=_work, args=(theirs,), name="bnpo worker", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def end(self) -> int | None:
+        """Kill the process, whatever it does; its exit status."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        return self._process.exitcode
+
+    def replace(self) -> int | None:
+        status = self.end()
+        self._start()
+        return status
+
+    def call(self, function: Callable, args: tuple, time_limit: float) -> object | Failure:
+        for _ in range(3):
+            started = False
+            try:
+                self._pipe.send((function, args))
+                self._pipe.recv()  # the worker has taken the call
+                started = True
+                if self._pipe.poll(time_limit):
+                    return self._pipe.recv()
+                self.replace()
+                return Failure("timeout", f"no result in {time_limit:g} s")
+            except (EOFError, OSError):
+                status = self.replace()
+                if started:
+                    return Failure("death", f"the worker ended with status {status}")
+                # it was killed while it had nothing to do: no fault of this call
+        return Failure("death", "workers die before they take a call")
+
+
+def die_with_program() -> None:
+    """Have the kernel kill this process when the program that started it ends, whatever either of them is doing.
+
+    A signal for the death of the parent would not do: that is the fork server, which lives as long as any worker does.
+    """
+    program = multiprocessing.parent_process().sentinel  # a pipe whose other end the program holds
+    fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(program, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _work(pipe: Connection) -> None:
+    """The main loop of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_program()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:  # closed by the other side
+            return
+        pipe.send(None)
+        pipe.send(_call(function, args))
 
 
-def _call(function: Callable, arguments: tuple) -> object | Failure:
+def _call(function: Callable, args: tuple) -> object | Failure:
     try:
-        return function(*arguments)
-    except Exception as error:  # counted by the caller; a plain Failure, since not every exception survives pickling
-        return Failure(type(error).__name__, str(error)[:200])
+        return function(*args)
+    except BaseException as error:  # also SystemExit, which is not the caller's
+        try:
+            message = str(error)[:200]
+        except Exception:  # its own __str__ raises
+            message = ""
+        return Failure(type(error).__name__, message)

@@ -92,7 +92,7 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        self._workers = Workers(workers, preload=("bnpo.answers", "pebble"))
+        self._workers = Workers(workers, preload=("bnpo.answers",))
         users = [reward for reward in rewards if reward not in REWARDS]
         problems = self._workers.map(user_reward_problem, [(reward,) for reward in users], time_limit)
         for reward, problem in zip(users, problems, strict=True):

@@ -1,0 +1,45 @@
+"""Build the paper's Tables 1 and 2, our scores beside the paper's, from the results.json files of eval.py.
+
+python scripts/make_tables.py evals/results/*/results.json --output-dir tables
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from bnpo.problems import InputError
+from bnpo.report import load_results, make_tables, to_latex, to_markdown
+
+
+@dataclass
+class Args:
+    results: tyro.conf.Positional[tuple[Path, ...]]
+    """results.json files: of models as they are (row Base) and of checkpoints; training runs of different seeds share
+    a row."""
+    output_dir: Path | None = None
+    """Folder for tables.md and tables.tex; by default the Markdown is printed and nothing written."""
+
+
+def main(args: Args) -> None:
+    if not args.results:
+        sys.exit("error: no results.json files are given; eval.py writes them to evals/results/*/")
+    try:
+        tables = make_tables(load_results(args.results))
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    if args.output_dir is None:
+        print(to_markdown(tables), end="")
+        return
+    try:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        for name, text in (("tables.md", to_markdown(tables)), ("tables.tex", to_latex(tables))):
+            (args.output_dir / name).write_text(text, encoding="utf-8")
+            print(args.output_dir / name)
+    except OSError as error:
+        sys.exit(f"error: {args.output_dir}: cannot be written ({error.strerror}); --output-dir names another folder")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

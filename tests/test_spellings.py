@@ -1,0 +1,226 @@
+"""Verdicts on rewritten real references: other spellings of the same answer are right, other answers are wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from random import Random
+
+import pytest
+import spellings
+from spellings import Rule
+
+from bnpo.problems import load_problems
+from bnpo.rewards import Grader
+
+SAMPLE = 60
+"""References a rule is tried on, of those it applies to."""
+
+SAME: dict[Rule, int] = {
+    spellings.dfrac: 700,
+    spellings.tfrac: 700,
+    spellings.plain_frac: 100,
+    spellings.fraction_without_braces: 100,
+    spellings.half_braceless_fraction: 200,
+    spellings.slash: 400,
+    spellings.minus_in_the_numerator: 40,
+    spellings.minus_in_the_denominator: 40,
+    spellings.unreduced: 400,
+    spellings.mixed_number: 100,
+    spellings.decimal: 100,
+    spellings.fraction_of_a_decimal: 100,
+    spellings.trailing_zeros: 800,
+    spellings.plus_sign: 800,
+    spellings.left_right: 200,
+    spellings.no_left_right: 90,
+    spellings.wide: 900,
+    spellings.narrow: 500,
+    spellings.thin_spaces: 500,
+    spellings.negative_spaces: 200,
+    spellings.unit_in_text: 1400,
+    spellings.square_unit: 1400,
+    spellings.powered_unit: 1400,
+    spellings.plain_unit: 1400,
+    spellings.without_unit: 40,
+    spellings.named: 2200,
+    spellings.degree_sign: 1400,
+    spellings.no_degree_sign: 60,
+    spellings.dollar: 800,
+    spellings.no_dollar: 30,
+    spellings.percent_sign_dropped: 20,
+    spellings.thousands: 200,
+    spellings.thousands_in_braces: 200,
+    spellings.thousands_with_spaces: 200,
+    spellings.no_thousands: 40,
+    spellings.reordered_list: 40,
+    spellings.reordered_expressions: 11,
+    spellings.and_before_the_last: 40,
+    spellings.set_of_a_list: 40,
+    spellings.reordered_set: 40,
+    spellings.expanded: 100,
+    spellings.factored: 100,
+    spellings.terms_reversed: 100,
+    spellings.sides_swapped: 40,
+    spellings.subtracted: 15,
+    spellings.cdot: 400,
+    spellings.period: 3000,
+    spellings.dollars_around: 3000,
+    spellings.display_style: 3000,
+    spellings.boxed_twice: 3000,
+    spellings.words_without_text: 30,
+    spellings.words_in_other_type: 40,
+    spellings.other_brackets_of_a_matrix: 100,
+    spellings.base_in_braces: 30,
+    spellings.unicode_minus: 600,
+}
+DIFFERENT: dict[Rule, int] = {
+    spellings.sign_flipped: 1400,
+    spellings.negated: 100,
+    spellings.inner_sign_flipped: 300,
+    spellings.first_digit_changed: 1600,
+    spellings.last_digit_changed: 900,
+    spellings.digit_added: 800,
+    spellings.second_value: 1400,
+    spellings.either_value: 1400,
+    spellings.bound: 1400,
+    spellings.imaginary: 1400,
+    spellings.imaginary_upright: 1400,
+    spellings.to_a_root: 800,
+    spellings.magnitude: 1400,
+    spellings.solution_of_an_equation: 1400,
+    spellings.numerator_changed: 600,
+    spellings.denominator_changed: 600,
+    spellings.inverted: 400,
+    spellings.root_changed: 200,
+    spellings.root_dropped: 200,
+    spellings.pi_dropped: 60,
+    spellings.swapped: 100,
+    spellings.coordinate_dropped: 40,
+    spellings.coordinate_changed: 100,
+    spellings.opened: 40,
+    spellings.opened_right: 40,
+    spellings.closed: 7,
+    spellings.union_cut: 40,
+    spellings.exponent_changed: 100,
+    spellings.element_dropped: 40,
+    spellings.element_added: 40,
+    spellings.element_changed: 40,
+    spellings.other_base: 40,
+    spellings.other_digits_in_a_base: 40,
+    spellings.letter_changed: 12,
+    spellings.word_changed: 20,
+    spellings.variable_changed: 100,
+    spellings.constant_added: 100,
+    spellings.entry_changed: 100,
+    spellings.rows_swapped: 90,
+    spellings.ten_times: 100,
+    spellings.nearly: 300,
+}
+"""Rules, and to how many different references of MATH each must apply at least."""
+
+
+@pytest.fixture(scope="module")
+def references(data_dir) -> list[str]:
+    files = (data_dir / "math_train.jsonl", data_dir / "math500.jsonl")
+    return sorted({problem.answer for file in files for problem in load_problems(file)} - {""})
+
+
+@pytest.fixture(scope="module")
+def grader():
+    grader = Grader(workers=2)
+    yield grader
+    grader.close()
+
+
+def rewritten(rule: Rule, references: list[str]) -> list[tuple[str, str]]:
+    return [(reference, spelling) for reference in references if (spelling := rule(reference)) is not None]
+
+
+def sample(pairs: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    return Random(0).sample(pairs, min(count, len(pairs)))
+
+
+def verdicts(grader: Grader, pairs: list[tuple[str, str]]) -> list[bool]:
+    """Of answers in a box. Every one is a verdict: none failed."""
+    given = grader.accuracy([f"\\boxed{{{spelling}}}" for _, spelling in pairs], [reference for reference, _ in pairs])
+    assert grader.take_failures() == {}
+    return given
+
+
+def listed(pairs: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{reference!r} and {spelling!r}" for reference, spelling in pairs)
+
+
+def cases(rules: dict[Rule, int]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("rule", "least"), rules.items(), ids=[rule.__name__ for rule in rules])
+
+
+@cases(SAME)
+def test_another_spelling_is_right(grader, references, rule, least):
+    pairs = rewritten(rule, references)
+    assert len(pairs) >= least
+    chosen = sample(pairs, SAMPLE)
+    missed = [pair for pair, right in zip(chosen, verdicts(grader, chosen), strict=True) if not right]
+    assert not missed, listed(missed)
+
+
+@cases(DIFFERENT)
+def test_another_answer_is_wrong(grader, references, rule, least):
+    pairs = rewritten(rule, references)
+    assert len(pairs) >= least
+    chosen = sample(pairs, SAMPLE)
+    taken = [pair for pair, right in zip(chosen, verdicts(grader, chosen), strict=True) if right]
+    assert not taken, listed(taken)
+
+
+@pytest.fixture(scope="module")
+def mixed_pairs(references) -> list[tuple[str, str]]:
+    """Equal ones, near ones and unrelated ones, a third each."""
+    equal, near = (
+        # a box is taken off an answer, never off a reference
+        [pair for rule in rules if rule is not spellings.boxed_twice for pair in rewritten(rule, references)]
+        for rules in (SAME, DIFFERENT)
+    )
+    first, second = (Random(seed).sample(references, 100) for seed in (1, 2))
+    return sample(equal, 100) + sample(near, 100) + list(zip(first, second, strict=True))
+
+
+def test_verdicts_are_symmetric(grader, mixed_pairs):
+    there, back = (verdicts(grader, pairs) for pairs in (mixed_pairs, [pair[::-1] for pair in mixed_pairs]))
+    assert 80 <= sum(there) <= 150
+    one_way = [pair for pair, right, again in zip(mixed_pairs, there, back, strict=True) if right != again]
+    assert not one_way, listed(one_way)
+
+
+GRADE = """
+import json
+import sys
+
+from bnpo.rewards import Grader
+
+grader = Grader(workers=2)
+references, answers = zip(*json.load(sys.stdin))
+print(json.dumps(grader.accuracy([f"\\\\boxed{{{answer}}}" for answer in answers], references)))
+grader.close()
+"""
+
+
+def test_verdicts_do_not_depend_on_the_order_of_hashes(grader, mixed_pairs):
+    given = []
+    for seed in ("1", "20"):
+        done = subprocess.run(
+            [sys.executable, "-c", GRADE],
+            input=json.dumps(mixed_pairs),
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        given.append(json.loads(done.stdout))
+    assert given[0] == given[1] == verdicts(grader, mixed_pairs)
+
+
+def test_every_rule_is_tried():
+    rules = {value for name, value in vars(spellings).items() if callable(value) and name[0].islower()}
+    assert {rule for rule in rules if getattr(rule, "__module__", "") == "spellings"} == {*SAME, *DIFFERENT}
