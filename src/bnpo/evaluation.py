@@ -78,16 +78,14 @@ def sample_records(
     prompts = [evaluation.prompts[request.dataset][request.index] for request in requests]
     sampling = {"max_tokens": suite.max_answer_tokens, "temperature": suite.temperature, "top_p": suite.top_p}
 
-    def record(number: int, token_ids: list[int], finished: bool) -> dict:
+    tags = suite.template == "think"
+
+    def record(number: int, token_ids: list[int], finished: bool, text: str, verdict: bool | Failure) -> dict:
         request = requests[number]
-        problem = evaluation.problems[request.dataset][request.index]
-        text = evaluation.tokenizer.decode(token_ids, skip_special_tokens=True)
-        tags = suite.template == "think"
         found = final_answer(text, tags)
-        [verdict] = grader.judge([text], [problem.answer], tags)
         return {
             "dataset": request.dataset,
-            "id": problem.id,
+            "id": evaluation.problems[request.dataset][request.index].id,
             "index": request.index,
             "run": request.run,
             "seed": seeds[number],
@@ -101,12 +99,23 @@ def sample_records(
             "finish_reason": "stop" if finished else "length",
         }
 
+    def judged(number: int, token_ids: list[int], finished: bool, text: str, reference: str) -> dict:
+        return record(number, token_ids, finished, text, grader.judge([text], [reference], tags)[0])
+
     with ThreadPoolExecutor(GRADING_THREADS) as threads:
         pending: set[Future] = set()
-        for answer in stream(prompts, seeds, **sampling):
-            pending.add(threads.submit(record, *answer))
-            done, pending = wait(pending, timeout=0, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+        for number, token_ids, finished in stream(prompts, seeds, **sampling):
+            text = evaluation.tokenizer.decode(token_ids, skip_special_tokens=True)
+            reference = evaluation.problems[requests[number].dataset][requests[number].index].answer
+            # Most verdicts are immediate; a thread for each would slow the sampler down.
+            verdict = grader.quick(text, reference, tags)
+            if verdict is not None:
+                yield record(number, token_ids, finished, text, verdict)
+            else:
+                pending.add(threads.submit(judged, number, token_ids, finished, text, reference))
+            if pending:
+                done, pending = wait(pending, timeout=0, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
         for future in pending:
             yield future.result()
 

@@ -126,6 +126,12 @@ class Grader:
         quick = {pair: quick_verdict(*pair) for pair in dict.fromkeys(pairs)}
         return self._run(slow_verdict, pairs, {pair: v for pair, v in quick.items() if v is not None})
 
+    def quick(self, text: str, reference: str, tags: bool = False) -> bool | None:
+        """The verdict where it needs no worker, else None."""
+        if self._grader == "reference":
+            return None
+        return quick_verdict(reference, final_answer(text, tags) or "")
+
     def _user(self, reward: str, texts: Sequence[str], references: Sequence[str]) -> list[float]:
         calls = [(reward, text, ref) for text, ref in zip(texts, references, strict=True)]
         values = []

@@ -123,6 +123,7 @@ class Sampler:
                 stop_token_ids=self._stop_token_ids,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
+                skip_clone=True,  # each request has parameters of its own
             )
             engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
         while engine.has_unfinished_requests():
