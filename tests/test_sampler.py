@@ -39,6 +39,19 @@ def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, token
     assert len({tuple(answer.token_ids) for answer in together[0]}) > 1
 
 
+def test_a_stream_in_another_order_gives_the_same_answers(sampler, tokenizer):
+    prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?", "chat") for k in range(20)]
+    seeds = sampling_seeds(0, 3, range(20))
+    groups, _ = sampler.sample(prompts, seeds, n=8, max_tokens=64, temperature=1.0)
+    order = np.random.default_rng(0).permutation(160)[:120].tolist()
+    asked = [prompts[i // 8] for i in order], [seeds[i // 8] + i % 8 for i in order]
+    streamed = list(sampler.stream(*asked, max_tokens=64, temperature=1.0))
+    assert sorted(number for number, *_ in streamed) == list(range(120))
+    for number, token_ids, finished in streamed:
+        answer = groups[order[number] // 8][order[number] % 8]
+        assert (token_ids, finished) == (answer.token_ids, answer.finished)
+
+
 def test_seeds_differ_by_run_step_and_question():
     seeds = [sampling_seeds(seed, step, range(50)) for seed in range(3) for step in range(3)]
     assert len(set(np.ravel(seeds))) == 450
