@@ -21,6 +21,8 @@ from bnpo.rewards import Grader
 from bnpo.sampler import Sampler
 from bnpo.suites import load_suite, override
 
+from vllm import SamplingParams  # isort: skip
+
 ROUNDS = 7
 QUESTIONS, RUNS = 200, 16
 
@@ -34,8 +36,6 @@ def main() -> None:
     grader = Grader()
     prompts = evaluation.prompts["arithmetic"]
     seeds = sampling_seeds(0, zlib.crc32(b"arithmetic"), range(QUESTIONS))
-
-    from vllm import SamplingParams  # after runtime, which sets what it reads when imported
 
     requests = [{"prompt_token_ids": prompt} for prompt in prompts]
     common = {"n": RUNS, "temperature": suite.temperature, "max_tokens": suite.max_answer_tokens, "detokenize": False}

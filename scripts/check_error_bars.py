@@ -30,6 +30,7 @@ class Args:
 
 
 def main(args: Args) -> None:
+    args.output_dir = args.output_dir.resolve()  # eval.py runs in another folder
     results = []
     for seed, runs in enumerate(args.runs):
         folder = args.output_dir / f"{runs}-runs"

@@ -42,6 +42,7 @@ def pass1(model: Path, folder: Path) -> tuple[float, float]:
 
 
 def main(args: Args) -> None:
+    args.output_dir = args.output_dir.resolve()  # eval.py runs in another folder
     shutil.rmtree(args.output_dir, ignore_errors=True)
     run_dir = args.output_dir / "run"
     base, base_se = pass1(TINY_MODEL, args.output_dir / "base")

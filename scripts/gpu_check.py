@@ -2,8 +2,9 @@
 
     python scripts/gpu_check.py --tokenizer-dir DIR --config DIR/config-1.5b.json
 
-Both run `deepspeed train.py` for a few steps with sleep, wake and the check of every weight sync. The large model has
-random weights, so nothing is downloaded; DIR needs the real tokenizer's files. Each prints the last step's metrics.
+Both run `deepspeed train.py` for a few steps with sleep, wake, evaluations and the check of every weight sync, print
+the last step's metrics, and evaluate the checkpoint with `eval.py`. The large model has random weights, so nothing is
+downloaded; DIR needs the real tokenizer's files.
 """
 
 import json
@@ -38,6 +39,9 @@ def train(name: str, args: Args, *flags: str) -> None:
     command = [str(launcher), "train.py", "--steps", str(args.steps), "--enforce-eager", "--output-dir", str(run)]
     subprocess.run([*command, *flags], cwd=ROOT, check=True)
     print(f"{name}: {(run / 'metrics.jsonl').read_text().splitlines()[-1]}", flush=True)
+    # On all GPUs, in processes of its own.
+    command = [sys.executable, "eval.py", "--ckpt", str(run), "--suite", "arithmetic-quick", "--enforce-eager"]
+    subprocess.run([*command, "--output-dir", str(run / "eval")], cwd=ROOT, check=True)
 
 
 def main(args: Args) -> None:
@@ -54,6 +58,7 @@ def main(args: Args) -> None:
     for file in args.tokenizer_dir.glob("tokenizer*"):
         shutil.copy(file, model_dir)
     flags = ("--model", str(model_dir), "--train-data", "arithmetic", "--max-answer-tokens", "512")
+    flags += ("--eval-suite", "arithmetic-quick")
     train("large-bf16", args, "--preset", "paper-1.5b", *flags)
 
 

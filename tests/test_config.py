@@ -62,7 +62,7 @@ def ranks(monkeypatch):
         (["--train-data", "absent.jsonl"], "absent.jsonl: no such data file"),
         (["--model", "/absent/model"], "/absent/model: no such model folder"),
         (["--model", "tests"], r"tests: holds no config.json"),
-        (["--max-answer-tokens", "250"], r"is 314, but the context of .* is 256 tokens; lower one of them by 58"),
+        (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),
         (["--max-prompt-tokens", "5"], "arithmetic: every prompt is longer than --max-prompt-tokens 5"),
     ],
 )

@@ -57,6 +57,14 @@ def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, 
     assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
 
 
+def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
+    first = Samples(tmp_path, evaluation)
+    with pytest.raises(InputError, match="another evaluation is writing it"):
+        Samples(tmp_path, evaluation)
+    first.close()
+    Samples(tmp_path, evaluation).close()
+
+
 @pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "run": 0}', "[]", "nonsense", "twice"])
 def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, line):
     first = json.dumps(records["arithmetic", 0, 0])

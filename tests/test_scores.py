@@ -40,6 +40,7 @@ def test_pass_at_k_ends():
         ([1, 0, 0], ["2", "3", "4"], 1 / 3),
         ([0, 0, 0], [None, None, None], 0.0),
         ([1, 0, 0], ["2", None, None], 1.0),
+        ([1, 0, 0], [None, None, None], 1.0),
     ],
 )
 def test_majority(correct, answers, share):

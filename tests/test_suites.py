@@ -38,6 +38,11 @@ GOOD = {
             json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "rnus": 1}}}),
             "unexpected keyword argument 'rnus'",
         ),
+        (
+            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "runs": 1, "problems": 1}}}),
+            "problems of x is 1",
+        ),
+        (json.dumps(GOOD | {"datasets": {"x": {"data": 5, "runs": 1}}}), "data of x is 5"),
         (json.dumps(GOOD | {"template": "qwen"}), "template is 'qwen', known: chat, think"),
         (json.dumps(GOOD | {"top_p": 0}), "top_p above 0"),
         (json.dumps(GOOD | {"max_answer_tokens": "many"}), "max_answer_tokens is 'many'"),
@@ -52,7 +57,7 @@ def test_a_broken_suite_is_named(tmp_path, text, message):
 
 
 def test_unknown_suites_are_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"no suite 'other'; known: arithmetic, .*paper"):
+    with pytest.raises(InputError, match=r"no evaluation suite 'other'; known: arithmetic, .*paper"):
         load_suite("other")
 
 

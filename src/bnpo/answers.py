@@ -59,9 +59,10 @@ _TEXT = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*"
 _SPELLINGS = [
     (re.compile(pattern), spelling)
     for pattern, spelling in (
-        (r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3}(?!\d))", ""),
+        (r"(?<=\d)\s*(?:\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ""),
         (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|(?<!\\)\\[!,;:> ]|\\q?quad\b|[~\s]", " "),
-        (r"\\?\$|\*\*|\\(?:left|right)(?![a-zA-Z])|\\displaystyle\b", ""),
+        (r"^\s*\*\*|\*\*\s*$", ""),
+        (r"\\?\$|\\(?:left|right)(?![a-zA-Z])|\\displaystyle\b", ""),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\frac\s*([0-9a-zA-Z])", r"\\frac{\1}"),
         (r"(\\frac\s*\{[^{}]*\})\s*([0-9a-zA-Z])", r"\1{\2}"),
@@ -69,14 +70,18 @@ _SPELLINGS = [
         (r"([_^])\s*\{\s*(\w)\s*\}", r"\1\2"),
         (r"\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])", r"^\\circ "),
         (r"\{,\}", ","),
-        (rf",?\s*(?:{_TEXT}\{{\s*(?:and|or)\s*\}}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))|;", ","),
+        (rf",?\s*(?:{_TEXT}\{{\s*(?:and|or)\s*\}}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))|;", ", "),
     )
 ]
 _CHARACTERS = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ "}
     | {"≤": r"\le ", "≥": r"\ge ", "∪": r"\cup "}
 )
-_WORD = r"(?:cm|mm|km|ft|in|kg|mi|hr|min|sec|mph|sq|day|[ap]\.m|[a-zA-Z]{4,})\.?"
+_WORD = (
+    r"(?:square|cubic|sq\.?|cu\.?|units?|inch(?:es)?|in\.?|feet|foot|ft\.?|yards?|miles?|mi|(?:centi|milli|kilo)?met(?:er|re)s?"
+    r"|[cmk]m|seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?|degrees?|dollars?|cents?|pounds?|ounces?"
+    r"|(?:kilo|milli)?grams?|kg|lit(?:er|re)s?|gallons?|mph|per|people|students?|ways?|times|percent)"
+)
 _POWER = r"\s*(?:\^\{?\d\}?)?\s*$"
 _UNITS = (
     re.compile(rf"\s*{_TEXT}\{{[^{{}}]*\}}{_POWER}"),
@@ -112,7 +117,7 @@ def normal_form(text: str) -> str:
     return " ".join(_ENDING.sub("", text).split())
 
 
-_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:\s?,\s?\d{3}){1,9})?(?:\.\d{1,30})?"
+_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\d{3}){1,9})?(?:\.\d{1,30})?"
 _NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\times\s*10\^\{{?(-?\d{{1,2}})\}}?)?", re.ASCII)
 _FRACTION = re.compile(
     r"([+-]?)(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
@@ -133,7 +138,7 @@ def number(text: str) -> Fraction | None:
             return None
         return (-1 if sign == "-" else 1) * (int(whole or 0) + Fraction(numerator, denominator))
     if (match := _NUMBER.fullmatch(text)) and any(map(str.isdigit, match[1])):
-        return Fraction(re.sub(r"\s?,\s?", "", match[1])) * Fraction(10) ** int(match[2] or 0)
+        return Fraction(match[1].replace(",", "")) * Fraction(10) ** int(match[2] or 0)
     return None
 
 
@@ -167,8 +172,10 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return pair[0] != ""
     values = [number(text) for text in pair]
     if None not in values:
+        if values[0] == values[1]:
+            return True
         # One may be the other to six decimals, which math-verify allows.
-        return False if abs(values[0] - values[1]) > 1e-5 else None if values[0] != values[1] else True
+        return None if abs(values[0] - values[1]) <= 1e-5 else False
     if any(value is not None and "=" in text for value, text in zip(values, reversed(pair), strict=True)):
         return False  # a number, and an equation that is more than a name for one
     if "" in pair:

@@ -25,6 +25,7 @@ def model_folder(model: str) -> Path:
     if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
         folder = folder / "last"
     if folder.is_dir():
+        folder = folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
         for part, pattern in (
             ("config.json", "config.json"),
             ("tokenizer", "tokenizer*"),
@@ -77,6 +78,7 @@ def load_tokenizer(folder: Path, longest: int):
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is, or would be."""
     return run / "checkpoints" / f"step-{step:06d}"
 
 

@@ -19,7 +19,7 @@ TINY_MODEL = ROOT / "data" / "tiny-model"
 
 
 def one_of(names) -> object:
-    """A string flag whose help lists `names`; the check in `validate` says them too, in one line."""
+    """A string flag whose help lists `names`; the check in `check_config` says them too, in one line."""
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}")
 
 
@@ -123,8 +123,8 @@ class TrainConfig:
     save_every: int = 100
     """Steps between checkpoints; the last step always saves one."""
     eval_every: int = 50
-    """Steps between evaluations with the live sampler, of the start and the end too; 0: none. The best checkpoint by
-    the average over data sets is kept as `best`."""
+    """Steps between evaluations with the live sampler, of the start and the end too; 0: none. The best step by
+    the average over data sets (not the start) gets a checkpoint of its own and the name `best`."""
     eval_suite: str = "quick"
     """What they evaluate: a suite of evals/ or the path of one."""
     rollouts_every: int = 10

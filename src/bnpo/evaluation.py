@@ -1,5 +1,6 @@
 """The evaluation protocol: every problem of a suite answered in several runs, every sample kept, scores with errors."""
 
+import fcntl
 import json
 import os
 import zlib
@@ -124,14 +125,21 @@ class Samples:
     """The records of <folder>/samples.jsonl, one line each, written as they come.
 
     Opening reads what an interrupted evaluation has left; a line that was cut off is dropped. Raises InputError when a
-    record does not belong to `evaluation`.
+    record does not belong to `evaluation`, or another process has the file.
     """
 
     def __init__(self, folder: Path, evaluation: Evaluation):
         path = folder / "samples.jsonl"
         known = {request.key for request in evaluation.requests()}
         self.records: dict[tuple, dict] = {}
-        content = path.read_bytes() if path.exists() else b""
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"{path}: another evaluation is writing it; wait for it, or take another folder"
+            ) from error
+        content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), 1):
             try:
@@ -146,14 +154,15 @@ class Samples:
             self.records[key] = record
         if len(whole) < len(content):
             os.truncate(path, len(whole))
-        self._file = path.open("a", encoding="utf-8")
 
     def add(self, record: dict) -> None:
+        """Keep a record; it is in the file when this returns."""
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self._file.flush()
         self.records[record["dataset"], record["index"], record["run"]] = record
 
     def close(self) -> None:
+        """Close the file, which lets others write it."""
         self._file.close()
 
 
@@ -217,14 +226,17 @@ def claim_results_folder(folder: Path, protocol: dict) -> None:
     path = folder / "protocol.json"
     try:
         if path.exists():
-            theirs = json.loads(path.read_text(encoding="utf-8"))
+            try:
+                theirs = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise InputError(f"{path}: not JSON ({error}); --output-dir names another folder") from error
             ours = json.loads(json.dumps(protocol, default=str))
             if differing := sorted(key for key in ours | theirs if ours.get(key) != theirs.get(key)):
                 raise InputError(
                     f"{folder}: holds results of another evaluation (different {', '.join(differing)}; see "
                     f"{path.name}); --output-dir names another folder"
                 )
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
             raise InputError(f"{folder}: is not empty and holds no evaluation; --output-dir names another folder")
         else:
             folder.mkdir(parents=True, exist_ok=True)

@@ -36,8 +36,12 @@ from bnpo.suites import load_suite, override
 def run(config: EvalConfig) -> None:
     """Evaluate --ckpt, and --base if given; raises InputError before a model is loaded."""
     gpus = visible_gpus()
+    if config.seed < 0 or not 0 < config.gpu_memory <= 1:
+        raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
+    if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
+        raise InputError("--data-parallel and --tensor-parallel must be at least 1")
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
-    if min(replicas, config.tensor_parallel) < 1 or (gpus and replicas * config.tensor_parallel > len(gpus)):
+    if gpus and replicas * config.tensor_parallel > len(gpus):
         raise InputError(
             f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}: {len(gpus)} GPUs are visible"
         )
@@ -69,12 +73,13 @@ def visible_gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class Job:
-    """One model to evaluate, checked: its evaluation, the folder of its results, and their protocol."""
+    """One model to evaluate, checked: its evaluation, the folder of its results, their protocol, the samples there."""
 
     model: Path
     evaluation: Evaluation
     folder: Path
     protocol: dict
+    samples: Samples
 
 
 def plan(config: EvalConfig, ckpt: str, output_dir: Path | None, dtype: str) -> Job:
@@ -101,13 +106,12 @@ def plan(config: EvalConfig, ckpt: str, output_dir: Path | None, dtype: str) -> 
     digest = hashlib.sha256(json.dumps(protocol, default=str).encode()).hexdigest()
     folder = output_dir or ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
     claim_results_folder(folder, protocol)
-    return Job(model, evaluation, folder, protocol)
+    return Job(model, evaluation, folder, protocol, Samples(folder, evaluation))
 
 
 def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> tuple[dict, Mapping]:
     """Sample what is not there yet, write results.json; returns the results and the records."""
-    suite = job.evaluation.suite
-    samples = Samples(job.folder, job.evaluation)
+    suite, samples = job.evaluation.suite, job.samples
     requests = job.evaluation.requests()
     missing = [request for request in requests if request.key not in samples.records]
     print(f"{job.folder}: {len(requests)} samples, {len(requests) - len(missing)} there already", flush=True)
@@ -128,13 +132,16 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
                     bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)
                     bar.update()
     samples.close()
+    path = job.folder / "results.json"
+    if not missing and path.exists():
+        return json.loads(path.read_text(encoding="utf-8")), samples.records
     results = {"protocol": job.protocol, **scores(job.evaluation, samples.records)}
     results["time"] = {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - started,
         "sampled": len(missing),
     }
-    write_json(job.folder / "results.json", results)
+    write_json(path, results)
     return results, samples.records
 
 

@@ -18,7 +18,7 @@ class Fleet:
 
     def __init__(self, model: Path, gpus: Sequence[str], replicas: int, tensor_parallel: int, settings: dict):
         context = multiprocessing.get_context("spawn")
-        if not gpus and replicas > 1:  # what libraries read when the processes start
+        if not gpus and replicas > 1:  # the processes share the cores; libraries read this when they are imported
             os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // replicas))
         self._members: list[tuple[Connection, multiprocessing.Process]] = []
         for i in range(replicas):
@@ -29,8 +29,12 @@ class Fleet:
             process.start()
             theirs.close()
             self._members.append((ours, process))
-        for connection, process in self._members:
-            _receive(connection, process)  # the model is loaded
+        try:
+            for connection, process in self._members:
+                _receive(connection, process)  # the model is loaded
+        except BaseException as error:  # the others would wait for ever, and with them this program's end
+            self.__exit__(type(error))
+            raise
 
     def stream(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
@@ -64,7 +68,7 @@ class Fleet:
 def _receive(connection: Connection, process: multiprocessing.Process) -> object:
     try:
         return connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
         process.join()
         raise RuntimeError(f"a sampler's process ended with status {process.exitcode}; its error is above") from None
 

@@ -64,6 +64,7 @@ class Workers:
         return [future.result() for future in futures]
 
     def close(self) -> None:
+        """End the workers, when the calls under way have ended."""
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
@@ -75,10 +76,12 @@ def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
     while (item := calls.get()) is not None:
         future, function, args, time_limit = item
         try:
-            future.set_result(worker.call(function, args, time_limit))
-        except Exception as error:  # such as arguments that cannot be sent: whoever waits must hear of it
-            worker.replace()
-            future.set_result(Failure(type(error).__name__, str(error)[:200]))
+            result = worker.call(function, args, time_limit)
+        except (
+            Exception
+        ) as error:  # arguments that cannot be sent, no memory for a new process: whoever waits must hear
+            result = Failure(type(error).__name__, str(error)[:200])
+        future.set_result(result)
     worker.end()
 
 
@@ -90,10 +93,11 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_work, args=(theirs,), name="bnpo worker", daemon=True)
-        self._process.start()
+        pipe, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs,), name="bnpo worker", daemon=True)
+        process.start()
         theirs.close()
+        self._pipe, self._process = pipe, process
 
     def end(self) -> int | None:
         """Kill the process, whatever it does; its exit status."""

@@ -29,7 +29,7 @@ from bnpo.weight_sync import check_sync, whole_weights
 @dataclass(frozen=True)
 class Inputs:
     """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count, what
-    is evaluated on the way (None: nothing), and the longest prompt plus answer of both, in tokens."""
+    is evaluated on the way (None: nothing), and, of both, the longest prompt plus answer in tokens and the grader."""
 
     problems: list[Problem]
     prompts: list[list[int]]
@@ -38,17 +38,16 @@ class Inputs:
     steps: int
     evaluation: Evaluation | None
     longest: int
+    grader: Grader
 
 
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded."""
     inputs = prepare(config)
-    # Its processes start while the models load, and it refuses rewards that cannot be called.
-    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    tokenizer = inputs.tokenizer
+    tokenizer, grader = inputs.tokenizer, inputs.grader
 
     learner = Learner(str(inputs.model), len(tokenizer), config)
     sampler = Sampler(
@@ -145,6 +144,8 @@ def prepare(config: TrainConfig) -> Inputs:
         )
     steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
     dropped = len(encoded) - len(kept)
+    # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
+    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
     if int(os.environ["RANK"]) == 0:
         claim_output_dir(config)
         print(to_json(config), end="")
@@ -153,7 +154,7 @@ def prepare(config: TrainConfig) -> Inputs:
             f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
-    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps, evaluation, longest)
+    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps, evaluation, longest, grader)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -93,11 +93,14 @@ class Grader:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
         self._workers = Workers(workers, preload=("bnpo.answers",))
-        users = [reward for reward in rewards if reward not in REWARDS]
+        # On one rank, so that what all report is reported once.
+        first = os.environ.get("RANK", "0") == "0"
+        users = [reward for reward in rewards if reward not in REWARDS and first]
         problems = self._workers.map(user_reward_problem, [(reward,) for reward in users], time_limit)
         for reward, problem in zip(users, problems, strict=True):
             if problem is not None:
-                problem = problem.kind if isinstance(problem, Failure) else problem
+                if isinstance(problem, Failure):
+                    problem = f"its import failed ({problem.kind}: {problem.message}), which is part of a first call"
                 self.close()
                 raise InputError(f"--rewards: {reward}: {problem}; it must be function(text: str, reference: str)")
 
@@ -168,6 +171,7 @@ class Grader:
         return failures
 
     def close(self) -> None:
+        """End the worker processes."""
         self._workers.close()
 
 

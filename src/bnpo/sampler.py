@@ -78,7 +78,6 @@ class Sampler:
         n: int,
         max_tokens: int,
         temperature: float,
-        top_p: float = 1.0,
         greedy_too: bool = False,
     ) -> tuple[list[list[Answer]], list[Answer]]:
         """`n` answers to every prompt (token ids), and with `greedy_too` one greedy answer to each besides.
@@ -87,7 +86,7 @@ class Sampler:
         """
         common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
         common |= {"logprobs": 0, "flat_logprobs": True}
-        params = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
+        params = [SamplingParams(n=n, temperature=temperature, seed=seed, **common) for seed in seeds]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         if greedy_too:
             params += [SamplingParams(temperature=0.0, **common)] * len(prompts)

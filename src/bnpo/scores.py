@@ -38,7 +38,7 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
     """Share of problems whose most frequent answer is right; of tied answers each counts as likely.
 
     Right answers are one party however they are spelled; `answers` [problems][runs] in `normal_form` tell the others
-    apart, and None does not vote.
+    apart, and None does not vote, unless it is right (as the released grader may find without a box).
 
     >>> majority_vote(np.array([[1, 1, 0, 0], [1, 0, 0, 0]]), [["1/2", "0.5", "3", "3"], ["1", "2", "2", None]])
     0.25
@@ -46,7 +46,7 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
     shares = []
     for row, texts in zip(correct, answers, strict=True):
         votes = Counter(
-            "right" if c else ("wrong", text) for c, text in zip(row, texts, strict=True) if text is not None
+            "right" if c else ("wrong", text) for c, text in zip(row, texts, strict=True) if c or text is not None
         )
         best = [party for party, count in votes.items() if count == max(votes.values())]
         shares.append((best.count("right") / len(best)) if best else 0.0)

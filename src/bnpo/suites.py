@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ class Request:
 
     @property
     def key(self) -> tuple[str, int, int]:
+        """How records are found: data set, index, run."""
         return (self.dataset, self.index, self.run)
 
 
@@ -57,13 +59,18 @@ def load_suite(name: str) -> Suite:
     path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
-        raise InputError(f"--suite: no suite '{name}'; known: {known}, or a path that ends in .json")
+        raise InputError(f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
         suite = Suite(name=path.stem, datasets=datasets, **fields)
         positive = {f"runs of {key}": dataset.runs for key, dataset in datasets.items()}
         positive |= {"max_prompt_tokens": suite.max_prompt_tokens, "max_answer_tokens": suite.max_answer_tokens}
+        for key, dataset in datasets.items():
+            if not isinstance(dataset.data, str):
+                raise ValueError(f"data of {key} is {dataset.data!r}, must be a path or arithmetic")
+            if dataset.problems is not None and not (isinstance(dataset.problems, int) and dataset.problems > 1):
+                raise ValueError(f"problems of {key} is {dataset.problems!r}, must be a number above 1")
         for field, value in positive.items():
             if not (isinstance(value, int) and value > 0):
                 raise ValueError(f"{field} is {value!r}, must be a number above 0")
@@ -105,9 +112,8 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     problems = open_problems(str(path), "test")[: dataset.problems]
     if len(problems) < 2:
         raise InputError(f"{path}: has one problem; the standard error needs at least two")
-    repeated = {problem.id for problem in problems if sum(other.id == problem.id for other in problems) > 1}
-    if repeated:
-        raise InputError(f"{path}: the ids {', '.join(sorted(repeated)[:5])} occur more than once; make them unique")
+    if repeated := [name for name, count in Counter(problem.id for problem in problems).items() if count > 1]:
+        raise InputError(f"{path}: the ids {', '.join(repeated[:5])} occur more than once; make them unique")
     return problems
 
 
