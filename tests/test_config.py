@@ -63,6 +63,9 @@ def ranks(monkeypatch):
         (["--model", "/absent/model"], "/absent/model: no such model folder"),
         (["--model", "tests"], r"tests: holds no config.json"),
         (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),
+        (["--eval-suite", "nowhere"], "no evaluation suite 'nowhere'; known: arithmetic"),
+        (["--rewards", "tests/no.py:f"], "--rewards: no file tests/no.py"),
+        (["--grader", "strict"], "--grader: unknown grader 'strict'; known: default, reference"),
         (["--max-prompt-tokens", "5"], "arithmetic: every prompt is longer than --max-prompt-tokens 5"),
     ],
 )
@@ -102,6 +105,16 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == "precious"
     claim_output_dir(parse("--output-dir", str(tmp_path), "--overwrite"))
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
+    run, reward = tmp_path / "run", tmp_path / "mine.py"
+    claim_output_dir(parse("--output-dir", str(run)))
+    (run / "metrics.jsonl").write_text("precious")
+    reward.write_text("def short(text): return 1")
+    with pytest.raises(InputError, match=r"mine\.py:short: TypeError: too many positional arguments"):
+        prepare(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
+    assert (run / "metrics.jsonl").read_text() == "precious"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

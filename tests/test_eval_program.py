@@ -88,11 +88,11 @@ def test_two_evaluations_are_equal_and_five_kills_change_nothing(tmp_path):
 
 def test_two_samplers_side_by_side_and_a_comparison(tmp_path):
     flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3")
-    output = evaluate(tmp_path / "two", *flags, "--data-parallel", "2", "--base", str(TINY_MODEL))
-    evaluate(tmp_path / "one", *flags)
+    evaluate(tmp_path / "two", *flags, "--data-parallel", "2")
+    output = evaluate(tmp_path / "one", *flags, "--base", str(TINY_MODEL))
     assert results_of(tmp_path / "two") == results_of(tmp_path / "one")
-    assert results_of(tmp_path / "two" / "base") == results_of(tmp_path / "one")
-    comparison = json.loads((tmp_path / "two" / "comparison.json").read_text())["paired"]["arithmetic"]
+    assert results_of(tmp_path / "one" / "base") == results_of(tmp_path / "one")
+    comparison = json.loads((tmp_path / "one" / "comparison.json").read_text())["paired"]["arithmetic"]
     assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
     assert "paired by problem" in output
     sample = samples_of(tmp_path / "one")["arithmetic", 19, 2]
@@ -154,6 +154,19 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, absent, message):
     result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert message in result.stderr
+
+
+def test_samplers_that_cannot_load_end_the_program(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(TINY_MODEL, model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    flags = ("--ckpt", str(model), "--suite", "arithmetic", "--limit", "2", "--data-parallel", "2")
+    result = subprocess.run(
+        command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert result.returncode == 1
+    assert "a sampler's process ended with status 1; its error is above" in result.stderr
 
 
 def test_absent_data_sets_are_refused_with_the_way_to_get_them(tmp_path):

@@ -189,3 +189,26 @@ def test_other_settings_run_on_two_ranks(algo, flags, tmp_path):
     if algo == "reinforce_pp":
         tokens = np.repeat([row["advantage"] for row in rows], [row["tokens"] for row in rows])
         assert tokens.mean() == pytest.approx(0, abs=1e-9)
+
+
+def test_a_reward_of_the_users_and_its_failures_are_in_the_metrics(tmp_path):
+    run, file = tmp_path / "run", tmp_path / "mine.py"
+    file.write_text(
+        "def short(text, reference):\n"
+        "    if len(text) > 40:\n"
+        "        raise ValueError('too long for me')\n"
+        "    return len(text) < 12\n"
+    )
+    small = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, "--rollouts-every", 1)
+    flags = (*small, "--eval-every", 0, "--rewards", f"accuracy,{file}:short", "--output-dir", run)
+    console = launch(2, "train.py", "--preset", "tiny", *flags).stdout
+    rows = rollouts_of(run, 1)
+    [line] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    # The end token is not part of the text that is graded, and the tiny model writes a character a token.
+    texts = [row["answer"].removesuffix("<|im_end|>") for row in rows]
+    assert [row["rewards"]["short"] for row in rows] == [float(len(text) < 12) for text in texts]
+    assert line["reward/short"] == np.mean([row["rewards"]["short"] for row in rows])
+    long = {(row["reference"], text) for row, text in zip(rows, texts, strict=True) if len(text) > 40}
+    assert line["reward/errors"] == line["reward/errors/ValueError"] == len(long) > 0
+    assert line["reward/timeouts"] == 0
+    assert "grading: ValueError: too long for me (scored lowest, and counted)" in console
