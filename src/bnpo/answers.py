@@ -257,34 +257,20 @@ def released_verdict(reference: str, text: str) -> bool:
 
     Their extraction settings, without their signal time limits. Call it in a process of its own, like `slow_verdict`.
     """
-    common = {"basic_latex": True, "units": True, "boxed": "all"}
-    gold = parse(
-        f"\\boxed{{{reference}}}",
-        [
-            LatexExtractionConfig(
-                normalization_config=NormalizationConfig(malformed_operators=True, nits=True, **common),
-                boxed_match_priority=0,
-                try_extract_without_anchor=True,
-            )
-        ],
-        fallback_mode="no_fallback",
-        extraction_mode="first_match",
-        parsing_timeout=None,
-    )
-    found = parse(
-        text[-RELEASED_WINDOW:],
-        [
-            LatexExtractionConfig(
-                normalization_config=NormalizationConfig(malformed_operators=False, nits=False, **common),
-                boxed_match_priority=0,
-                try_extract_without_anchor=False,
-            )
-        ],
-        fallback_mode="first_match",
-        extraction_mode="first_match",
-        parsing_timeout=None,
-    )
+    gold = _released_parse(f"\\boxed{{{reference}}}", is_reference=True)
+    found = _released_parse(text[-RELEASED_WINDOW:], is_reference=False)
     return bool(gold and found) and verify(gold, found, timeout_seconds=None)
+
+
+def _released_parse(text: str, is_reference: bool) -> list:
+    syntax = {"basic_latex": True, "units": True, "malformed_operators": is_reference, "nits": is_reference}
+    config = LatexExtractionConfig(
+        normalization_config=NormalizationConfig(**syntax, boxed="all"),
+        boxed_match_priority=0,
+        try_extract_without_anchor=is_reference,
+    )
+    fallback = "no_fallback" if is_reference else "first_match"
+    return parse(text, [config], fallback_mode=fallback, extraction_mode="first_match", parsing_timeout=None)
 
 
 if __name__ == "__main__":

