@@ -97,6 +97,7 @@ _DEGREES = re.compile(r"\s*\^\\circ\s*$")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 
 
+@lru_cache(maxsize=4096)  # references and frequent answers come again and again
 def normal_form(text: str) -> str:
     r"""LaTeX with one spelling for what means the same: white space, fractions, lists, signs; no unit at the end.
 
