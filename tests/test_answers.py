@@ -116,7 +116,6 @@ def test_an_empty_answer_is_never_right():
     for empty in ("", " ", r"\text{}", "$$", "."):
         assert quick_verdict("", empty) is False
         assert quick_verdict(empty, "") is False
-        assert quick_verdict(empty, empty + " ") is not True or empty.strip() != ""
 
 
 def test_what_numbers_mean_needs_no_math_verify():

@@ -20,7 +20,7 @@ from math_verify import LatexExtractionConfig, parse, verify
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 MAX_LENGTH = 500
-"""Characters; a longer answer is right only if it is spelled like the reference (the longest of MATH has 159)."""
+"""Characters; a longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
 
 _BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!boxed|fbox)|\\[{}]|[{}]")
 
@@ -153,6 +153,12 @@ def right_side(text: str) -> str:
     return right.strip() if equals and _NAME.fullmatch(left.split("=")[0].strip()) and "," not in text else text
 
 
+def _comparable(reference: str, answer: str) -> list[str]:
+    """Both in normal form; where only one is an equation, its right side."""
+    pair = [normal_form(text) for text in (reference, answer)]
+    return [right_side(text) for text in pair] if ("=" in pair[0]) != ("=" in pair[1]) else pair
+
+
 def quick_verdict(reference: str, answer: str) -> bool | None:
     r"""Whether the two are equal where that is cheap to see, None where it takes `slow_verdict`. Symmetric.
 
@@ -165,9 +171,7 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return True
     if max(len(reference), len(answer)) > MAX_LENGTH:
         return False
-    pair = [normal_form(text) for text in (reference, answer)]
-    if ("=" in pair[0]) != ("=" in pair[1]):
-        pair = [right_side(text) for text in pair]
+    pair = _comparable(reference, answer)
     # A space matters between digits alone: 1 1/2 is not 11/2.
     if len({re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text) for text in pair}) == 1:
         return pair[0] != ""
@@ -195,10 +199,7 @@ def slow_verdict(reference: str, answer: str) -> bool:
     It can hang, run out of memory or raise anything: call it in a process of its own. math-verify's own time limits are
     off, since they need signals in a main thread and score 0 in silence elsewhere.
     """
-    pair = [normal_form(text) for text in (reference, answer)]
-    if ("=" in pair[0]) != ("=" in pair[1]):
-        pair = [right_side(text) for text in pair]
-    first, second = (_expression(text) for text in pair)
+    first, second = (_expression(text) for text in _comparable(reference, answer))
     if _clearly_different(first[0], second[0]):
         return False
     options = {"allow_set_relation_comp": True, "timeout_seconds": None, "raise_on_error": True}

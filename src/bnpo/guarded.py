@@ -77,9 +77,8 @@ def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
         future, function, args, time_limit = item
         try:
             result = worker.call(function, args, time_limit)
-        except (
-            Exception
-        ) as error:  # arguments that cannot be sent, no memory for a new process: whoever waits must hear
+        except Exception as error:
+            # Arguments that cannot be sent, or no memory for a new process: whoever waits must hear of it.
             result = Failure(type(error).__name__, str(error)[:200])
         future.set_result(result)
     worker.end()

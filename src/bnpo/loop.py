@@ -67,7 +67,7 @@ def train(config: TrainConfig) -> None:
     if inputs.evaluation:
         results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
         if tracker:
-            tracker.log_start(eval_metrics(results))
+            tracker.write(0, eval_metrics(results))
 
     for step in range(inputs.steps):
         watch = Stopwatch()

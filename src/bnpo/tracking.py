@@ -33,19 +33,18 @@ class Tracker:
         self._wandb = wandb.init(project="bnpo", name=run.name, dir=run, config=config, mode=wandb_mode)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        self._metrics.write(json.dumps({"step": step} | metrics) + "\n")
-        self._metrics.flush()
-        self._wandb.log(metrics, step=step)
+        """Log a training step and move the bar."""
+        self.write(step, metrics)
         self._bar.set_postfix(
             reward=f"{metrics['reward/mean']:.3f}", grad_norm=f"{metrics['grad_norm']:.2g}", refresh=False
         )
         self._bar.update()
 
-    def log_start(self, metrics: dict[str, float]) -> None:
-        """Log the evaluation of the model before its first step, as step 0."""
-        self._metrics.write(json.dumps({"step": 0} | metrics) + "\n")
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Log what belongs to no training step, such as the evaluation before the first (step 0)."""
+        self._metrics.write(json.dumps({"step": step} | metrics) + "\n")
         self._metrics.flush()
-        self._wandb.log(metrics, step=0)
+        self._wandb.log(metrics, step=step)
 
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
         """Keep the answers of a step as JSON lines in <run>/rollouts."""
