@@ -86,7 +86,8 @@ def test_two_evaluations_are_equal_and_five_kills_change_nothing(tmp_path):
     assert results_of(killed) == expected
 
 
-def test_two_samplers_side_by_side_and_a_comparison(tmp_path):
+def test_two_samplers_side_by_side_and_a_comparison(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")  # a narrow terminal must not break the titles of tables
     flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3")
     evaluate(tmp_path / "two", *flags, "--data-parallel", "2")
     output = evaluate(tmp_path / "one", *flags, "--base", str(TINY_MODEL))

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,42 +147,45 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
 
 def show(title: str, results: dict) -> None:
     """Print the scores of one model as a table."""
-    table = Table(
-        title=f"{title}: scores in %, with standard errors over problems",
-        box=SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    table.add_column("data set")
-    for column in ("problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, r in results["results"].items():
         best_k = max(r["pass_at_k"], key=int)
-        table.add_row(
-            name,
-            f"{r['problems']} x {r['runs']}",
-            f"{100 * r['pass1']:.1f} ± {100 * r['se']:.1f}",
-            f"{100 * r['pass_at_k'][best_k]:.1f} k={best_k}",
-            f"{100 * r['majority']:.1f}",
-            f"{r['mean_tokens']:.0f}",
-            f"{100 * r['truncated']:.1f}",
-            f"{100 * r['no_box']:.1f}",
+        rows.append(
+            (
+                name,
+                f"{r['problems']} x {r['runs']}",
+                f"{100 * r['pass1']:.1f} ± {100 * r['se']:.1f}",
+                f"{100 * r['pass_at_k'][best_k]:.1f} k={best_k}",
+                f"{100 * r['majority']:.1f}",
+                f"{r['mean_tokens']:.0f}",
+                f"{100 * r['truncated']:.1f}",
+                f"{100 * r['no_box']:.1f}",
+            )
         )
     if len(results["results"]) > 1:
         average = results["average"]
-        table.add_row("average", "", f"{100 * average['pass1']:.1f} ± {100 * average['se']:.1f}")
-    Console().print(table)
+        rows.append(("average", "", f"{100 * average['pass1']:.1f} ± {100 * average['se']:.1f}"))
+    columns = ("data set", "problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box")
+    print_table(f"{title}: scores in %, with standard errors over problems", columns, rows)
     if results["grading_failures"]:
         print(f"answers that could not be graded, scored wrong: {results['grading_failures']}")
 
 
 def show_comparison(title: str, comparison: dict) -> None:
     """Print the paired bootstrap as a table."""
-    table = Table(title=f"{title}: paired by problem, in %", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    table.add_column("data set")
-    for column in ("difference", "95 % interval", "p-value"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, r in comparison.items():
         interval = f"{100 * r['low']:+.1f} to {100 * r['high']:+.1f}"
-        table.add_row(name, f"{100 * r['difference']:+.1f}", interval, f"{r['p_value']:.4f}")
+        rows.append((name, f"{100 * r['difference']:+.1f}", interval, f"{r['p_value']:.4f}"))
+    print_table(f"{title}: paired by problem, in %", ("data set", "difference", "95 % interval", "p-value"), rows)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table of texts; the first column names, the others hold numbers."""
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    print(title)  # not as the table's title, which would be broken to the table's width
     Console().print(table)
