@@ -9,7 +9,7 @@ from conftest import launch, make_model
 from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience
 from transformers import AutoModelForCausalLM
 
-from bnpo.config import parse_train_config
+from bnpo.config import TINY_MODEL, parse_train_config
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,17 @@ def test_updates_are_those_of_plain_pytorch(report, wide_model, setting):
     moved = np.concatenate(scores) - np.concatenate(plain_updates(config, updates=0, wide=wide)[1])
     difference = np.concatenate(found["scores"]) - np.concatenate(scores)
     assert np.abs(difference).max() < 0.01 * np.abs(moved).max()
+
+
+def test_exact_entropy_is_that_of_the_softmax(report):
+    experience, model = fixed_experience(), AutoModelForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32)
+    entropies = []
+    for prompt, answer, advantage in zip(experience.prompts, experience.answers, experience.advantages, strict=True):
+        if advantage:
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1, : VOCABULARY[0]] / 0.7
+            entropies += torch.distributions.Categorical(logits=logits).entropy().tolist()
+    assert report["importance"]["metrics"][0]["entropy_trained"] == pytest.approx(np.mean(entropies), rel=1e-5)
 
 
 def test_clipping_acts_only_after_the_first_update_of_a_batch(report):

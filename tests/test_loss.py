@@ -25,16 +25,16 @@ def gradients(loss, *parameters):
     return torch.autograd.grad(loss, parameters)
 
 
-def by_micro_batches(case, aggregation, ranks, budget, clip=(0.2, 0.28)):
+def by_micro_batches(case, aggregation, ranks, budget, packed, clip=(0.2, 0.28)):
     """The loss as the learner computes it, the ranks one after the other."""
     embedding, head, prompts, answers, old, advantages = case
     lengths = np.array([len(answer) for answer in answers])
     weights = token_weights(lengths, aggregation, NORM_LENGTH)
     total = torch.zeros((), dtype=torch.float64)
     sequence_lengths = np.array([len(p) + len(a) for p, a in zip(prompts, answers, strict=True)])
-    for micro_batches in plan(sequence_lengths, ranks, budget):
+    for micro_batches in plan(sequence_lengths, ranks, budget, packed=packed):
         for part in micro_batches:
-            micro = collate(prompts, answers, part, "cpu")
+            micro = collate(prompts, answers, part, "cpu", packed=packed)
             predicts = micro.answer_mask[:, 1:]
             hidden = embedding[micro.input_ids][:, :-1][predicts]
             logits = hidden @ head.T
@@ -65,9 +65,10 @@ def directly(case, aggregation):
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(("ranks", "budget"), [(1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (7, 64), (30, 64)])
-def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks, budget):
-    expected, loss = directly(case, aggregation), by_micro_batches(case, aggregation, ranks, budget)
+def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks, budget, packed):
+    expected, loss = directly(case, aggregation), by_micro_batches(case, aggregation, ranks, budget, packed)
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
     for got, want in zip(gradients(loss, *case[:2]), gradients(expected, *case[:2]), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-12)
@@ -80,18 +81,38 @@ def test_unknown_aggregation_lists_the_known():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("chunk", [1, 7 * 40, 10**6])
-def test_chunked_logprobs_are_those_of_log_softmax(chunk, temperature):
+def test_chunked_logprobs_and_entropies_are_those_of_log_softmax(chunk, temperature):
     torch.manual_seed(0)
     hidden = torch.randn(23, HIDDEN, requires_grad=True)
-    head = torch.nn.Linear(HIDDEN, VOCABULARY, bias=False)
+    head = torch.randn(VOCABULARY, HIDDEN, requires_grad=True)
     targets = torch.randint(0, 40, (23,))  # ids 40 to 49 are padding rows
-    expected = torch.log_softmax(head(hidden)[:, :40] / temperature, -1).gather(1, targets[:, None])[:, 0]
-    got = token_logprobs(head, hidden, targets, 40, temperature, chunk)
+    everything = torch.log_softmax((hidden @ head.t())[:, :40] / temperature, -1)
+    expected = everything.gather(1, targets[:, None])[:, 0]
+    got, entropy = token_logprobs(hidden, head, targets, 40, temperature, with_entropy=True, chunk=chunk)
     torch.testing.assert_close(got, expected)
-    parameters = (hidden, head.weight)
-    for a, b in zip(gradients(got.sum(), *parameters), gradients(expected.sum(), *parameters), strict=True):
+    torch.testing.assert_close(entropy, -(everything.exp() * everything).sum(dim=1))
+    assert not entropy.requires_grad
+    upstream = torch.randn(23)
+    theirs = gradients((upstream * expected).sum(), hidden, head)
+    for a, b in zip(gradients((upstream * got).sum(), hidden, head), theirs, strict=True):
         torch.testing.assert_close(a, b)
-    assert (torch.autograd.grad(token_logprobs(head, hidden, targets, 40, 1.0).sum(), head.weight)[0][40:] == 0).all()
+    assert (theirs[1][40:] == 0).all()
+
+
+def test_logprobs_of_a_bfloat16_model_are_not_rounded_to_bfloat16():
+    torch.manual_seed(0)
+    hidden = torch.randn(500, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    targets = torch.randint(0, VOCABULARY, (500,))
+    exact = torch.log_softmax((hidden @ head.t()).float(), -1).gather(1, targets[:, None])[:, 0]
+    got, _ = token_logprobs(hidden, head, targets, VOCABULARY, 1.0, chunk=VOCABULARY)
+    torch.testing.assert_close(got, exact)
+    # The head's gradient is summed over 500 chunks: in bfloat16 it would stop growing.
+    ours = gradients(got.sum(), head)[0]
+    theirs = gradients(
+        torch.log_softmax(hidden.detach().float() @ head.float().t(), -1).gather(1, targets[:, None]).sum(), head
+    )[0]
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()
 
 
 def test_clipping_takes_the_gradient_away_on_the_outer_side_only():

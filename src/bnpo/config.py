@@ -104,9 +104,13 @@ class TrainConfig:
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Arithmetic of learner and sampler; bfloat16 keeps fp32 master weights in the optimizer."""
     micro_batch_tokens: int = 16384
-    """Tokens, padding included, in one forward and backward pass of a rank."""
+    """Tokens in one forward and backward pass of a rank, with padding where sequences are not packed (GPUs pack)."""
     gradient_checkpointing: bool = True
     """Keep layer inputs only and compute the rest again in the backward pass: less memory, a third more compute."""
+    offload_optimizer: bool = False
+    """Keep master weights and AdamW's moments in CPU memory and update there: less GPU memory, slower."""
+    exact_entropy: bool = False
+    """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
     gpu_memory: float = 0.5
     """Share of GPU memory for the sampler while it is awake."""
     enforce_eager: bool = False
@@ -156,7 +160,7 @@ PRESETS = {
         "steps": 100,
         "lr": 1e-4,
         "dtype": "float32",
-        "micro_batch_tokens": 4096,
+        "micro_batch_tokens": 2048,
         "gradient_checkpointing": False,
         "sync_tolerance": 1e-4,
         "save_every": 50,

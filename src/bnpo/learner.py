@@ -7,10 +7,11 @@ import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
+from bnpo.attention import PACKED
 from bnpo.batching import MicroBatch, collate, plan
 from bnpo.config import TrainConfig
 from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_logprobs, token_weights
@@ -41,10 +42,8 @@ class LogprobHead(torch.nn.Module):
         self.weight = weight
         self.vocab_size = vocab_size
 
-    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-        return token_logprobs(
-            lambda states: F.linear(states, self.weight), hidden, targets, self.vocab_size, temperature
-        )
+    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool):
+        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, with_entropy=with_entropy)
 
 
 class Policy(torch.nn.Module):
@@ -56,14 +55,18 @@ class Policy(torch.nn.Module):
         self.head = LogprobHead(model.get_output_embeddings().weight, vocab_size)
         self.temperature = temperature
 
-    def forward(self, input_ids: torch.Tensor, answer_mask: torch.Tensor, temperature: float | None = None):
-        """Log-probabilities [answer tokens] of the tokens that `answer_mask` [answers, length] marks."""
-        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-        predicts = answer_mask[:, 1:]
+    def forward(self, batch: MicroBatch, temperature: float | None = None, with_entropy: bool = False):
+        """Log-probabilities [answer tokens] of the answers in `batch`, and on demand the entropies there (or None)."""
+        packing = {"position_ids": batch.position_ids, "starts": batch.starts, "longest": batch.longest}
+        hidden = self.model.base_model(
+            input_ids=batch.input_ids, use_cache=False, **(packing if batch.starts is not None else {})
+        ).last_hidden_state
+        predicts = batch.answer_mask[:, 1:]
         return self.head(
             hidden[:, :-1][predicts],
-            input_ids[:, 1:][predicts],
+            batch.input_ids[:, 1:][predicts],
             self.temperature if temperature is None else temperature,
+            with_entropy,
         )
 
 
@@ -78,9 +81,13 @@ class Learner:
         settings = deepspeed_settings(config)
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         self._zero3_loading = HfDeepSpeedConfig(settings)
+        # Torch's kernel for packed sequences runs on GPUs, in half precision; elsewhere rows of about equal length do.
+        self._packed = torch.cuda.is_available() and config.dtype == "bfloat16"
         model = AutoModelForCausalLM.from_pretrained(
-            model_folder, dtype=getattr(torch, config.dtype), attn_implementation="sdpa"
+            model_folder, dtype=getattr(torch, config.dtype), attn_implementation=PACKED if self._packed else "sdpa"
         )
+        # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
+        set_z3_leaf_modules(model, model._no_split_modules)
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size, config.temperature)
@@ -94,9 +101,9 @@ class Learner:
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""
-        batch = collate([prompt], [answer], np.array([0]), self._engine.device)
+        batch = collate([prompt], [answer], np.array([0]), self._engine.device, packed=self._packed)
         with torch.no_grad():
-            return self._engine(batch.input_ids, batch.answer_mask, temperature=1.0).double().cpu().numpy()
+            return self._engine(batch, temperature=1.0)[0].double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> dict[str, float]:
         """`ppo_iterations` passes over the answers in `mini_batches` updates each; returns metrics of all ranks.
@@ -115,21 +122,24 @@ class Learner:
             for mini_batch in mini_batches:
                 for micro in self._micro_batches(experience, mini_batch):
                     with torch.no_grad():
-                        self._remember(old, micro, self._engine(micro.input_ids, micro.answer_mask))
+                        self._remember(old, micro, self._engine(micro)[0])
         norms: list[float] = []
         for _ in range(self.config.ppo_iterations):
             for mini_batch in mini_batches:
                 self._accumulate(experience, mini_batch, old, totals, updated=bool(norms))
                 self._engine.step()
                 norms.append(float(self._engine.get_global_grad_norm()))
-        return totals.metrics(updates=len(norms)) | {"grad_norm": float(np.mean(norms)), "lr": lr}
+        return totals.metrics(len(norms), self.config.exact_entropy) | {"grad_norm": float(np.mean(norms)), "lr": lr}
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]
         lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.int64)
-        for part in plan(lengths, dist.get_world_size(), self.config.micro_batch_tokens)[dist.get_rank()]:
-            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
+        parts = plan(lengths, dist.get_world_size(), self.config.micro_batch_tokens, packed=self._packed)
+        for part in parts[dist.get_rank()]:
+            yield collate(
+                experience.prompts, experience.answers, trained[part], self._engine.device, packed=self._packed
+            )
 
     def _accumulate(
         self,
@@ -151,7 +161,7 @@ class Learner:
         micro_batches = list(self._micro_batches(experience, mini_batch))
         for number, micro in enumerate(micro_batches, 1):
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
-            logprobs = self._engine(micro.input_ids, micro.answer_mask)
+            logprobs, entropy = self._engine(micro, with_entropy=self.config.exact_entropy)
             if len(micro.indices) and micro.indices[0] not in old:
                 if updated:
                     raise ValueError(
@@ -176,12 +186,13 @@ class Learner:
             # DeepSpeed averages gradients over ranks; the loss is a sum over them.
             self._engine.backward(surrogate.loss * dist.get_world_size())
             if len(micro.indices):
-                totals.add(surrogate, logprobs.detach(), old_logprobs, sampler_logprobs)
+                totals.add(surrogate, entropy, old_logprobs, sampler_logprobs)
 
     @staticmethod
     def _remember(old: dict[int, np.ndarray], micro: MicroBatch, logprobs: torch.Tensor) -> None:
-        lengths = micro.answer_mask.sum(dim=1).cpu().numpy()
-        for index, part in zip(micro.indices, np.split(logprobs.cpu().numpy(), lengths.cumsum()[:-1]), strict=False):
+        for index, part in zip(
+            micro.indices, np.split(logprobs.cpu().numpy(), micro.lengths.cumsum()[:-1]), strict=False
+        ):
             old[int(index)] = part
 
 
@@ -189,29 +200,34 @@ class Totals:
     """Sums over the tokens of an update, kept on the device until the end: one transfer, one collective."""
 
     def __init__(self, device: torch.device):
-        self._sums = torch.zeros(5, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(
-        self, surrogate: Surrogate, logprobs: torch.Tensor, old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor
+        self,
+        surrogate: Surrogate,
+        entropy: torch.Tensor | None,
+        old_logprobs: torch.Tensor,
+        sampler_logprobs: torch.Tensor,
     ) -> None:
         gap = (old_logprobs - sampler_logprobs).abs()
         self._sums += torch.stack(
             [
-                torch.tensor(float(len(logprobs)), device=gap.device, dtype=torch.float64),
+                torch.tensor(float(len(gap)), device=gap.device, dtype=torch.float64),
                 surrogate.loss.detach().double(),
                 surrogate.clipped_low.double(),
                 surrogate.clipped_high.double(),
                 gap.double().sum(),
+                gap.new_zeros((), dtype=torch.float64) if entropy is None else entropy.double().sum(),
             ]
         )
         self._largest = torch.maximum(self._largest, gap.max().double())
 
-    def metrics(self, updates: int) -> dict[str, float]:
+    def metrics(self, updates: int, with_entropy: bool) -> dict[str, float]:
         """The mean loss of the updates, and means over the tokens of all ranks, where any was trained on."""
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest, op=dist.ReduceOp.MAX)
-        tokens, loss, low, high, gap = self._sums.tolist()
+        tokens, loss, low, high, gap, entropy = self._sums.tolist()
         metrics = {"loss": loss / updates, "tokens/trained": tokens}
         if tokens:
             metrics |= {
@@ -220,6 +236,8 @@ class Totals:
                 "sampler_learner_gap_mean": gap / tokens,
                 "sampler_learner_gap_max": float(self._largest),
             }
+            if with_entropy:
+                metrics["entropy_trained"] = entropy / tokens
         return metrics
 
 
@@ -229,7 +247,10 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         # Micro-batches differ in size and number: the learner says itself which one is the last of an update.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "zero_optimization": {"stage": 3},
+        "zero_optimization": {"stage": 3}
+        | ({"offload_optimizer": {"device": "cpu"}} if config.offload_optimizer else {}),
+        # With offloading too: one AdamW, torch's.
+        "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
         "gradient_clipping": config.max_grad_norm,

@@ -1,14 +1,13 @@
 """The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 7), its aggregation."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import checkpoint
 
-LOGIT_CHUNK = 2**25
-"""Logits held at once, in elements (128 MB in fp32): 220 positions of a 152k vocabulary."""
+LOGIT_CHUNK = {"cpu": 2**25, "cuda": 2**28}
+"""Logits held at once, in elements by kind of device: 220 and 1,766 positions of a 152k vocabulary, 128 MB and 1 GB in
+fp32. On GPUs every chunk costs a pass over the head's gradient, so there are fewer."""
 
 AGGREGATIONS = ("seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
@@ -42,29 +41,69 @@ def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np
 
 
 def token_logprobs(
-    head: Callable[[torch.Tensor], torch.Tensor],
     hidden: torch.Tensor,
+    weight: torch.Tensor,
     targets: torch.Tensor,
     vocab_size: int,
     temperature: float,
-    chunk: int = LOGIT_CHUNK,
-) -> torch.Tensor:
-    """log pi(target) [tokens] in fp32 at `temperature`, from hidden states [tokens, hidden] and targets [tokens].
+    *,
+    with_entropy: bool = False,
+    chunk: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """log pi(target) [tokens] in fp32 at `temperature`, and on demand the entropy of pi [tokens], without gradient.
 
-    `head` maps hidden states to logits. Ids from `vocab_size` on (padding rows of the embedding) are not in the
-    policy: the sampler never draws them, so they get no probability here either. At most `chunk` logits exist at a
-    time, in the backward pass too, which computes them again.
+    hidden [tokens, hidden size], the head's weight [rows, hidden size], targets [tokens]. Ids from `vocab_size` on
+    (padding rows of the embedding) are not in the policy: the sampler never draws them, so they get no probability
+    here either. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the backward pass too.
+    """
+    rows = max(1, (chunk or LOGIT_CHUNK[hidden.device.type]) // vocab_size)
+    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, vocab_size, temperature, with_entropy, rows)
+    return logprobs, entropy if with_entropy else None
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """The backward pass computes the logits again: with d = onehot(target) - pi, the gradients are d W and d^T hidden.
+
+    Own code, since torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
     """
 
-    def chunk_logprobs(hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logits = head(hidden)[:, :vocab_size].float() / temperature
-        return logits.gather(1, targets[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, vocab_size, temperature, with_entropy, rows):
+        ctx.vocab_size, ctx.temperature, ctx.rows = vocab_size, temperature, rows
+        logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
+        normalizers, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs if with_entropy else logprobs[:0])
+        for part in _parts(len(targets), rows):
+            logits = _logits(hidden[part], weight[:vocab_size], temperature)
+            normalizers[part] = logits.logsumexp(dim=1)
+            logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
+            if with_entropy:
+                entropy[part] = normalizers[part] - (torch.softmax(logits, dim=1) * logits).sum(dim=1)
+        ctx.save_for_backward(hidden, weight, targets, normalizers)
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
 
-    rows = max(1, chunk // vocab_size)
-    if len(targets) <= rows:
-        return chunk_logprobs(hidden, targets)
-    parts = zip(hidden.split(rows), targets.split(rows), strict=True)
-    return torch.cat([checkpoint(chunk_logprobs, *part, use_reentrant=False) for part in parts])
+    @staticmethod
+    def backward(ctx, upstream, _):
+        hidden, weight, targets, normalizers = ctx.saved_tensors
+        head = weight[: ctx.vocab_size]
+        hidden_gradient = torch.empty_like(hidden)
+        # In fp32, since in bf16 the sum over the chunks would lose what the later ones add.
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
+        for part in _parts(len(targets), ctx.rows):
+            scale = upstream[part, None] / ctx.temperature
+            d = _logits(hidden[part], head, ctx.temperature).sub_(normalizers[part, None]).exp_().mul_(-scale)
+            d = d.scatter_add_(1, targets[part, None], scale).to(hidden.dtype)
+            hidden_gradient[part] = d @ head
+            weight_gradient[: ctx.vocab_size] += d.t() @ hidden[part]
+        return hidden_gradient, weight_gradient.to(weight.dtype), None, None, None, None, None
+
+
+def _parts(tokens: int, rows: int) -> list[slice]:
+    return [slice(begin, begin + rows) for begin in range(0, tokens, rows)]
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+    return (hidden @ weight.t()).float().div_(temperature)
 
 
 @dataclass(frozen=True)

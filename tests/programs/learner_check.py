@@ -11,8 +11,24 @@ from bnpo import runtime  # noqa: F401
 SETTINGS = {
     "one update": [],
     "two iterations": ["--ppo-iterations", "2"],
-    "mini-batches": ["--ppo-iterations", "2", "--mini-batches", "3", "--aggregation", "token-mean"],
-    "importance": ["--importance-cap", "1.5", "--aggregation", "seq-mean-token-mean", "--temperature", "0.7"],
+    "mini-batches": [
+        "--ppo-iterations",
+        "2",
+        "--mini-batches",
+        "3",
+        "--aggregation",
+        "token-mean",
+        "--offload-optimizer",
+    ],
+    "importance": [
+        "--importance-cap",
+        "1.5",
+        "--aggregation",
+        "seq-mean-token-mean",
+        "--temperature",
+        "0.7",
+        "--exact-entropy",
+    ],
     # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.
     "wide head": ["--model", "WIDE", "--gradient-checkpointing", "--micro-batch-tokens", "2000"],
 }
