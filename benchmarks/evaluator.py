@@ -49,7 +49,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
             samples = Samples(Path(folder), evaluation)
-            for record in sample_records(evaluation, evaluation.requests(), sampler.stream, grader):
+            for record in sample_records(evaluation, evaluation.requests(), sampler.sample, grader):
                 samples.add(record)
             samples.close()
             ours.append(time.perf_counter() - started)

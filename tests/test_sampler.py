@@ -26,30 +26,33 @@ def sampler(tokenizer):
     sampler.close()
 
 
+def sample(sampler, prompts, seeds, **sampling):
+    """Groups of answers in the order of the prompts."""
+    groups = dict(sampler.sample(prompts, seeds, temperature=sampling.pop("temperature", 1.0), **sampling))
+    return [groups[number] for number in range(len(groups))]
+
+
 def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, tokenizer):
     prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?", "chat") for k in range(20)]
     seeds = sampling_seeds(0, 3, range(20))
-    together, none = sampler.sample(prompts, seeds, n=8, max_tokens=64, temperature=1.0)
-    assert none == []
+    together = sample(sampler, prompts, seeds, n=8, max_tokens=64)
     alone = [
-        sampler.sample([prompt], [seed], n=8, max_tokens=64, temperature=1.0)[0][0]
-        for prompt, seed in zip(prompts, seeds, strict=True)
+        sample(sampler, [prompt], [seed], n=8, max_tokens=64)[0] for prompt, seed in zip(prompts, seeds, strict=True)
     ]
     assert [[a.token_ids for a in group] for group in together] == [[a.token_ids for a in group] for group in alone]
     assert len({tuple(answer.token_ids) for answer in together[0]}) > 1
 
 
-def test_a_stream_in_another_order_gives_the_same_answers(sampler, tokenizer):
+def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
     prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?", "chat") for k in range(20)]
     seeds = sampling_seeds(0, 3, range(20))
-    groups, _ = sampler.sample(prompts, seeds, n=8, max_tokens=64, temperature=1.0)
+    groups = sample(sampler, prompts, seeds, n=8, max_tokens=64)
     order = np.random.default_rng(0).permutation(160)[:120].tolist()
     asked = [prompts[i // 8] for i in order], [seeds[i // 8] + i % 8 for i in order]
-    streamed = list(sampler.stream(*asked, max_tokens=64, temperature=1.0))
-    assert sorted(number for number, *_ in streamed) == list(range(120))
-    for number, token_ids, finished in streamed:
-        answer = groups[order[number] // 8][order[number] % 8]
-        assert (token_ids, finished) == (answer.token_ids, answer.finished)
+    found = list(sampler.sample(*asked, max_tokens=64, temperature=1.0))
+    assert sorted(number for number, _ in found) == list(range(120)) != [number for number, _ in found]
+    for number, [answer] in found:
+        assert answer == groups[order[number] // 8][order[number] % 8]
 
 
 def test_seeds_differ_by_run_step_and_question():
@@ -59,24 +62,24 @@ def test_seeds_differ_by_run_step_and_question():
 
 def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):
     prompts = [encode_prompt(tokenizer, f"{k}+7=?", "chat") for k in range(4)]
-    sampled, greedy = sampler.sample(prompts, range(4), n=3, max_tokens=64, temperature=1.0, greedy_too=True)
-    assert [len(group) for group in sampled] == [3] * 4
-    assert len(greedy) == 4
-    _, again = sampler.sample(prompts, range(4, 8), n=1, max_tokens=64, temperature=1.0, greedy_too=True)
-    assert [answer.token_ids for answer in greedy] == [answer.token_ids for answer in again]
+    groups = sample(sampler, prompts, range(4), n=3, max_tokens=64, greedy_too=True)
+    assert [len(group) for group in groups] == [3] * 4 + [1] * 4
+    again = sample(sampler, prompts, range(4, 8), max_tokens=64, greedy_too=True)
+    assert groups[4:] == again[4:]
+    assert groups[:4] != again[:4]
 
 
 def test_logprobs_are_those_of_the_sampling_temperature(sampler, tokenizer):
     prompt = encode_prompt(tokenizer, "12+7-30=?", "chat")
-    [[answer]], _ = sampler.sample([prompt], [0], n=1, max_tokens=64, temperature=1.0)
+    [[answer]] = sample(sampler, [prompt], [0], max_tokens=64, logprobs=True)
     np.testing.assert_allclose(answer.logprobs, sampler.score(prompt, answer.token_ids), atol=1e-5)
-    [[cold]], _ = sampler.sample([prompt], [0], n=1, max_tokens=64, temperature=0.5)
+    [[cold]] = sample(sampler, [prompt], [0], max_tokens=64, temperature=0.5, logprobs=True)
     assert np.abs(cold.logprobs - sampler.score(prompt, cold.token_ids)).max() > 1e-3
 
 
 def test_an_answer_cut_off_at_the_limit_is_not_finished(sampler, tokenizer):
     prompt = encode_prompt(tokenizer, "12+7=?", "chat")
-    [group], _ = sampler.sample([prompt], [0], n=8, max_tokens=3, temperature=1.0)
+    [group] = sample(sampler, [prompt], [0], n=8, max_tokens=3)
     assert not any(answer.finished for answer in group)
     assert {len(answer.token_ids) for answer in group} == {3}
 
@@ -93,7 +96,7 @@ def test_both_stop_tokens_end_an_answer(tokenizer, tmp_path):
         shutil.copy(file, tmp_path)
     sampler = open_sampler(tmp_path, tokenizer)
     prompts = [[k, k + 1, k] for k in range(10, 60)]
-    answers, _ = sampler.sample(prompts, range(50), n=1, max_tokens=20, temperature=1.0)
+    answers = sample(sampler, prompts, range(50), max_tokens=20)
     sampler.close()
     assert {tuple(group[0].token_ids) for group in answers if group[0].finished} >= {(ends[0],), (ends[1],)}
     assert all(group[0].finished for group in answers)

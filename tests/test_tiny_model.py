@@ -25,9 +25,11 @@ def test_accuracies_spread_over_the_unit_interval():
     )
     problems = arithmetic_problems("test", 256)
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
-    answers, _ = sampler.sample(prompts, sampling_seeds(0, 0, range(256)), n=16, max_tokens=128, temperature=1.0)
+    seeds = sampling_seeds(0, 0, range(256))
+    groups = dict(sampler.sample(prompts, seeds, n=16, max_tokens=128, temperature=1.0))
     sampler.close()
-    texts = tokenizer.batch_decode([a.token_ids for group in answers for a in group], skip_special_tokens=True)
+    answers = [answer.token_ids for number in range(256) for answer in groups[number]]
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     grader = Grader()
     rewards = grader(texts, [p.answer for p in problems for _ in range(16)])[:, 0]
     accuracies = rewards.reshape(256, 16).mean(axis=1)

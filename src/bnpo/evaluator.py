@@ -126,7 +126,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         with Fleet(job.model, gpus, replicas, config.tensor_parallel, settings) as fleet:
             right = sum(record["correct"] for record in samples.records.values())
             with tqdm(total=len(requests), initial=len(samples.records), unit="sample") as bar:
-                for record in sample_records(job.evaluation, missing, fleet.stream, grader):
+                for record in sample_records(job.evaluation, missing, fleet.sample, grader):
                     samples.add(record)
                     right += record["correct"]
                     bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)

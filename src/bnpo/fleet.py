@@ -5,8 +5,12 @@ import os
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bnpo.guarded import die_with_program
+
+if TYPE_CHECKING:  # vLLM is imported where it runs
+    from bnpo.sampler import Answer
 
 
 class Fleet:
@@ -36,10 +40,10 @@ class Fleet:
             self.__exit__(type(error))
             raise
 
-    def stream(
+    def sample(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
-    ) -> Iterator[tuple[int, list[int], bool]]:
-        """As `Sampler.stream`, which says what it yields."""
+    ) -> Iterator[tuple[int, list["Answer"]]]:
+        """As `Sampler.sample`, which says what it yields; without greedy answers."""
         count = len(self._members)
         for i, (connection, _) in enumerate(self._members):
             connection.send((prompts[i::count], seeds[i::count], sampling))
@@ -51,8 +55,8 @@ class Fleet:
                 if message is None:
                     del busy[connection]
                 else:
-                    number, token_ids, finished = message
-                    yield number * count + i, token_ids, finished
+                    number, answers = message
+                    yield number * count + i, answers
 
     def __enter__(self) -> "Fleet":
         return self
@@ -88,7 +92,7 @@ def _serve(connection: Connection, gpus: str, model: str, settings: dict) -> Non
     try:
         while True:
             prompts, seeds, sampling = connection.recv()
-            for message in sampler.stream(prompts, seeds, **sampling):
+            for message in sampler.sample(prompts, seeds, **sampling):
                 connection.send(message)
             connection.send(None)
     except EOFError:

@@ -53,15 +53,14 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def map(self, function: Callable, arguments: Sequence[tuple], time_limit: float) -> list[object | Failure]:
-        """`function(*args)` for all `args`, each in a worker and for at most `time_limit` seconds.
+    def submit(self, function: Callable, args: tuple, time_limit: float) -> "Future[object | Failure]":
+        """`function(*args)` in a worker, for at most `time_limit` seconds; a call that fails results in a Failure.
 
-        `function` must be importable by the workers. A call that fails yields a Failure; it never raises.
+        `function` must be importable by the workers. The future never raises.
         """
-        futures: list[Future] = [Future() for _ in arguments]
-        for future, args in zip(futures, arguments, strict=True):
-            self._calls.put((future, function, args, time_limit))
-        return [future.result() for future in futures]
+        future: Future = Future()
+        self._calls.put((future, function, args, time_limit))
+        return future
 
     def close(self) -> None:
         """End the workers, when the calls under way have ended."""

@@ -20,8 +20,7 @@ def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, conf
     Rank 0 leaves samples.jsonl and results.json in <run>/evals/step-<step>, as `python eval.py` does. A collective.
     """
     mine = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
-    parts = gather(list(sample_records(evaluation, mine, sampler.stream, grader)))
-    grader.take_failures()  # the records have them; they are not the next step's
+    parts = gather(list(sample_records(evaluation, mine, sampler.sample, grader)))
     records = {(r["dataset"], r["index"], r["run"]): r for r in chain.from_iterable(parts)}
     protocol = {
         "ckpt": str(checkpoint_folder(config.output_dir, step)),

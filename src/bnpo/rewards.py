@@ -7,9 +7,11 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -96,9 +98,9 @@ class Grader:
         # On one rank, so that what all report is reported once.
         first = os.environ.get("RANK", "0") == "0"
         users = [reward for reward in rewards if reward not in REWARDS and first]
-        problems = self._workers.map(user_reward_problem, [(reward,) for reward in users], time_limit)
-        for reward, problem in zip(users, problems, strict=True):
-            if problem is not None:
+        problems = [self._workers.submit(user_reward_problem, (reward,), time_limit) for reward in users]
+        for reward, future in zip(users, problems, strict=True):
+            if (problem := future.result()) is not None:
                 if isinstance(problem, Failure):
                     problem = f"its import failed ({problem.kind}: {problem.message}), which is part of a first call"
                 self.close()
@@ -106,53 +108,59 @@ class Grader:
 
     def __call__(self, texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
         """Rewards [answers, K] of `texts` against `references`, one each."""
+        return self.finish(self.start(texts, references))
+
+    def start(self, texts: Sequence[str], references: Sequence[str]) -> list[list[Future]]:
+        """Begin to grade; `finish` turns what this returns into the rewards. Most verdicts are immediate."""
         columns = []
         for reward in self._rewards:
             if reward == "accuracy":
-                columns.append(self.accuracy(texts, references, tags="format" in self._rewards))
+                columns.append(self.judge(texts, references, tags="format" in self._rewards))
             elif reward == "format":
-                columns.append([format_reward(text, self._grader) for text in texts])
+                columns.append([_known(format_reward(text, self._grader)) for text in texts])
             else:
-                columns.append(self._user(reward, texts, references))
-        return np.array(columns, dtype=np.float64).T
+                calls = [(reward, text, reference) for text, reference in zip(texts, references, strict=True)]
+                columns.append(self._each_once(user_reward, calls))
+        return columns
 
-    def accuracy(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool]:
-        """Whether the final answer of each text is its reference; with `tags`, that inside the answer tags."""
-        return [verdict is True for verdict in self.judge(texts, references, tags)]
+    def finish(self, columns: list[list[Future]]) -> np.ndarray:
+        """Rewards [answers, K], when all are there; failures count here, once for each different call."""
+        return np.array([self._values(*column) for column in zip(self._rewards, columns, strict=True)]).T
 
-    def judge(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool | Failure]:
-        """As `accuracy`, with the Failure in place of a verdict where there is none."""
+    def judge(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[Future]:
+        """Futures of whether the final answer of each text is its reference; with `tags`, that inside the answer tags.
+
+        Their results are True, False, or the Failure where there is no verdict.
+        """
         if self._grader == "reference":
             pairs = [(ref, text[-RELEASED_WINDOW:]) for ref, text in zip(references, texts, strict=True)]
-            return self._run(released_verdict, pairs, {})
+            return self._each_once(released_verdict, pairs)
         pairs = [(ref, final_answer(text, tags) or "") for ref, text in zip(references, texts, strict=True)]
         quick = {pair: quick_verdict(*pair) for pair in dict.fromkeys(pairs)}
-        return self._run(slow_verdict, pairs, {pair: v for pair, v in quick.items() if v is not None})
+        return self._each_once(slow_verdict, pairs, {pair: _known(v) for pair, v in quick.items() if v is not None})
 
-    def quick(self, text: str, reference: str, tags: bool = False) -> bool | None:
-        """The verdict where it needs no worker, else None."""
-        if self._grader == "reference":
-            return None
-        return quick_verdict(reference, final_answer(text, tags) or "")
+    def accuracy(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool]:
+        """As `judge`, with the results; failures are wrong, and counted."""
+        return [value == 1.0 for value in self._values("accuracy", self.judge(texts, references, tags))]
 
-    def _user(self, reward: str, texts: Sequence[str], references: Sequence[str]) -> list[float]:
-        calls = [(reward, text, ref) for text, ref in zip(texts, references, strict=True)]
-        values = []
-        for value in self._run(user_reward, calls, {}):
-            if not isinstance(value, Failure) and not self._low <= value <= self._high:
-                self._count(Failure("OutOfRange", f"{reward} gave {value:g}, not in {self._low:g} to {self._high:g}"))
-                value = self._low
-            values.append(self._low if isinstance(value, Failure) else value)
-        return values
+    def _each_once(self, function: Callable, calls: Sequence[tuple], known: Mapping = MappingProxyType({})) -> list:
+        futures = dict(known)
+        for call in calls:
+            if call not in futures:
+                futures[call] = self._workers.submit(function, call, self._time_limit)
+        return [futures[call] for call in calls]
 
-    def _run(self, function: Callable, calls: Sequence[tuple], known: dict[tuple, object]) -> list:
-        """Results of `function` for all calls; `known` ones are taken as they are, and each different one runs once."""
-        todo = [call for call in dict.fromkeys(calls) if call not in known]
-        for call, result in zip(todo, self._workers.map(function, todo, self._time_limit), strict=True):
+    def _values(self, reward: str, futures: list[Future]) -> list[float]:
+        lowest = 0.0 if reward in REWARDS else self._low
+        values = {}
+        for future in dict.fromkeys(futures):
+            result = future.result()
+            if reward not in REWARDS and not isinstance(result, Failure) and not self._low <= result <= self._high:
+                result = Failure("OutOfRange", f"{reward} gave {result:g}, not in {self._low:g} to {self._high:g}")
             if isinstance(result, Failure):
                 self._count(result)
-            known[call] = result
-        return [known[call] for call in calls]
+            values[future] = lowest if isinstance(result, Failure) else float(result)
+        return [values[future] for future in futures]
 
     def _count(self, failure: Failure) -> None:
         with self._lock:
@@ -173,6 +181,12 @@ class Grader:
     def close(self) -> None:
         """End the worker processes."""
         self._workers.close()
+
+
+def _known(result: bool) -> Future:
+    future: Future = Future()
+    future.set_result(result)
+    return future
 
 
 def user_reward_problem(reward: str) -> str | None:

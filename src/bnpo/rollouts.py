@@ -51,20 +51,28 @@ def collect(
 ) -> Rollouts:
     """Sample and grade answers to `questions`, indices [n] of `problems`; a collective on all ranks."""
     mine = np.split(questions, dist.get_world_size())[dist.get_rank()]
+    groups: dict[int, list[Answer]] = {}
+    grading = {}
     with watch("generate"):
-        sampled, greedy = sampler.sample(
+        for number, answers in sampler.sample(
             [prompts[q] for q in mine],
             sampling_seeds(config.seed, step, mine),
             n=config.samples_per_question,
             max_tokens=config.max_answer_tokens,
             temperature=config.temperature,
+            logprobs=True,
             greedy_too=config.algo == "remax",
-        )
+        ):
+            # Graded while the others are still sampled; what takes math-verify long does so in other processes.
+            texts = tokenizer.batch_decode([answer.token_ids for answer in answers], skip_special_tokens=True)
+            reference = problems[mine[number % len(mine)]].answer
+            groups[number], grading[number] = answers, grader.start(texts, [reference] * len(texts))
         sampler.sleep()
     with watch("reward"):
-        asked = [problems[q] for q in mine]
-        rewards = _grade(grader, tokenizer, asked, sampled)
-        greedy_rewards = _grade(grader, tokenizer, asked, [[answer] for answer in greedy]) if greedy else None
+        graded = [grader.finish(grading[number]) for number in range(len(grading))]
+        rewards, greedy_rewards = np.stack(graded[: len(mine)]), np.array(graded[len(mine) :])  # [n, m, K], [n, 1, K]
+        sampled = [groups[number] for number in range(len(mine))]
+        greedy = [groups[number][0] for number in range(len(mine), len(groups))]
     with watch("gather"):  # and wait for the slowest rank
         parts = gather((sampled, rewards, greedy, greedy_rewards, grader.take_failures()))
     samples, rewards, greedies, greedy_rewards, failures = zip(*parts, strict=True)
@@ -76,13 +84,6 @@ def collect(
         greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if greedy else None,
         failures=sum(failures, Counter()),
     )
-
-
-def _grade(grader: Grader, tokenizer, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]) -> np.ndarray:
-    """Rewards [questions, answers, K] of sampled answers."""
-    texts = tokenizer.batch_decode([a.token_ids for group in answers for a in group], skip_special_tokens=True)
-    references = [problem.answer for problem, group in zip(problems, answers, strict=True) for _ in group]
-    return grader(texts, references).reshape(len(problems), len(answers[0]), -1)
 
 
 def gather(own: object) -> list:

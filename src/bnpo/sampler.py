@@ -15,12 +15,12 @@ from bnpo.problems import stop_token_ids
 
 @dataclass(frozen=True)
 class Answer:
-    """One sampled answer: token ids (with the stop token, if it came), their log-probabilities under the sampler at
-    the sampling temperature [tokens], and whether it ended by itself or was cut off at the length limit."""
+    """One sampled answer: token ids (with the stop token, if it came), whether it ended by itself or was cut off at the
+    length limit, and its log-probabilities [tokens] under the sampler at the sampling temperature, if asked for."""
 
     token_ids: list[int]
-    logprobs: np.ndarray
     finished: bool
+    logprobs: np.ndarray | None
 
 
 class Sampler:
@@ -75,60 +75,43 @@ class Sampler:
         prompts: Sequence[list[int]],
         seeds: Sequence[int],
         *,
-        n: int,
         max_tokens: int,
         temperature: float,
+        n: int = 1,
+        top_p: float = 1.0,
+        logprobs: bool = False,
         greedy_too: bool = False,
-    ) -> tuple[list[list[Answer]], list[Answer]]:
-        """`n` answers to every prompt (token ids), and with `greedy_too` one greedy answer to each besides.
+    ) -> Iterator[tuple[int, list[Answer]]]:
+        """`n` answers to every prompt (token ids): the prompt's number and its answers, as soon as all n are finished.
 
-        Answer j of a prompt is drawn with the prompt's seed plus j.
+        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to every prompt
+        comes besides, under the prompt's number plus the number of prompts. Draw from this to the end: the engine
+        goes on with what it was asked. Log-probabilities cost some time.
         """
         common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
-        common |= {"logprobs": 0, "flat_logprobs": True}
-        params = [SamplingParams(n=n, temperature=temperature, seed=seed, **common) for seed in seeds]
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        # skip_clone: each request has parameters of its own.
+        common |= {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
+        if logprobs:
+            common |= {"logprobs": 0, "flat_logprobs": True}
+        params = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
         if greedy_too:
-            params += [SamplingParams(temperature=0.0, **common)] * len(prompts)
-            requests += requests
-        outputs = self._llm.generate(requests, params, use_tqdm=False)
-        answers = [
-            [
-                Answer(list(o.token_ids), np.array(o.logprobs.logprobs), o.finish_reason == "stop")
-                for o in output.outputs
-            ]
-            for output in outputs
-        ]
-        return answers[: len(prompts)], [group[0] for group in answers[len(prompts) :]]
-
-    def stream(
-        self,
-        prompts: Sequence[list[int]],
-        seeds: Sequence[int],
-        *,
-        max_tokens: int,
-        temperature: float,
-        top_p: float = 1.0,
-    ) -> Iterator[tuple[int, list[int], bool]]:
-        """One answer to every prompt, each as soon as it is finished: the prompt's number, the answer's token ids, and
-        whether it ended by itself. Without log-probabilities, which cost time."""
+            params += [SamplingParams(temperature=0.0, **common) for _ in prompts]
         engine = self._llm.llm_engine
-        for number, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            params = SamplingParams(
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                seed=seed,
-                stop_token_ids=self._stop_token_ids,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-                skip_clone=True,  # each request has parameters of its own
-            )
-            engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+        for number, param in enumerate(params):
+            engine.add_request(str(number), {"prompt_token_ids": prompts[number % len(prompts)]}, param)
         while engine.has_unfinished_requests():
             for output in engine.step():
-                [answer] = output.outputs
-                yield int(output.request_id), list(answer.token_ids), answer.finish_reason == "stop"
+                yield (
+                    int(output.request_id),
+                    [
+                        Answer(
+                            list(answer.token_ids),
+                            answer.finish_reason == "stop",
+                            np.array(answer.logprobs.logprobs) if logprobs else None,
+                        )
+                        for answer in output.outputs
+                    ],
+                )
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1."""

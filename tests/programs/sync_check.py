@@ -33,7 +33,7 @@ def main() -> None:
     report: dict = {"differences": [], "errors": {}}
 
     def update_and_sample():
-        [group], _ = sampler.sample([prompt], [rank], n=8, max_tokens=64, temperature=1.0)
+        [(_, group)] = sampler.sample([prompt], [rank], n=8, max_tokens=64, temperature=1.0, logprobs=True)
         everyone = [answer for answers in gather(group) for answer in answers]
         experience = Experience(
             prompts=[prompt for prompt in gather(prompt) for _ in range(8)],
