@@ -1,7 +1,9 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import deepspeed
 import numpy as np
@@ -93,6 +95,7 @@ class Learner:
         policy = Policy(model, vocab_size, config.temperature)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
         self._engine.train()
+        _unlink_shared_memory()
 
     @property
     def model(self) -> torch.nn.Module:
@@ -194,6 +197,14 @@ class Learner:
             micro.indices, np.split(logprobs.cpu().numpy(), micro.lengths.cumsum()[:-1]), strict=False
         ):
             old[int(index)] = part
+
+
+def _unlink_shared_memory() -> None:
+    """Take the names of the buffers away through which DeepSpeed's ranks on CPUs talk: it never does, and 132 MB of
+    memory would stay taken after every run. The ranks keep what they have opened."""
+    dist.barrier()
+    for path in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_{dist.get_rank()}"):
+        path.unlink(missing_ok=True)
 
 
 class Totals:

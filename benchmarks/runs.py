@@ -1,0 +1,39 @@
+"""What the benchmarks share: runs of the real program, and rows of results."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WARM_UP = 3
+"""Steps left out of every median: the first ones compile and fill caches."""
+
+
+def row(name: str, value: float) -> None:
+    """Print one result."""
+    print(f"{name}: {value:.4g}", flush=True)
+
+
+def launch(ranks: int, *command: str | Path) -> str:
+    """Standard output of a program under the DeepSpeed launcher; its errors are shown if it fails."""
+    launcher = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks)]
+    result = subprocess.run([*launcher, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}")
+    return result.stdout
+
+
+def training_steps(ranks: int, steps: int, *flags: str | Path) -> list[dict]:
+    """The metrics of `steps` steps of train.py after the warm-up, without evaluation or checkpoints on the way."""
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = ("--eval-every", "0", "--rollouts-every", "0", "--output-dir", folder, "--preset", "tiny")
+        launch(ranks, "train.py", "--algo", "bnpo", *quiet, "--steps", str(WARM_UP + steps), *flags)
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines[WARM_UP:]]
+
+
+def median(rows: list[dict], name: str) -> float:
+    return statistics.median(row[name] for row in rows)

@@ -1,0 +1,90 @@
+"""Seconds a step of `deepspeed train.py` against its unavoidable parts, its phases, and how it scales.
+
+    python benchmarks/step.py [--figure docs/step.png]
+
+Runs of the program and of the floor (benchmarks/floor.py) take turns, so that a slow minute of the machine meets both.
+Rows: step_seconds, floor_generate_seconds and floor_train_seconds (each the faster of one process on all cores and
+one process a core), floor_ratio, floor_ratio_one_process, sync_share, seconds of each phase, and
+scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1).
+"""
+
+import argparse
+import json
+import os
+import statistics
+from pathlib import Path
+
+from runs import WARM_UP, launch, median, row, training_steps
+
+STEPS, ROUNDS = 8, 2
+"""Steps of every run that count, and runs of each kind."""
+PHASES = ("generate", "reward", "gather", "update", "sync")
+
+
+def floor(processes: int) -> dict:
+    output = launch(processes, "benchmarks/floor.py", str(STEPS), str(WARM_UP))
+    return json.loads(next(line for line in output.splitlines() if line.startswith("FLOOR "))[len("FLOOR ") :])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--figure", type=Path, help="draw the phases of a step into this file")
+    arguments = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    lr = ("--lr", "1e-6")  # so that the floor, which never syncs, samples the same answers
+    ours, floors = [], {1: [], cores: []}
+    for _ in range(ROUNDS):
+        ours += training_steps(cores, STEPS, *lr)
+        for processes, results in floors.items():
+            results.append(floor(processes))
+    step = median(ours, "seconds/total")
+    row("step_seconds", step)
+    seconds = {
+        (processes, part): statistics.median(second for result in results for second in result[part])
+        for processes, results in floors.items()
+        for part in ("generate", "train")
+    }
+    for (processes, part), value in seconds.items():
+        row(f"floor_{part}_seconds_{processes}_processes", value)
+    row("floor_micro_batch_answers", floors[cores][0]["micro_batch"])
+    row("floor_ratio", step / sum(min(seconds[p, part] for p in floors) for part in ("generate", "train")))
+    row("floor_ratio_one_process", step / sum(seconds[1, part] for part in ("generate", "train")))
+    phases = {phase: median(ours, f"seconds/{phase}") for phase in PHASES}
+    for phase, value in phases.items():
+        row(f"{phase}_seconds", value)
+    row("sync_share", phases["sync"] / step)
+    cost = {1: step / median(ours, "tokens/sampled")}
+    for times in (2, 4):
+        rows = training_steps(cores, STEPS, *lr, "--questions-per-step", str(32 * times))
+        row(f"step_seconds_{times}_times_the_questions", median(rows, "seconds/total"))
+        cost[times] = median(rows, "seconds/total") / median(rows, "tokens/sampled")
+        row(f"scaling_token_cost_{times}", cost[times] / cost[1])
+    if arguments.figure:
+        draw(
+            arguments.figure,
+            phases,
+            step,
+            {part: min(seconds[p, part] for p in floors) for part in ("generate", "train")},
+        )
+
+
+def draw(path: Path, phases: dict[str, float], step: float, floor: dict[str, float]) -> None:
+    """A bar for the phases of a step, and one for the floor."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 2.4), layout="constrained")
+    colors = dict(zip((*PHASES, "rest"), plt.cm.tab10.colors, strict=False))
+    left = 0.0
+    for phase, seconds in {**phases, "rest": step - sum(phases.values())}.items():
+        axes.barh("step", seconds, left=left, color=colors[phase], label=f"{phase} {seconds:.2f} s")
+        left += seconds
+    axes.barh("floor", floor["generate"], color=colors["generate"])
+    axes.barh("floor", floor["train"], left=floor["generate"], color=colors["update"])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds (medians)")
+    axes.legend(ncols=6, loc="upper center", bbox_to_anchor=(0.5, 1.3), frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
