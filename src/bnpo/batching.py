@@ -58,6 +58,16 @@ def plan(lengths: np.ndarray, ranks: int, budget: int, *, packed: bool) -> list[
     return [[*micro, *[empty] * (count - len(micro))] for micro in plans]
 
 
+def padding(lengths: np.ndarray, micro_batches: list[np.ndarray]) -> float:
+    """The share of padding in the tensors of `micro_batches`, indices of `lengths`, with a row for each sequence.
+
+    >>> padding(np.array([4, 2, 2]), [np.array([0, 1]), np.array([], dtype=int)])
+    0.25
+    """
+    tensors = sum(len(part) * int(lengths[part].max(initial=0)) for part in micro_batches)
+    return 1 - sum(int(lengths[part].sum()) for part in micro_batches) / max(1, tensors)
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Prompts with answers, one a row padded on the right or, packed, all in one row; their answer tokens lie flat in

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import deepspeed
@@ -13,10 +15,13 @@ from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
-from bnpo.attention import PACKED
-from bnpo.batching import MicroBatch, collate, plan
+from bnpo.attention import ATTENTION, one_kernel
+from bnpo.batching import MicroBatch, collate, padding, plan
 from bnpo.config import TrainConfig
 from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_logprobs, token_weights
+
+MAX_PADDING = 0.1
+"""Share of padding beyond which sequences are packed."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,8 @@ class Learner:
         settings = deepspeed_settings(config)
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         self._zero3_loading = HfDeepSpeedConfig(settings)
-        # Torch's kernel for packed sequences runs on GPUs, in half precision; elsewhere rows of about equal length do.
-        self._packed = torch.cuda.is_available() and config.dtype == "bfloat16"
         model = AutoModelForCausalLM.from_pretrained(
-            model_folder, dtype=getattr(torch, config.dtype), attn_implementation=PACKED if self._packed else "sdpa"
+            model_folder, dtype=getattr(torch, config.dtype), attn_implementation=ATTENTION
         )
         # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
@@ -104,7 +107,7 @@ class Learner:
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""
-        batch = collate([prompt], [answer], np.array([0]), self._engine.device, packed=self._packed)
+        batch = collate([prompt], [answer], np.array([0]), self._engine.device, packed=False)
         with torch.no_grad():
             return self._engine(batch, temperature=1.0)[0].double().cpu().numpy()
 
@@ -132,17 +135,34 @@ class Learner:
                 self._accumulate(experience, mini_batch, old, totals, updated=bool(norms))
                 self._engine.step()
                 norms.append(float(self._engine.get_global_grad_norm()))
-        return totals.metrics(len(norms), self.config.exact_entropy) | {"grad_norm": float(np.mean(norms)), "lr": lr}
+        metrics = {"grad_norm": float(np.mean(norms)), "lr": lr, "tflop/update": self._flops(experience) / 1e12}
+        return totals.metrics(len(norms), self.config.exact_entropy) | metrics
+
+    def _flops(self, experience: Experience) -> float:
+        """Operations of the forward and backward passes of an update: 6 for every parameter and token, and causal
+        attention (Chowdhery et al. 2022, appendix B). What is computed twice to save memory does not count."""
+        trained = experience.advantages.nonzero()[0]
+        lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.float64)
+        model = self.model
+        parameters = sum(parameter.ds_numel for parameter in model.parameters())
+        if not model.config.tie_word_embeddings:  # then the embedding is a table that is only looked up
+            parameters -= model.get_input_embeddings().weight.ds_numel
+        attention = model.config.num_hidden_layers * model.config.hidden_size * (lengths**2).sum()
+        return self.config.ppo_iterations * 6 * (parameters * lengths.sum() + attention)
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]
         lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.int64)
-        parts = plan(lengths, dist.get_world_size(), self.config.micro_batch_tokens, packed=self._packed)
+        share_out = partial(plan, lengths, dist.get_world_size(), self.config.micro_batch_tokens)
+        parts = share_out(packed=False)
+        packed = one_kernel(self._engine.device.type, getattr(torch, self.config.dtype))
+        # Without that kernel packed sequences attend one by one: worth it where rows would be mostly padding.
+        packed = packed or padding(lengths, list(chain.from_iterable(parts))) > MAX_PADDING
+        if packed:
+            parts = share_out(packed=True)
         for part in parts[dist.get_rank()]:
-            yield collate(
-                experience.prompts, experience.answers, trained[part], self._engine.device, packed=self._packed
-            )
+            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device, packed=packed)
 
     def _accumulate(
         self,

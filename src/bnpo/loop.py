@@ -103,7 +103,7 @@ def train(config: TrainConfig) -> None:
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, names)
             metrics |= {"sync/difference": difference}
-            tracker.log(step + 1, metrics | speed_metrics(metrics, watch))
+            tracker.log(step + 1, metrics | speed_metrics(metrics, watch, dist.get_world_size()))
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
         if (step + 1) % config.save_every == 0 or last or better:

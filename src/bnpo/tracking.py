@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 import wandb
 from tqdm import tqdm
 
@@ -58,7 +59,18 @@ class Tracker:
         self._wandb.finish()
 
 
-def speed_metrics(metrics: dict[str, float], watch: Stopwatch) -> dict[str, float]:
-    """Seconds of every phase, and sampled tokens a second over the whole step."""
-    seconds = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
-    return seconds | {"tokens/per_second": metrics["tokens/sampled"] / watch.seconds["total"]}
+PEAK_TFLOPS = {"A100": 312, "H100": 989, "H200": 989, "GH200": 989, "B200": 2250}
+"""Dense bf16 operations a second of GPUs, in 10^12, by a part of their name; from the makers' data sheets."""
+
+
+def speed_metrics(metrics: dict[str, float], watch: Stopwatch, ranks: int) -> dict[str, float]:
+    """Seconds of every phase, sampled tokens a second over the whole step, and how busy the update kept each rank:
+    in 10^12 operations a second, and, on GPUs that are known, as the share of their peak (MFU)."""
+    speed = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
+    speed["tokens/per_second"] = metrics["tokens/sampled"] / watch.seconds["total"]
+    speed["tflops/update"] = metrics["tflop/update"] / watch.seconds["update"] / ranks
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    for part, peak in PEAK_TFLOPS.items():
+        if part in name:
+            speed["mfu"] = speed["tflops/update"] / peak
+    return speed
