@@ -1,6 +1,7 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
 # make test    install, run all tests
 # make lint    install, check style
+# make bench   install, TRL too, and print the rows of docs/performance.md (about 25 minutes on 2 cores)
 #
 # Without a GPU, PyTorch's CPU build is much smaller than the default one: set TORCH_INDEX to the address of the
 # CPU wheels that PyTorch's installation page gives, e.g. make demo TORCH_INDEX=https://...
@@ -10,7 +11,7 @@ TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
 PIP := .venv/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint
+.PHONY: demo test lint bench
 
 demo: .venv/.ready
 	.venv/bin/python scripts/demo.py
@@ -21,6 +22,13 @@ test: .venv/.ready
 lint: .venv/.ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+bench: .venv/.ready .venv/trl/.ready
+	.venv/bin/python benchmarks/batching.py
+	.venv/bin/python benchmarks/memory.py
+	.venv/bin/python benchmarks/step.py
+	.venv/bin/python benchmarks/rivals.py
+	.venv/bin/python benchmarks/evaluator.py
 
 # torch comes first and with its dependencies, since the build that suits the machine decides which those are.
 .venv/.ready: $(REQUIREMENTS) pyproject.toml

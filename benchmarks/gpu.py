@@ -1,0 +1,136 @@
+"""Learner, sampler and weight sync on one NVIDIA GPU, at the shapes of Qwen2.5-Math-1.5B and 7B with random weights.
+
+    python benchmarks/gpu.py --tokenizer-dir DIR [--shapes 1.5b 7b] [--enforce-eager]
+
+DIR holds the real tokenizer's files; nothing is downloaded. Rows, each with the shape in front: mfu (operations of an
+update on packed sequences of 4,096 tokens over the peak of the GPU; what gradient checkpointing computes twice does not
+count), vllm_ratio (seconds of vLLM's own `generate` over those of our sampler for the same prompts and seeds),
+sync_seconds (learner to sampler, waking included), peak_memory_gb. Optimizer state of the 7B lives in CPU memory.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import tyro
+from runs import launch, row
+
+COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096, "rope_theta": 10000.0}
+SHAPES = {
+    "1.5b": COMMON
+    | {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
+    | {"tie_word_embeddings": True},
+    "7b": COMMON
+    | {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+    | {"tie_word_embeddings": False, "vocab_size": 152064},
+}
+ROUNDS = 5
+"""Measurements of each kind; the median counts, after one that warms up."""
+
+
+@dataclass
+class Args:
+    tokenizer_dir: Path
+    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math."""
+    shapes: tuple[str, ...] = tuple(SHAPES)
+    """Which of 1.5b, 7b."""
+    enforce_eager: bool = False
+    """The sampler without CUDA graphs."""
+
+
+def main(args: Args) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    if not torch.cuda.is_available():
+        sys.exit("error: no CUDA device; this benchmark measures what only a GPU can show")
+    for shape in args.shapes:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.manual_seed(0)
+            with torch.device("cuda"):
+                model = AutoModelForCausalLM.from_config(Qwen2Config(**SHAPES[shape]), dtype=torch.bfloat16)
+            model.save_pretrained(folder)
+            del model
+            torch.cuda.empty_cache()
+            for file in args.tokenizer_dir.glob("tokenizer*"):
+                shutil.copy(file, folder)
+            output = launch(1, __file__, folder, shape, str(int(args.enforce_eager)))
+        rows = json.loads(next(line for line in output.splitlines() if line.startswith("ROWS "))[len("ROWS ") :])
+        for name, value in rows.items():
+            row(f"{shape}_{name}", value)
+
+
+def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
+    """All rows of one shape, in a process that the DeepSpeed launcher started."""
+    from bnpo import runtime  # noqa: F401, I001 - before torch and vLLM
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+    from vllm import SamplingParams
+
+    from bnpo.checkpoint import load_tokenizer
+    from bnpo.config import parse_train_config
+    from bnpo.learner import Experience, Learner
+    from bnpo.loop import sync_weights
+    from bnpo.sampler import Sampler
+    from bnpo.tracking import PEAK_TFLOPS
+
+    def median_seconds(work) -> float:
+        seconds = []
+        for _ in range(1 + ROUNDS):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            work()
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds[1:])
+
+    flags = ["--preset", "paper-1.5b", *(["--offload-optimizer"] if shape == "7b" else [])]
+    config, _ = parse_train_config(flags, has_cuda=True)
+    torch.cuda.set_device(0)
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    tokenizer = load_tokenizer(Path(folder), 4096)
+    learner = Learner(folder, len(tokenizer), config)
+    sampler = Sampler(folder, tokenizer, max_tokens=4096, dtype="bfloat16", gpu_memory=0.3, enforce_eager=enforce_eager)
+    rng = np.random.default_rng(0)
+    rows = {}
+
+    prompts = [rng.integers(0, 150_000, 96).tolist() for _ in range(32)]
+    common = {"n": 16, "temperature": 1.0, "max_tokens": 512, "detokenize": False}
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+    params = [SamplingParams(seed=seed, stop_token_ids=sampler._stop_token_ids, **common) for seed in range(32)]
+    bare = median_seconds(partial(sampler._llm.generate, requests, params, use_tqdm=False))
+    sampling = {"n": 16, "temperature": 1.0, "max_tokens": 512, "logprobs": True}
+    rows["vllm_ratio"] = bare / median_seconds(lambda: list(sampler.sample(prompts, range(32), **sampling)))
+    sampler.sleep()
+
+    answers = [rng.integers(0, 150_000, 4000).tolist() for _ in range(32)]
+    logprobs = [np.full(4000, -11.9) for _ in range(32)]
+    experience = Experience(prompts, answers, logprobs, rng.choice([-1.0, 1.0], 32))
+    metrics = {}
+    seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6)))
+    peak = next(peak for part, peak in PEAK_TFLOPS.items() if part in torch.cuda.get_device_name())
+    rows["mfu"] = metrics["tflop/update"] / seconds / peak
+    rows["peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+
+    def sync() -> None:
+        sync_weights(learner, sampler)
+        sampler.sleep()
+
+    rows["sync_seconds"] = median_seconds(sync)
+    return rows
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        folder, shape, eager = (argument for argument in sys.argv[1:] if not argument.startswith("--local_rank"))
+        print("ROWS " + json.dumps(measure(folder, shape, eager == "1")), flush=True)
+        os._exit(0)
+    main(tyro.cli(Args, description=__doc__))
