@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
-from bnpo.sampler import Sampler
+from bnpo.sampler import Sampler, SamplingError
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,21 @@ def test_both_stop_tokens_end_an_answer(tokenizer, tmp_path):
     sampler.close()
     assert {tuple(group[0].token_ids) for group in answers if group[0].finished} >= {(ends[0],), (ends[1],)}
     assert all(group[0].finished for group in answers)
+
+
+def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
+    engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
+    step = engine.step
+
+    def abort_one_then_step():
+        engine.abort_request(["2"])
+        return step()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", abort_one_then_step)
+        with pytest.raises(SamplingError, match=r"no answers to 1 of 4 prompts; their tokens: \[12, 13, 12\]$"):
+            sample(sampler, prompts, range(4), n=2, max_tokens=9)
+    assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
 
 
 def test_the_real_tokenizer_has_two_stop_tokens(qwen_tokenizer_dir):
