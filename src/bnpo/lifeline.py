@@ -49,11 +49,11 @@ class Lifeline:
 
     def __exit__(self, kind, error, trace) -> None:
         if not isinstance(error, Exception):
-            self._leave(None)
+            self._leave(error and (1, f"ended: {kind.__name__}"))
             return
         # What follows from another rank's end (a collective that fails) is raised about when the news of it comes, and
         # what all ranks raise comes from rank 0 first: wait for the news, whose thread then ends this process.
-        if self._lost.wait(1 if self._rank == 0 else 3):
+        if self._lost.wait(1 if self._rank == 0 else 5):
             time.sleep(60)
         if isinstance(error, InputError):
             self._leave((2, f"error: {error}"))
@@ -89,7 +89,8 @@ class Lifeline:
         if self._rank == 0 or (self._rank == 1 and not message):
             death = "died without an error of its own: killed or crashed; the launcher shows its return code"
             print(f"\n{name} {message or death}", file=sys.stderr, flush=True)
-            self._leave((status, "told"))
         if not message:
             time.sleep(2)  # The launcher reports what it finds first: let that be the dead rank.
+        if self._rank == 0:
+            self._leave((status, "told"))
         os._exit(status)

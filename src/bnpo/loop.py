@@ -121,8 +121,7 @@ def run_steps(config: TrainConfig, inputs: Inputs) -> None:
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
             if bad_steps:
-                rows = rollout_rows(inputs, rollouts, advantages, names)
-                tracker.save_bad_batch(step + 1, with_tokens(rows, experience))
+                tracker.save_bad_batch(step + 1, rollout_rows(inputs, rollouts, advantages, names, tokens=True))
         if bad_steps == config.max_bad_steps:
             raise BadStepsError(
                 f"the loss or the gradient norm was not finite in step {step + 1}, the last of {bad_steps} in a row "
@@ -230,8 +229,10 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, con
     return difference
 
 
-def rollout_rows(inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, reward_names: Sequence[str]) -> list[dict]:
-    """One row an answer, for people to read."""
+def rollout_rows(
+    inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, reward_names: Sequence[str], tokens: bool = False
+) -> list[dict]:
+    """One row an answer, for people to read; with `tokens` also all that the learner was given."""
     return [
         {
             "id": inputs.problems[question].id,
@@ -241,16 +242,9 @@ def rollout_rows(inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, rew
             "tokens": len(answer.token_ids),
             "rewards": dict(zip(reward_names, rollouts.rewards[i, j].tolist(), strict=True)),
             "advantage": advantages[i, j],
+            **({"prompt_ids": inputs.prompts[question], "answer_ids": answer.token_ids} if tokens else {}),
+            **({"sampler_logprobs": answer.logprobs.tolist()} if tokens else {}),
         }
         for i, question in enumerate(rollouts.questions)
         for j, answer in enumerate(rollouts.answers[i])
-    ]
-
-
-def with_tokens(rows: Sequence[dict], experience: Experience) -> list[dict]:
-    """`rows` with what the learner was given: token ids, and the sampler's log-probabilities of the answer's."""
-    parts = zip(rows, experience.prompts, experience.answers, experience.sampler_logprobs, strict=True)
-    return [
-        row | {"prompt_ids": prompt, "answer_ids": answer, "sampler_logprobs": logprobs.tolist()}
-        for row, prompt, answer, logprobs in parts
     ]

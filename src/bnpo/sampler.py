@@ -120,9 +120,7 @@ class Sampler:
                 )
         if waiting:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[number % len(prompts)]) for number in waiting)
-            raise SamplingError(
-                f"vLLM gave no answers to {len(waiting)} of {len(params)} prompts; their tokens: {lost}"
-            )
+            raise SamplingError(f"no answers from vLLM to {len(waiting)} of {len(params)} prompts, of tokens {lost}")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1."""
