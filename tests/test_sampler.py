@@ -55,6 +55,21 @@ def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
         assert answer == groups[order[number] // 8][order[number] % 8]
 
 
+def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
+    engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
+    step = engine.step
+
+    def abort_one_then_step():
+        engine.abort_request(["2"])
+        return step()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", abort_one_then_step)
+        with pytest.raises(SamplingError, match=r"no answers from vLLM to 1 of 4 prompts, of tokens \[12, 13, 12\]$"):
+            sample(sampler, prompts, range(4), n=2, max_tokens=9)
+    assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
+
+
 def test_seeds_differ_by_run_step_and_question():
     seeds = [sampling_seeds(seed, step, range(50)) for seed in range(3) for step in range(3)]
     assert len(set(np.ravel(seeds))) == 450
@@ -100,21 +115,6 @@ def test_both_stop_tokens_end_an_answer(tokenizer, tmp_path):
     sampler.close()
     assert {tuple(group[0].token_ids) for group in answers if group[0].finished} >= {(ends[0],), (ends[1],)}
     assert all(group[0].finished for group in answers)
-
-
-def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
-    engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
-    step = engine.step
-
-    def abort_one_then_step():
-        engine.abort_request(["2"])
-        return step()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "step", abort_one_then_step)
-        with pytest.raises(SamplingError, match=r"no answers from vLLM to 1 of 4 prompts, of tokens \[12, 13, 12\]$"):
-            sample(sampler, prompts, range(4), n=2, max_tokens=9)
-    assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
 
 
 def test_the_real_tokenizer_has_two_stop_tokens(qwen_tokenizer_dir):
