@@ -28,8 +28,8 @@ def main() -> None:
 
         train(config)
     except InputError as error:
-        # All ranks read the same input: one line is enough.
-        if rank == 0:
+        # All ranks of a machine read the same input: one line is enough.
+        if os.environ.get("LOCAL_RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)
 

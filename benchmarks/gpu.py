@@ -117,7 +117,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     metrics = {}
     seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6)))
     peak = next(peak for part, peak in PEAK_TFLOPS.items() if part in torch.cuda.get_device_name())
-    rows["mfu"] = metrics["tflop/update"] / seconds / peak
+    rows["mfu"] = metrics["update/tflop"] / seconds / peak
     rows["peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
 
     def sync() -> None:

@@ -28,7 +28,7 @@ ROW_ORDER = ("Base", *METHODS.values(), *(f"AD-{name}" for name in METHODS.value
 NOT_COMPARED = {
     *("preset", "algo", "decompose", "model", "seed", "output_dir", "overwrite", "save_every", "rollouts_every"),
     *("wandb", "gpu_memory", "enforce_eager", "sync_tolerance", "micro_batch_tokens", "gradient_checkpointing"),
-    *("eval_every", "eval_suite", "steps", "epochs"),
+    *("eval_every", "eval_suite", "max_bad_steps", "steps", "epochs"),
 }
 """Fields of TrainConfig that name the row, do not change what is learned or, the last two, are compared as one."""
 

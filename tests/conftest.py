@@ -93,7 +93,7 @@ def make_model(folder: Path, **shape):
 def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subprocess.CompletedProcess:
     """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
     launcher = Path(sys.executable).with_name("deepspeed")
-    command = [launcher, "--num_gpus", ranks, "--master_port", _free_port(), script, *flags]
+    command = [launcher, "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
     environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
     done = subprocess.run(
         [str(part) for part in command],
@@ -108,7 +108,7 @@ def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subpr
     return done
 
 
-def _free_port() -> int:
+def free_port() -> int:
     import socket
 
     with socket.socket() as listener:

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
-from bnpo.sampler import Sampler
+from bnpo.sampler import Sampler, SamplingError
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,21 @@ def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
     assert sorted(number for number, _ in found) == list(range(120)) != [number for number, _ in found]
     for number, [answer] in found:
         assert answer == groups[order[number] // 8][order[number] % 8]
+
+
+def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
+    engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
+    step = engine.step
+
+    def abort_one_then_step():
+        engine.abort_request(["2"])
+        return step()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", abort_one_then_step)
+        with pytest.raises(SamplingError, match=r"no answers from vLLM to 1 of 4 prompts, of tokens \[12, 13, 12\]$"):
+            sample(sampler, prompts, range(4), n=2, max_tokens=9)
+    assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
 
 
 def test_seeds_differ_by_run_step_and_question():

@@ -118,6 +118,9 @@ class TrainConfig:
     sync_tolerance: float = 0.05
     """Largest mean difference of log-probabilities between sampler and learner on an answer after a weight sync."""
 
+    max_bad_steps: int = 3
+    """Steps in a row with an update skipped, its loss or gradient norm not finite, after which the run stops."""
+
     seed: int = 0
     """Seeds the order of questions and all sampling."""
     output_dir: Path | None = None
@@ -205,7 +208,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     for name in (
         *("questions_per_step", "samples_per_question", "ppo_iterations", "mini_batches", "epochs", "temperature"),
         *("max_prompt_tokens", "max_answer_tokens", "micro_batch_tokens", "save_every", "max_concentration"),
-        *("lr", "max_grad_norm", "sync_tolerance"),
+        *("lr", "max_grad_norm", "sync_tolerance", "max_bad_steps"),
     ):
         if not getattr(config, name) > 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
@@ -233,12 +236,12 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--reward-range: {low:g} is not below {high:g}")
 
 
-RUN_FILES = ("best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
+RUN_FILES = ("bad", "best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
 """What a run writes in its folder, and --overwrite deletes."""
 
 
-def claim_output_dir(config: TrainConfig) -> Path:
-    """Create the run's folder with its config.json (rank 0 only).
+def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
+    """Create the run's folder with its config.json, the `facts` of its data included (rank 0 only).
 
     Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
     """
@@ -251,7 +254,7 @@ def claim_output_dir(config: TrainConfig) -> Path:
                 )
             _delete_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(to_json(config))
+        (folder / "config.json").write_text(to_json(config, **facts))
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
@@ -274,9 +277,9 @@ def _delete_run(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def to_json(config: TrainConfig) -> str:
-    """The config as indented JSON, every field in the order of its definition."""
-    return json.dumps(asdict(config), indent=2, default=str) + "\n"
+def to_json(config: TrainConfig, **facts: object) -> str:
+    """The config as indented JSON, every field in the order of its definition, and then `facts`."""
+    return json.dumps(asdict(config) | facts, indent=2, default=str) + "\n"
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,8 @@ class Learner:
         """`ppo_iterations` passes over the answers in `mini_batches` updates each; returns metrics of all ranks.
 
         Answers whose advantage is exactly 0 add nothing to the gradient and are left out of the passes; they still
-        count in the means of the loss.
+        count in the means of the loss. An update whose loss or gradient norm is not finite is skipped, on all ranks,
+        and counted in `updates/skipped`; `grad_norm` is the mean of the others (nan: there are none).
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
@@ -133,10 +134,18 @@ class Learner:
         for _ in range(self.config.ppo_iterations):
             for mini_batch in mini_batches:
                 self._accumulate(experience, mini_batch, old, totals, updated=bool(norms))
+                # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
                 self._engine.step()
-                norms.append(float(self._engine.get_global_grad_norm()))
-        metrics = {"grad_norm": float(np.mean(norms)), "lr": lr, "tflop/update": self._flops(experience) / 1e12}
-        return totals.metrics(len(norms), self.config.exact_entropy) | metrics
+                if self._engine.was_step_applied():
+                    norms.append(float(self._engine.get_global_grad_norm()))
+        updates = self.config.ppo_iterations * self.config.mini_batches
+        metrics = {
+            "grad_norm": float(np.mean(norms)) if norms else np.nan,
+            "lr": lr,
+            "updates/skipped": updates - len(norms),
+            "update/tflop": self._flops(experience) / 1e12,
+        }
+        return totals.metrics(updates, self.config.exact_entropy) | metrics
 
     def _flops(self, experience: Experience) -> float:
         """Operations of the forward and backward passes of an update: 6 for every parameter and token, and causal
@@ -206,8 +215,10 @@ class Learner:
                 self.config.clip_low,
                 self.config.clip_high,
             )
+            # 1, or nan where the loss is not finite: its gradient might be, and the update must be skipped.
+            finite = 1 + 0 * surrogate.loss.detach()
             # DeepSpeed averages gradients over ranks; the loss is a sum over them.
-            self._engine.backward(surrogate.loss * dist.get_world_size())
+            self._engine.backward(surrogate.loss * finite * dist.get_world_size())
             if len(micro.indices):
                 totals.add(surrogate, entropy, old_logprobs, sampler_logprobs)
 

@@ -1,12 +1,11 @@
 """Evaluation during training, with the sampler that training uses."""
 
 import json
-from dataclasses import asdict
 from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.checkpoint import checkpoint_folder
+from bnpo.checkpoint import checkpoint_folder, training_config
 from bnpo.config import TrainConfig
 from bnpo.evaluation import Evaluation, package_versions, sample_records, scores, write_json
 from bnpo.rewards import Grader
@@ -22,10 +21,11 @@ def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, conf
     mine = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
     parts = gather(list(sample_records(evaluation, mine, sampler.sample, grader)))
     records = {(r["dataset"], r["index"], r["run"]): r for r in chain.from_iterable(parts)}
+    checkpoint = checkpoint_folder(config.output_dir, step)
     protocol = {
-        "ckpt": str(checkpoint_folder(config.output_dir, step)),
+        "ckpt": str(checkpoint),
         "checkpoint_sha256": None,  # the weights may never be saved
-        "run": asdict(config),
+        "run": training_config(checkpoint),
         **evaluation.protocol(),
         "limit": None,
         "dtype": config.dtype,

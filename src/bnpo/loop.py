@@ -16,14 +16,19 @@ from bnpo.checkpoint import load_tokenizer, model_folder, name_checkpoint, save_
 from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
 from bnpo.evaluation import Evaluation
 from bnpo.learner import Experience, Learner
+from bnpo.lifeline import Lifeline
 from bnpo.live_evaluation import eval_metrics, evaluate_live
 from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
 from bnpo.rewards import Grader, reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.sampler import Sampler
-from bnpo.suites import load_suite
+from bnpo.suites import content_hash, load_suite
 from bnpo.tracking import Stopwatch, Tracker, speed_metrics
 from bnpo.weight_sync import check_sync, whole_weights
+
+
+class BadStepsError(RuntimeError):
+    """The loss or the gradient norm was not finite in too many steps in a row."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,18 @@ class Inputs:
 
 
 def train(config: TrainConfig) -> None:
-    """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded."""
+    """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded;
+    a rank that fails later takes the others with it."""
     inputs = prepare(config)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    with Lifeline():
+        run_steps(config, inputs)
+
+
+def run_steps(config: TrainConfig, inputs: Inputs) -> None:
+    """Load learner and sampler and run all steps. Raises SyncError, BadStepsError."""
     tokenizer, grader = inputs.tokenizer, inputs.grader
 
     learner = Learner(str(inputs.model), len(tokenizer), config)
@@ -64,6 +76,7 @@ def train(config: TrainConfig) -> None:
     names = [reward_name(reward) for reward in config.rewards]
 
     best = -1.0
+    bad_steps = 0  # in a row
     if inputs.evaluation:
         results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
         if tracker:
@@ -89,6 +102,7 @@ def train(config: TrainConfig) -> None:
             with watch("update"):
                 experience = make_experience(inputs.prompts, rollouts, advantages)
                 metrics = learner.update(experience, learning_rate(config, step))
+                bad_steps = bad_steps + 1 if metrics["updates/skipped"] else 0
             with watch("sync"):
                 sync_weights(learner, sampler)
                 difference = measure_sync(learner, sampler, experience, config, step)
@@ -102,10 +116,17 @@ def train(config: TrainConfig) -> None:
             best = max(best, results["average"]["pass1"])
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, names)
-            metrics |= {"sync/difference": difference}
+            metrics |= {"sync/difference": difference, "bad_steps": bad_steps}
             tracker.log(step + 1, metrics | speed_metrics(metrics, watch, dist.get_world_size()))
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
+            if bad_steps:
+                tracker.save_bad_batch(step + 1, rollout_rows(inputs, rollouts, advantages, names, tokens=True))
+        if bad_steps == config.max_bad_steps:
+            raise BadStepsError(
+                f"the loss or the gradient norm was not finite in step {step + 1}, the last of {bad_steps} in a row "
+                f"(--max-bad-steps); the updates were left out, the batches are in {config.output_dir / 'bad'}"
+            )
         if (step + 1) % config.save_every == 0 or last or better:
             weights = whole_weights(learner.model, tied_too=False)
             save_checkpoint(weights, learner.model, tokenizer, config.output_dir, step + 1)
@@ -147,14 +168,25 @@ def prepare(config: TrainConfig) -> Inputs:
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
     grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
     if int(os.environ["RANK"]) == 0:
-        claim_output_dir(config)
-        print(to_json(config), end="")
+        facts = data_facts(problems, dropped, evaluation)
+        claim_output_dir(config, **facts)
+        print(to_json(config, **facts), end="")
         print(
             f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} "
             f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
     return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps, evaluation, longest, grader)
+
+
+def data_facts(problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
+    """What config.json says of the data: their hashes, whatever the files' names are, and the questions left out."""
+    evaluated = evaluation.protocol()["suite"]["datasets"] if evaluation else {}
+    return {
+        "data_sha256": content_hash(problems),
+        "eval_data_sha256": {name: dataset["sha256"] for name, dataset in evaluated.items()},
+        "questions_dropped": dropped,
+    }
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -197,8 +229,10 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, con
     return difference
 
 
-def rollout_rows(inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, reward_names: Sequence[str]) -> list[dict]:
-    """One row an answer, for people to read."""
+def rollout_rows(
+    inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, reward_names: Sequence[str], tokens: bool = False
+) -> list[dict]:
+    """One row an answer, for people to read; with `tokens` also all that the learner was given."""
     return [
         {
             "id": inputs.problems[question].id,
@@ -208,6 +242,8 @@ def rollout_rows(inputs: Inputs, rollouts: Rollouts, advantages: np.ndarray, rew
             "tokens": len(answer.token_ids),
             "rewards": dict(zip(reward_names, rollouts.rewards[i, j].tolist(), strict=True)),
             "advantage": advantages[i, j],
+            **({"prompt_ids": inputs.prompts[question], "answer_ids": answer.token_ids} if tokens else {}),
+            **({"sampler_logprobs": answer.logprobs.tolist()} if tokens else {}),
         }
         for i, question in enumerate(rollouts.questions)
         for j, answer in enumerate(rollouts.answers[i])

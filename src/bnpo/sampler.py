@@ -23,6 +23,10 @@ class Answer:
     logprobs: np.ndarray | None
 
 
+class SamplingError(RuntimeError):
+    """The engine gave no answers to some of the prompts."""
+
+
 class Sampler:
     """A vLLM engine that holds the policy in inference form.
 
@@ -86,7 +90,7 @@ class Sampler:
 
         Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to every prompt
         comes besides, under the prompt's number plus the number of prompts. Draw from this to the end: the engine
-        goes on with what it was asked. Log-probabilities cost some time.
+        goes on with what it was asked. Log-probabilities cost some time. Raises SamplingError for what got no answers.
         """
         common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
         # skip_clone: each request has parameters of its own.
@@ -99,8 +103,10 @@ class Sampler:
         engine = self._llm.llm_engine
         for number, param in enumerate(params):
             engine.add_request(str(number), {"prompt_token_ids": prompts[number % len(prompts)]}, param)
+        waiting = dict.fromkeys(range(len(params)))
         while engine.has_unfinished_requests():
             for output in engine.step():
+                del waiting[int(output.request_id)]
                 yield (
                     int(output.request_id),
                     [
@@ -112,6 +118,9 @@ class Sampler:
                         for answer in output.outputs
                     ],
                 )
+        if waiting:  # vLLM returns nothing for requests that it aborted
+            lost = ", ".join(str(prompts[number % len(prompts)]) for number in waiting)
+            raise SamplingError(f"no answers from vLLM to {len(waiting)} of {len(params)} prompts, of tokens {lost}")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1."""

@@ -1,6 +1,7 @@
 """What a run leaves to read: metrics.jsonl, rollouts, Weights & Biases, and the progress bar."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from pathlib import Path
 import torch
 import wandb
 from tqdm import tqdm
+
+BAD_BATCHES = 10
 
 
 class Stopwatch:
@@ -43,13 +46,23 @@ class Tracker:
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Log what belongs to no training step, such as the evaluation before the first (step 0)."""
-        self._metrics.write(json.dumps({"step": step} | metrics) + "\n")
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no nan
+        self._metrics.write(json.dumps({"step": step} | finite) + "\n")
         self._metrics.flush()
         self._wandb.log(metrics, step=step)
 
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
         """Keep the answers of a step as JSON lines in <run>/rollouts."""
-        path = self._run / "rollouts" / f"step-{step:06d}.jsonl"
+        self._save("rollouts", step, rows)
+
+    def save_bad_batch(self, step: int, rows: Iterable[dict]) -> None:
+        """Keep what a skipped update was computed from in <run>/bad, for the last BAD_BATCHES such steps."""
+        self._save("bad", step, rows)
+        for old in sorted((self._run / "bad").iterdir())[:-BAD_BATCHES]:
+            old.unlink()
+
+    def _save(self, folder: str, step: int, rows: Iterable[dict]) -> None:
+        path = self._run / folder / f"step-{step:06d}.jsonl"
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
@@ -68,9 +81,9 @@ def speed_metrics(metrics: dict[str, float], watch: Stopwatch, ranks: int) -> di
     in 10^12 operations a second, and, on GPUs that are known, as the share of their peak (MFU)."""
     speed = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
     speed["tokens/per_second"] = metrics["tokens/sampled"] / watch.seconds["total"]
-    speed["tflops/update"] = metrics["tflop/update"] / watch.seconds["update"] / ranks
+    speed["update/tflops_per_rank"] = metrics["update/tflop"] / watch.seconds["update"] / ranks
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     for part, peak in PEAK_TFLOPS.items():
         if part in name:
-            speed["mfu"] = speed["tflops/update"] / peak
+            speed["mfu"] = speed["update/tflops_per_rank"] / peak
     return speed

@@ -29,6 +29,10 @@ SETTINGS = {
         "0.7",
         "--exact-entropy",
     ],
+    # One of three updates a pass must be skipped: its fp32 gradient is not finite, or its loss alone.
+    "infinite gradient": ["--ppo-iterations", "2", "--mini-batches", "3"],
+    "infinite loss": ["--ppo-iterations", "2", "--mini-batches", "3", "--temperature", "1e25"],
+    "infinite gradient in bf16": ["--dtype", "bfloat16", "--offload-optimizer"],
     # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.
     "wide head": ["--model", "WIDE", "--gradient-checkpointing", "--micro-batch-tokens", "2000"],
 }
@@ -42,20 +46,30 @@ VOCABULARY = (262, 151665)
 """Tokens of the tiny model's tokenizer, and of the wide one's."""
 
 
-def fixed_experience(longest: int = 20):
-    """12 answers of uneven length, below `longest`; the fourth question's three have advantage 0."""
+def fixed_experience(setting: str):
+    """12 answers of uneven length; the fourth question's three have advantage 0."""
     import numpy as np
 
     from bnpo.learner import Experience
 
     rng = np.random.default_rng(0)
+    longest = 150 if setting == "wide head" else 20
     answers = [rng.integers(20, 110, rng.integers(1, longest)).tolist() for _ in range(12)]
-    return Experience(
+    experience = Experience(
         prompts=[[1, 30 + i // 3, 40, 2] for i in range(12)],
         answers=answers,
         sampler_logprobs=[rng.normal(-4, 1, len(answer)) for answer in answers],
         advantages=np.concatenate([rng.normal(size=9), np.zeros(3)]),
     )
+    if setting.startswith("infinite gradient"):
+        experience.advantages[5] = np.inf
+    if setting == "infinite loss":
+        experience.advantages[4:8] = 3e38  # their sum is too large for fp32; at that temperature gradients are tiny
+    return experience
+
+
+def scores(learner, experience) -> list[list[float]]:
+    return [learner.score(p, a).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)]
 
 
 def main() -> None:
@@ -70,10 +84,10 @@ def main() -> None:
         flags = [sys.argv[-1] if flag == "WIDE" else flag for flag in flags]
         config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
         learner = Learner(config.model, VOCABULARY[name == "wide head"], config)
-        experience = fixed_experience(150 if name == "wide head" else 20)
+        experience = fixed_experience(name)
+        before = scores(learner, experience)
         metrics = [learner.update(experience, lr=1e-4) for _ in range(2)]
-        scores = [learner.score(p, a).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)]
-        report[name] = {"metrics": metrics, "scores": scores}
+        report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience)}
     try:
         learner._accumulate(experience, experience.advantages.nonzero()[0], {}, None, updated=True)
     except ValueError as error:

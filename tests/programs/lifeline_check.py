@@ -1,0 +1,36 @@
+"""Three ranks on a lifeline, of which some fail: the others wait, one of them in no collective, and ignore SIGTERM.
+
+Launched by tests/test_faults.py, one process a rank, with what happens as the argument.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import torch.distributed as dist
+
+from bnpo.lifeline import Lifeline
+from bnpo.problems import InputError
+
+
+def main(fault: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    with Lifeline():
+        if fault == "all raise":
+            raise ValueError("a fault of all ranks")
+        if fault == "input":
+            raise InputError("a fault of the input")
+        if rank == 0:  # fails when rank 2 ends
+            dist.barrier()
+        if rank == 1:  # would wait for ever
+            time.sleep(600)
+        if fault == "rank 2 killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MemoryError("a fault of rank 2")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,159 @@
+"""What goes wrong in a run, caused for real: ranks that die or raise, numbers that are not finite, several machines."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from conftest import ROOT, free_port, launch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from bnpo.arithmetic import open_problems
+from bnpo.config import TINY_MODEL
+from bnpo.suites import content_hash
+
+SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
+
+
+@pytest.mark.parametrize(
+    ("fault", "statuses", "told", "traceback"),
+    [
+        ("rank 2 killed", [1, 1, -9], "rank 2 (process PID on HOST) died without an error of its own", None),
+        ("rank 2 raises", [1, 1, 1], "rank 2 (process PID on HOST) failed: MemoryError: a fault of rank 2", 2),
+        ("all raise", [1, 1, 1], "ValueError: a fault of all ranks", 0),
+        ("input", [1, 2, 2], "InputError: a fault of the input", 0),
+    ],
+)
+def test_ranks_end_together_and_the_first_error_is_shown(fault, statuses, told, traceback, tmp_path):
+    common = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started, ranks = time.monotonic(), []
+    for rank in range(3):
+        with (tmp_path / str(rank)).open("w") as output:
+            command = [sys.executable, "tests/programs/lifeline_check.py", fault]
+            environment = common | {"RANK": str(rank)}
+            ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
+    assert [rank.wait(timeout=60) for rank in ranks] == statuses
+    outputs = [(tmp_path / str(rank)).read_text() for rank in range(3)]
+    assert [rank for rank in range(3) if "Traceback" in outputs[rank]] == ([] if traceback is None else [traceback])
+    everything = re.sub(r"process \d+ on \S+\)", "process PID on HOST)", "".join(outputs))
+    assert everything.count(told) == 1, everything
+    assert time.monotonic() - started < 30
+
+
+def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subprocess.Popen:
+    """A launcher with one core a rank; two machines would not know that they share the cores."""
+    command = [Path(sys.executable).with_name("deepspeed"), *launcher_flags, "train.py", *SMALL]
+    command += ["--steps", steps, "--save-every", 2, "--eval-every", 0, "--rollouts-every", 1, "--output-dir", run]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+    with output.open("w") as file:
+        return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=environment, stdout=file, stderr=file)
+
+
+def kill_rank(rank: int, run: Path, launchers: list[subprocess.Popen], outputs: list[Path]) -> tuple[int, float]:
+    """SIGKILL for `rank` once step 2 has its checkpoint; its process id, and the seconds until all is over."""
+    deadline = time.monotonic() + 240
+    while not (run / "checkpoints" / "step-000002").exists():
+        assert time.monotonic() < deadline
+        assert all(launcher.poll() is None for launcher in launchers), "".join(o.read_text() for o in outputs)[-5000:]
+        time.sleep(0.1)
+    everyone = [child for launcher in launchers for child in psutil.Process(launcher.pid).children(recursive=True)]
+    assert len([process for process in everyone if "multiprocessing" in " ".join(process.cmdline())]) > 2  # graders
+    ranks = {p.environ()["RANK"]: p for p in everyone if "train.py" in p.cmdline() and "RANK" in p.environ()}
+    victim, started = ranks[str(rank)], time.monotonic()
+    victim.send_signal(signal.SIGKILL)
+    for launcher in launchers:
+        assert launcher.wait(timeout=60) != 0
+    seconds = time.monotonic() - started
+    _, alive = psutil.wait_procs(everyone, timeout=2)
+    assert alive == []
+    return victim.pid, seconds
+
+
+@pytest.fixture(scope="module")
+def one_machine(tmp_path_factory) -> Path:
+    """A run of two ranks whose rank 0 was killed."""
+    folder = tmp_path_factory.mktemp("one")
+    output, run = folder / "output", folder / "run"
+    launcher = start(output, run, "--num_gpus", 2, "--master_port", free_port(), steps=50)
+    pid, seconds = kill_rank(0, run, [launcher], [output])
+    (folder / "killed").write_text(json.dumps([pid, seconds]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_machines(tmp_path_factory) -> Path:
+    """The same with a launcher for each rank, of which rank 1 was killed."""
+    folder = tmp_path_factory.mktemp("two")
+    outputs, run, hosts = [folder / "output", folder / "output1"], folder / "run", folder / "hosts"
+    hosts.write_text("machine-0 slots=1\nmachine-1 slots=1\n")
+    place = ("--hostfile", hosts, "--no_ssh", "--master_addr", "127.0.0.1", "--master_port", free_port())
+    launchers = [start(outputs[i], run, *place, "--node_rank", i, steps=50) for i in range(2)]
+    pid, seconds = kill_rank(1, run, launchers, outputs)
+    (folder / "killed").write_text(json.dumps([pid, seconds]))
+    return folder
+
+
+@pytest.mark.parametrize(("fixture", "rank"), [("one_machine", 0), ("two_machines", 1)])
+def test_a_killed_rank_ends_the_job_at_once_and_is_named(fixture, rank, request):
+    folder = request.getfixturevalue(fixture)
+    pid, seconds = json.loads((folder / "killed").read_text())
+    assert seconds < 30
+    console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
+    assert re.search(rf"\nrank {rank} \(process {pid} on \S+\) died without an error of its own", console)
+    assert "exits with return code = -9" in console
+    assert "Traceback" not in console
+
+
+def test_two_launchers_compute_what_one_does(one_machine, two_machines):
+    lines = []
+    for folder in (one_machine, two_machines):
+        first = (folder / "run" / "metrics.jsonl").read_text().splitlines()[:2]
+        lines.append([{k: v for k, v in json.loads(line).items() if "second" not in k} for line in first])
+    assert lines[0] == lines[1]
+    assert [line["step"] for line in lines[0]] == [1, 2]
+    assert lines[0][1]["grad_norm"] > 0
+    for file in ("rollouts/step-000002.jsonl", "checkpoints/step-000002/model.safetensors"):
+        assert (one_machine / "run" / file).read_bytes() == (two_machines / "run" / file).read_bytes()
+
+
+def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_path):
+    """At this temperature the learner's logits are too large for fp32; vLLM takes 0.01 for anything below."""
+    run = tmp_path / "run"
+    flags = ("--algo", "reinforce_pp", "--temperature", 1e-38, "--max-bad-steps", 2, "--save-every", 1)
+    flags += ("--eval-every", 0, "--steps", 9, "--output-dir", run)
+    failed = launch(2, "train.py", *SMALL, *flags, check=False)
+    assert failed.returncode == 1
+    assert failed.stdout.count("Traceback") == 1
+    assert (
+        "BadStepsError: the loss or the gradient norm was not finite in step 2, the last of 2 in a row "
+        f"(--max-bad-steps); the updates were left out, the batches are in {run}/bad\n"
+    ) in failed.stdout
+
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["updates/skipped"], line["bad_steps"]) for line in lines] == [(1, 1), (1, 2)]
+    assert lines[0]["loss"] is lines[0]["grad_norm"] is None
+    assert lines[0]["sync/difference"] < 1e-4
+    saved = load_file(run / "checkpoints" / "step-000001" / "model.safetensors")
+    for name, weight in load_file(TINY_MODEL / "model.safetensors").items():
+        assert torch.equal(saved[name], weight)
+    assert sorted(path.name for path in (run / "bad").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
+    rows = [json.loads(line) for line in (run / "bad" / "step-000002.jsonl").read_text().splitlines()]
+    assert len(rows) == 16
+    assert any(row["advantage"] for row in rows)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    for row in rows:
+        assert tokenizer.decode(row["prompt_ids"]) == row["prompt"]
+        assert tokenizer.decode(row["answer_ids"]) == row["answer"]
+        assert len(row["sampler_logprobs"]) == len(row["answer_ids"]) > 0
+
+    config = json.loads((run / "config.json").read_text())
+    assert config["data_sha256"] == content_hash(open_problems("arithmetic", "train"))
+    assert config["questions_dropped"] == 0
