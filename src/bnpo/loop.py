@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -12,12 +12,16 @@ import torch.distributed as dist
 
 from bnpo.advantages import compute_advantages
 from bnpo.arithmetic import open_problems
-from bnpo.checkpoint import load_tokenizer, model_folder, name_checkpoint, save_checkpoint
+from bnpo.checkpoint import Progress, save_checkpoint, verify_checkpoint
 from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
 from bnpo.evaluation import Evaluation
+from bnpo.files import write_json
+from bnpo.interrupt import Interrupt
 from bnpo.learner import Experience, Learner
 from bnpo.live_evaluation import eval_metrics, evaluate_live
+from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
+from bnpo.resume import check_changes, find_checkpoint, rewind
 from bnpo.rewards import Grader, reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.sampler import Sampler
@@ -29,7 +33,8 @@ from bnpo.weight_sync import check_sync, whole_weights
 @dataclass(frozen=True)
 class Inputs:
     """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count, what
-    is evaluated on the way (None: nothing), and, of both, the longest prompt plus answer in tokens and the grader."""
+    is evaluated on the way (None: nothing), of both the longest prompt plus answer in tokens and the grader, and the
+    checkpoint to go on from (None: a start) with its progress."""
 
     problems: list[Problem]
     prompts: list[list[int]]
@@ -39,6 +44,8 @@ class Inputs:
     evaluation: Evaluation | None
     longest: int
     grader: Grader
+    checkpoint: Path | None
+    progress: Progress
 
 
 def train(config: TrainConfig) -> None:
@@ -47,9 +54,15 @@ def train(config: TrainConfig) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    tokenizer, grader = inputs.tokenizer, inputs.grader
+    tokenizer, grader, progress = inputs.tokenizer, inputs.grader, inputs.progress
+    if inputs.checkpoint:
+        verify_checkpoint(inputs.checkpoint)
+    if config.resume and dist.get_rank() == 0:
+        rewind(config.output_dir, progress)
+        write_json(config.output_dir / "config.json", asdict(config))
 
-    learner = Learner(str(inputs.model), len(tokenizer), config)
+    converted = inputs.checkpoint is not None and progress.ranks != dist.get_world_size()
+    learner = Learner(str(inputs.model), len(tokenizer), config, universal=converted)
     sampler = Sampler(
         str(inputs.model),
         tokenizer,
@@ -59,17 +72,22 @@ def train(config: TrainConfig) -> None:
         gpu_memory=config.gpu_memory,
         enforce_eager=config.enforce_eager,
     )
-    tracker = Tracker(config.output_dir, inputs.steps, asdict(config), config.wandb) if dist.get_rank() == 0 else None
-
+    if inputs.checkpoint:
+        learner.load(inputs.checkpoint / "trainer")
+    tracker = None
+    if dist.get_rank() == 0:
+        tracker = Tracker(config.output_dir, inputs.steps, progress.step, asdict(config), config.wandb)
+        if config.resume:
+            tracker.say(f"going on after step {progress.step}")
     names = [reward_name(reward) for reward in config.rewards]
+    interrupt = Interrupt()
 
-    best = -1.0
-    if inputs.evaluation:
+    if inputs.evaluation and not inputs.checkpoint:
         results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
         if tracker:
             tracker.write(0, eval_metrics(results))
 
-    for step in range(inputs.steps):
+    for step in range(progress.step, inputs.steps):
         watch = Stopwatch()
         with watch("total"):
             questions = questions_of_step(len(inputs.problems), config.questions_per_step, step, config.seed)
@@ -93,27 +111,31 @@ def train(config: TrainConfig) -> None:
                 sync_weights(learner, sampler)
                 difference = measure_sync(learner, sampler, experience, config, step)
         last = step + 1 == inputs.steps
-        better = False
-        if inputs.evaluation and ((step + 1) % config.eval_every == 0 or last):
+        progress = replace(progress, step=step + 1)
+        if inputs.evaluation and (progress.step % config.eval_every == 0 or last):
             with watch("evaluate"):
-                results = evaluate_live(inputs.evaluation, sampler, grader, config, step + 1)
+                results = evaluate_live(inputs.evaluation, sampler, grader, config, progress.step)
             metrics |= eval_metrics(results)
-            better = results["average"]["pass1"] > best
-            best = max(best, results["average"]["pass1"])
+            if results["average"]["pass1"] > progress.best:
+                progress = Progress(progress.step, results["average"]["pass1"], progress.step)
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, names)
             metrics |= {"sync/difference": difference}
-            tracker.log(step + 1, metrics | speed_metrics(metrics, watch))
+            tracker.log(progress.step, metrics | speed_metrics(metrics, watch))
             if config.rollouts_every and step % config.rollouts_every == 0:
-                tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
-        if (step + 1) % config.save_every == 0 or last or better:
-            weights = whole_weights(learner.model, tied_too=False)
-            save_checkpoint(weights, learner.model, tokenizer, config.output_dir, step + 1)
-        if better and tracker:
-            name_checkpoint(config.output_dir, "best", step + 1)
+                tracker.save_rollouts(progress.step, rollout_rows(inputs, rollouts, advantages, names))
+        stop = any(gather(interrupt.requested))  # one collective on all ranks, so that they agree
+        if progress.step % config.save_every == 0 or last or stop or progress.best_step == progress.step:
+            with watch("save"):
+                save_checkpoint(learner, tokenizer, config.output_dir, progress, config.keep)
+            if tracker:
+                tracker.say(f"step {progress.step}: checkpoint saved in {watch.seconds['save']:.2f} s")
+        if stop:
+            break
     if tracker:
         tracker.close()
-        print(f"done: {inputs.steps} steps; the model is in {config.output_dir / 'last'}", flush=True)
+        end = "done" if progress.step >= inputs.steps else "stopped (--resume goes on)"
+        print(f"{end}: {progress.step} steps; the model is in {config.output_dir / 'last'}", flush=True)
     grader.close()
     sampler.close()
 
@@ -124,7 +146,10 @@ def prepare(config: TrainConfig) -> Inputs:
         raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
     check_config(config, ranks=int(os.environ["WORLD_SIZE"]))
     problems = open_problems(config.train_data, "train")
-    model = model_folder(config.model)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    resumed = config.resume and (config.output_dir / "config.json").exists()
+    checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
+    model = checkpoint or model_folder(config.model)
     suite = load_suite(config.eval_suite) if config.eval_every else None
     longest = config.max_prompt_tokens + config.max_answer_tokens
     if suite:
@@ -146,15 +171,19 @@ def prepare(config: TrainConfig) -> Inputs:
     dropped = len(encoded) - len(kept)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
     grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
-    if int(os.environ["RANK"]) == 0:
-        claim_output_dir(config)
+    if resumed:
+        check_changes(config)
+    if rank == 0:
+        if not resumed:
+            claim_output_dir(config)
         print(to_json(config), end="")
         print(
             f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} "
             f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
-    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps, evaluation, longest, grader)
+    problems, prompts = [p for p, _ in kept], [t for _, t in kept]
+    return Inputs(problems, prompts, tokenizer, model, steps, evaluation, longest, grader, checkpoint, progress)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -1,6 +1,7 @@
 """What a run leaves to read: metrics.jsonl, rollouts, Weights & Biases, and the progress bar."""
 
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import wandb
 from tqdm import tqdm
+
+from bnpo.files import writing
 
 
 class Stopwatch:
@@ -26,10 +29,10 @@ class Stopwatch:
 class Tracker:
     """Writes one line a step to <run>/metrics.jsonl and moves the progress bar; make one on rank 0 only."""
 
-    def __init__(self, run: Path, steps: int, config: dict, wandb_mode: str):
+    def __init__(self, run: Path, steps: int, done: int, config: dict, wandb_mode: str):
         self._run = run
         self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
-        self._bar = tqdm(total=steps, desc="step", unit="step")
+        self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
         self._wandb = wandb.init(project="bnpo", name=run.name, dir=run, config=config, mode=wandb_mode)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -42,15 +45,22 @@ class Tracker:
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Log what belongs to no training step, such as the evaluation before the first (step 0)."""
-        self._metrics.write(json.dumps({"step": step} | metrics) + "\n")
-        self._metrics.flush()
+        with writing(self._run / "metrics.jsonl"):
+            self._metrics.write(json.dumps({"step": step} | metrics) + "\n")
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())  # before a checkpoint of this step is
         self._wandb.log(metrics, step=step)
 
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
         """Keep the answers of a step as JSON lines in <run>/rollouts."""
         path = self._run / "rollouts" / f"step-{step:06d}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(line)
 
     def close(self) -> None:
         self._metrics.close()
