@@ -115,10 +115,9 @@ def rank() -> None:
     if os.environ["RANK"] == "0" and (kill := json.loads(os.environ[KILL])):
         import bnpo.loop
         from bnpo.learner import Learner
-        from bnpo.sampler import Sampler
 
         phase, call, share = kill
-        owners = {"sample": (Sampler, "sample"), "update": (Learner, "update"), "sync": (bnpo.loop, "sync_weights")}
+        owners = {"sample": (bnpo.loop, "collect"), "update": (Learner, "update"), "sync": (bnpo.loop, "sync_weights")}
         owner, name = (owners | {"save": (bnpo.loop, "save_checkpoint")})[phase]
         setattr(owner, name, killed_in(getattr(owner, name), call, share))
     program.main()

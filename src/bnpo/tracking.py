@@ -33,7 +33,14 @@ class Tracker:
         self._run = run
         self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
-        self._wandb = wandb.init(project="bnpo", name=run.name, dir=run, config=config, mode=wandb_mode)
+        settings = {"project": "bnpo", "name": run.name, "dir": run, "config": config, "mode": wandb_mode}
+        if wandb_mode != "disabled":  # a resumed run goes on there as well
+            identity = run / "wandb" / "id"
+            identity.parent.mkdir(exist_ok=True)
+            if not identity.exists():
+                identity.write_text(wandb.util.generate_id())
+            settings |= {"id": identity.read_text(), "resume": "allow"}
+        self._wandb = wandb.init(**settings)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step and move the bar."""
