@@ -107,6 +107,7 @@ def report(tmp_path_factory) -> dict:
     for file in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(file, folder)
     output = launch(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
+    assert "\nREPORT " in output, output[-5000:]
     report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
     return report | {"run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
 

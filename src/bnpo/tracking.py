@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ class Tracker:
             identity = run / "wandb" / "id"
             identity.parent.mkdir(exist_ok=True)
             if not identity.exists():
-                identity.write_text(wandb.util.generate_id())
+                identity.write_text(secrets.token_hex(4))
             settings |= {"id": identity.read_text(), "resume": "allow"}
         self._wandb = wandb.init(**settings)
 

@@ -30,7 +30,7 @@ def peak_bytes(action) -> int:
 
 def main() -> None:
     import torch.distributed as dist
-    from programs.learner_check import fixed_experience
+    from learner_check import fixed_experience
     from transformers import AutoTokenizer
 
     from bnpo.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
