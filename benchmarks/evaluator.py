@@ -13,9 +13,9 @@ import zlib
 from pathlib import Path
 
 from bnpo import runtime  # noqa: F401 - before torch and vLLM
-from bnpo.checkpoint import load_tokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation import Evaluation, Samples, sample_records
+from bnpo.models import load_tokenizer
 from bnpo.problems import sampling_seeds, stop_token_ids
 from bnpo.rewards import Grader
 from bnpo.sampler import Sampler

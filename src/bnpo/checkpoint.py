@@ -1,80 +1,22 @@
-"""Models on disk: find one to start from, save the policy as a Hugging Face folder."""
+"""Checkpoints: each a Hugging Face model and what training goes on with, whole or absent."""
 
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from huggingface_hub import save_torch_state_dict, snapshot_download
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from safetensors.torch import save_file
 
+from bnpo.files import flush, write_json, writing
+from bnpo.learner import Learner
 from bnpo.problems import InputError, stop_token_ids
-
-
-def model_folder(model: str) -> Path:
-    """The local folder of `model`: itself, the last checkpoint of a run's folder, or a download of a hub name such as
-    Qwen/Qwen2.5-Math-1.5B.
-
-    Raises InputError when there is no such folder, it holds no model, or the hub cannot be reached.
-    """
-    folder = Path(model)
-    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
-        folder = folder / "last"
-    if folder.is_dir():
-        folder = folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
-        for part, pattern in (
-            ("config.json", "config.json"),
-            ("tokenizer", "tokenizer*"),
-            ("weights", "*.safetensors"),
-        ):
-            if not any(folder.glob(pattern)):
-                raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
-        return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
-        raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
-    try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
-    except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(
-            f"{model}: no such local folder, and the download from the model hub failed ({reason}); "
-            "check the name and the network, or give the path of a downloaded copy"
-        ) from error
-
-
-def model_hash(folder: Path) -> str:
-    """SHA-256 over names and contents of the files that make the model: weights, configuration, tokenizer."""
-    total = hashlib.sha256()
-    for path in sorted(p for pattern in ("*.json", "*.safetensors", "*.jinja", "*.txt") for p in folder.glob(pattern)):
-        with path.open("rb") as file:
-            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def training_config(folder: Path) -> dict | None:
-    """The config.json of the run that `folder`, a checkpoint, is part of; None if it is of no run."""
-    config = folder.resolve().parent.parent / "config.json"
-    if folder.resolve().parent.name != "checkpoints" or not config.is_file():
-        return None
-    return json.loads(config.read_text(encoding="utf-8"))
-
-
-def load_tokenizer(folder: Path, longest: int):
-    """The tokenizer of a model folder. Raises InputError when prompts plus answers of `longest` tokens do not fit."""
-    context = AutoConfig.from_pretrained(folder).max_position_embeddings
-    if longest > context:
-        raise InputError(
-            f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
-            f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
-        )
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    if not tokenizer.chat_template:
-        raise InputError(f"{folder}: its tokenizer has no chat template, which renders the prompts")
-    return tokenizer
+from bnpo.rollouts import gather
+from bnpo.weight_sync import GROUP_BYTES, whole_weights
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -82,32 +24,134 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:06d}"
 
 
-def save_checkpoint(
-    weights: Iterable[tuple[str, torch.Tensor]], model: PreTrainedModel, tokenizer, run: Path, step: int
-) -> Path:
-    """Write `weights` with the configuration of `model` to run/checkpoints/step-<step>, and have run/last name it.
+def checkpoints(run: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    return sorted((run / "checkpoints").glob("step-*"))
 
-    Call it on all ranks: drawing from `weights` is a collective. The folder is written under another name and
-    renamed when whole, so it is whole or absent.
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come: steps done, score and step of the best evaluation (-1: none yet), steps in a row whose
+    update was skipped, number of ranks. What follows depends on this, the weights, the optimizer and torch's random state: order of data and seeds of sampling
+    are functions of the step."""
+
+    step: int = 0
+    best: float = -1.0
+    best_step: int = -1
+    bad_steps: int = 0
+    ranks: int = 0
+
+
+def save_checkpoint(learner: Learner, tokenizer, run: Path, progress: Progress, keep: int, group_bytes=GROUP_BYTES):
+    """Write run/checkpoints/step-<step>, have run/last (and run/best) name it, then delete all but the newest `keep`.
+
+    A Hugging Face model, and in trainer/ each rank's part of the optimizer, `progress` and a manifest of hashes. It is
+    written under another name and renamed when all is on disk, so it is whole or absent. A collective; raises
+    InputError on the rank that cannot write, and leaves earlier checkpoints as they are.
     """
-    folder = checkpoint_folder(run, step)
     rank_0 = dist.get_rank() == 0
-    # Every rank takes part in gathering; only the first keeps what was gathered.
-    state = {name: tensor.cpu() for name, tensor in weights if rank_0}
-    if rank_0:
-        unfinished = folder.with_name(f".{folder.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        save_torch_state_dict(state, unfinished)
-        model.config.save_pretrained(unfinished)
-        # So that whoever loads the folder stops where training did: the base model's config names one end only.
-        model.generation_config.eos_token_id = stop_token_ids(tokenizer)
-        model.generation_config.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        unfinished.rename(folder)
-        name_checkpoint(run, "last", step)
+    folder = checkpoint_folder(run, progress.step)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    trainer = unfinished / "trainer"
+    with writing(unfinished):
+        if rank_0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            trainer.mkdir(parents=True)
+            write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
+            config, generation_config = learner.model.config, learner.model.generation_config
+            config.save_pretrained(unfinished)
+            # So that whoever loads the folder stops where training did: the base model's config names one end only.
+            generation_config.eos_token_id = stop_token_ids(tokenizer)
+            generation_config.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+        save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), unfinished, group_bytes)
+        learner.save(trainer)  # waits for the folders
+        names = [str(path.relative_to(unfinished)) for path in unfinished.rglob("*") if path.is_file()]
+        part = f"zero_pp_rank_{dist.get_rank()}_"
+        own = [name for name in names if part in name or (rank_0 and "zero_pp_rank_" not in name)]
+        for name in own:
+            flush(unfinished / name)
+        everyone = gather({name: file_hash(unfinished / name) for name in own})
+        if rank_0:
+            write_json(trainer / "manifest.json", {name: digest for part in everyone for name, digest in part.items()})
+            for path in (trainer / "zero", unfinished):
+                flush(path)
+            unfinished.rename(folder)
+            flush(folder.parent)
+            name_checkpoint(run, "last", progress.step)
+            if progress.best_step == progress.step:
+                name_checkpoint(run, "best", progress.step)
+            named = [(run / name).resolve() for name in ("last", "best")]
+            for old in checkpoints(run)[: -keep or None]:
+                if old.resolve() not in named:
+                    # First renamed: a checkpoint that is half deleted must not look like one.
+                    shutil.rmtree(old.rename(old.with_name(f".{old.name}.unfinished")))
     dist.barrier()
-    return folder
+
+
+def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, shard_bytes: int) -> None:
+    """Write `weights` as the safetensors files of a Hugging Face model, each as soon as `shard_bytes` have come.
+
+    Drawing from `weights` is a collective; rank 0 writes, and never holds more than a shard and what has just come.
+    """
+    shards: list[list[str]] = []
+    shard: dict[str, torch.Tensor] = {}
+    total = 0
+
+    def write() -> None:
+        shards.append(list(shard))
+        save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+        shard.clear()
+
+    for name, tensor in weights:
+        if dist.get_rank() == 0:
+            shard[name] = tensor.cpu()
+            total += tensor.nbytes
+            if sum(part.nbytes for part in shard.values()) >= shard_bytes:
+                write()
+    if shard:
+        write()
+    files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    if len(shards) == 1:
+        files = ["model.safetensors"]
+    elif shards:
+        index = {name: file for names, file in zip(shards, files, strict=True) for name in names}
+        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
+    for i, file in enumerate(files, 1):
+        (folder / f"shard-{i}").rename(folder / file)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file; an empty text for what is no file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Compare a checkpoint with its manifest, each rank a share of it; raises InputError on all. A collective."""
+    manifest = read_manifest(folder)
+    mine = list(manifest)[dist.get_rank() :: dist.get_world_size()]
+    everyone = gather([name for name in mine if file_hash(folder / name) != manifest[name]])
+    if broken := sorted(name for part in everyone for name in part):
+        raise InputError(damaged(folder, folder / broken[0], "is not what the manifest says: truncated or edited"))
+
+
+def read_manifest(folder: Path) -> dict[str, str]:
+    """File names and hashes of a checkpoint. Raises InputError."""
+    path = folder / "trainer" / "manifest.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(damaged(folder, path, f"cannot be read ({error})")) from error
+
+
+def damaged(folder: Path, file: Path, what: str) -> str:
+    """The message for a checkpoint that cannot be trusted, with what to do."""
+    earlier = [other for other in checkpoints(folder.parent.parent) if other < folder]
+    cure = f"--resume then goes on from {earlier[-1]}" if earlier else "--resume then starts from the beginning"
+    return f"{file}: {what}; delete {folder}, {cure}"
 
 
 def name_checkpoint(run: Path, name: str, step: int) -> None:
@@ -116,3 +160,4 @@ def name_checkpoint(run: Path, name: str, step: int) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(checkpoint_folder(run, step).relative_to(run))
     os.replace(link, run / name)
+    flush(run)

@@ -10,6 +10,7 @@ import tyro
 
 from bnpo.advantages import ALGORITHMS
 from bnpo.beta import MAX_CONCENTRATION
+from bnpo.files import write_json
 from bnpo.loss import AGGREGATIONS
 from bnpo.problems import SYSTEM_PROMPTS, InputError
 from bnpo.rewards import GRADERS, check_rewards
@@ -127,8 +128,14 @@ class TrainConfig:
     """Folder for everything the run writes; by default runs/<preset>-<algo>-seed<seed>."""
     overwrite: bool = False
     """Delete what an earlier run left in the output folder."""
+    resume: bool = False
+    """Go on from the newest checkpoint in the output folder; from the start if there is none."""
+    allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
+    """Flags, separated by commas, in which a resumed run may differ from what it was."""
     save_every: int = 100
     """Steps between checkpoints; the last step always saves one."""
+    keep: int = 2
+    """Newest checkpoints to keep, besides `best`; 0: all."""
     eval_every: int = 50
     """Steps between evaluations with the live sampler, of the start and the end too; 0: none. The best step by
     the average over data sets (not the start) gets a checkpoint of its own and the name `best`."""
@@ -212,7 +219,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     ):
         if not getattr(config, name) > 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
-    for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every", "eval_every"):
+    for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every", "eval_every", "keep"):
         if getattr(config, name) < 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must not be below 0")
     if config.importance_cap is not None and not config.importance_cap > 0:
@@ -231,6 +238,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
             f"--mini-batches: {config.questions_per_step} questions cannot be cut into {config.mini_batches} "
             "equal parts"
         )
+    if config.resume and config.overwrite:
+        raise InputError("--resume goes on with a run and --overwrite deletes it: give one of them")
     low, high = config.reward_range
     if not low < high:
         raise InputError(f"--reward-range: {low:g} is not below {high:g}")
@@ -254,7 +263,7 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
                 )
             _delete_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(to_json(config, **facts))
+        write_json(folder / "config.json", asdict(config) | facts)
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"

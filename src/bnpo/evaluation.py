@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnpo.answers import MAX_LENGTH, final_answer, normal_form
+from bnpo.files import write_json
 from bnpo.guarded import Failure
 from bnpo.problems import InputError, Problem, sampling_seeds
 from bnpo.rewards import Grader
@@ -195,16 +196,6 @@ def package_versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write `content` so that the file is whole or absent."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=2, default=str) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
 
 
 def claim_results_folder(folder: Path, protocol: dict) -> None:

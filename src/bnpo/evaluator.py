@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from bnpo.checkpoint import load_tokenizer, model_folder, model_hash, training_config
 from bnpo.config import ROOT, EvalConfig
 from bnpo.evaluation import (
     Evaluation,
@@ -25,9 +24,10 @@ from bnpo.evaluation import (
     package_versions,
     sample_records,
     scores,
-    write_json,
 )
+from bnpo.files import write_json
 from bnpo.fleet import Fleet
+from bnpo.models import load_tokenizer, model_folder, model_hash, training_config
 from bnpo.problems import InputError
 from bnpo.rewards import Grader
 from bnpo.suites import load_suite, override

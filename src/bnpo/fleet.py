@@ -83,7 +83,7 @@ def _serve(connection: Connection, gpus: str, model: str, settings: dict) -> Non
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     from bnpo import runtime  # noqa: F401 - before torch and vLLM
-    from bnpo.checkpoint import load_tokenizer
+    from bnpo.models import load_tokenizer
     from bnpo.sampler import Sampler
 
     tokenizer = load_tokenizer(Path(model), settings["max_tokens"])

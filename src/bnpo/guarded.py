@@ -141,7 +141,9 @@ def die_with_program() -> None:
 
 def _work(pipe: Connection) -> None:
     """The main loop of a worker."""
+    # Ctrl-C and the launcher reach all processes, but the step under way still needs its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_program()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -80,12 +80,12 @@ class Policy(torch.nn.Module):
 class Learner:
     """Owns the weights and the optimizer. Every method but `model` is a collective: call it on all ranks.
 
-    `model_folder` is a Hugging Face folder; ids from `vocab_size` on are never predicted.
+    `model_folder` is a Hugging Face folder; ids from `vocab_size` on are never predicted. `universal` is for `load`.
     """
 
-    def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig):
+    def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
         self.config = config
-        settings = deepspeed_settings(config)
+        settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         self._zero3_loading = HfDeepSpeedConfig(settings)
         model = AutoModelForCausalLM.from_pretrained(
@@ -104,6 +104,23 @@ class Learner:
     def model(self) -> torch.nn.Module:
         """The Hugging Face model, its parameters partitioned over the ranks."""
         return self._engine.module.model
+
+    def save(self, folder: Path) -> None:
+        """Write optimizer, fp32 weights and random state to <folder>/zero, every rank its own part."""
+        states = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            states["cuda"] = torch.cuda.get_rng_state()
+        self._engine.save_checkpoint(str(folder), "zero", client_state={"random_states": states}, save_latest=False)
+
+    def load(self, folder: Path) -> None:
+        """Take up what as many ranks have written with `save`; if this object is `universal`, what DeepSpeed has
+        converted from it to <folder>/universal, whatever the number of ranks."""
+        universal = self._engine.load_universal_checkpoint()
+        _, client_state = self._engine.load_checkpoint(str(folder), "universal" if universal else "zero")
+        states = client_state["random_states"]
+        torch.set_rng_state(states["cpu"])
+        if "cuda" in states and torch.cuda.is_available():
+            torch.cuda.set_rng_state(states["cuda"])
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""

@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from bnpo.checkpoint import checkpoint_folder, training_config
 from bnpo.config import TrainConfig
-from bnpo.evaluation import Evaluation, package_versions, sample_records, scores, write_json
+from bnpo.evaluation import Evaluation, package_versions, sample_records, scores
+from bnpo.files import write_json, writing
 from bnpo.rewards import Grader
 from bnpo.rollouts import gather
 from bnpo.sampler import Sampler
@@ -35,10 +36,11 @@ def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, conf
     results = {"protocol": protocol, **scores(evaluation, records)}
     if dist.get_rank() == 0:
         folder = config.output_dir / "evals" / f"step-{step:06d}"
-        folder.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps(records[request.key], ensure_ascii=False) + "\n" for request in evaluation.requests()]
-        (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-        write_json(folder / "results.json", results)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+            write_json(folder / "results.json", results)
     return results
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -12,13 +12,17 @@ import torch.distributed as dist
 
 from bnpo.advantages import compute_advantages
 from bnpo.arithmetic import open_problems
-from bnpo.checkpoint import load_tokenizer, model_folder, name_checkpoint, save_checkpoint
+from bnpo.checkpoint import Progress, save_checkpoint, verify_checkpoint
 from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
 from bnpo.evaluation import Evaluation
+from bnpo.files import write_json
+from bnpo.interrupt import Interrupt
 from bnpo.learner import Experience, Learner
 from bnpo.lifeline import Lifeline
 from bnpo.live_evaluation import eval_metrics, evaluate_live
+from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
+from bnpo.resume import check_changes, find_checkpoint, rewind
 from bnpo.rewards import Grader, reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.sampler import Sampler
@@ -34,7 +38,8 @@ class BadStepsError(RuntimeError):
 @dataclass(frozen=True)
 class Inputs:
     """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count, what
-    is evaluated on the way (None: nothing), and, of both, the longest prompt plus answer in tokens and the grader."""
+    is evaluated on the way (None: nothing), of both the longest prompt plus answer in tokens and the grader, the
+    checkpoint to go on from (None: a start) with its progress, and facts of the data for config.json."""
 
     problems: list[Problem]
     prompts: list[list[int]]
@@ -44,6 +49,9 @@ class Inputs:
     evaluation: Evaluation | None
     longest: int
     grader: Grader
+    checkpoint: Path | None
+    progress: Progress
+    facts: dict
 
 
 def train(config: TrainConfig) -> None:
@@ -58,10 +66,17 @@ def train(config: TrainConfig) -> None:
 
 
 def run_steps(config: TrainConfig, inputs: Inputs) -> None:
-    """Load learner and sampler and run all steps. Raises SyncError, BadStepsError."""
-    tokenizer, grader = inputs.tokenizer, inputs.grader
+    """Load learner and sampler and run all steps that are left. Raises InputError for a damaged checkpoint or a disk
+    that cannot be written, SyncError, BadStepsError."""
+    tokenizer, grader, progress = inputs.tokenizer, inputs.grader, inputs.progress
+    if inputs.checkpoint:
+        verify_checkpoint(inputs.checkpoint)
+    if config.resume and dist.get_rank() == 0:
+        rewind(config.output_dir, progress)
+        write_json(config.output_dir / "config.json", asdict(config) | inputs.facts)
 
-    learner = Learner(str(inputs.model), len(tokenizer), config)
+    converted = inputs.checkpoint is not None and progress.ranks != dist.get_world_size()
+    learner = Learner(str(inputs.model), len(tokenizer), config, universal=converted)
     sampler = Sampler(
         str(inputs.model),
         tokenizer,
@@ -71,18 +86,22 @@ def run_steps(config: TrainConfig, inputs: Inputs) -> None:
         gpu_memory=config.gpu_memory,
         enforce_eager=config.enforce_eager,
     )
-    tracker = Tracker(config.output_dir, inputs.steps, asdict(config), config.wandb) if dist.get_rank() == 0 else None
-
+    if inputs.checkpoint:
+        learner.load(inputs.checkpoint / "trainer")
+    tracker = None
+    if dist.get_rank() == 0:
+        tracker = Tracker(config.output_dir, inputs.steps, progress.step, asdict(config), config.wandb)
+        if config.resume:
+            tracker.say(f"going on after step {progress.step}")
     names = [reward_name(reward) for reward in config.rewards]
+    interrupt = Interrupt()
 
-    best = -1.0
-    bad_steps = 0  # in a row
-    if inputs.evaluation:
+    if inputs.evaluation and not inputs.checkpoint:
         results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
         if tracker:
             tracker.write(0, eval_metrics(results))
 
-    for step in range(inputs.steps):
+    for step in range(progress.step, inputs.steps):
         watch = Stopwatch()
         with watch("total"):
             questions = questions_of_step(len(inputs.problems), config.questions_per_step, step, config.seed)
@@ -102,39 +121,45 @@ def run_steps(config: TrainConfig, inputs: Inputs) -> None:
             with watch("update"):
                 experience = make_experience(inputs.prompts, rollouts, advantages)
                 metrics = learner.update(experience, learning_rate(config, step))
-                bad_steps = bad_steps + 1 if metrics["updates/skipped"] else 0
             with watch("sync"):
                 sync_weights(learner, sampler)
                 difference = measure_sync(learner, sampler, experience, config, step)
         last = step + 1 == inputs.steps
-        better = False
-        if inputs.evaluation and ((step + 1) % config.eval_every == 0 or last):
+        bad_steps = progress.bad_steps + 1 if metrics["updates/skipped"] else 0
+        progress = replace(progress, step=step + 1, bad_steps=bad_steps)
+        if inputs.evaluation and (progress.step % config.eval_every == 0 or last):
             with watch("evaluate"):
-                results = evaluate_live(inputs.evaluation, sampler, grader, config, step + 1)
+                results = evaluate_live(inputs.evaluation, sampler, grader, config, progress.step)
             metrics |= eval_metrics(results)
-            better = results["average"]["pass1"] > best
-            best = max(best, results["average"]["pass1"])
+            if results["average"]["pass1"] > progress.best:
+                progress = replace(progress, best=results["average"]["pass1"], best_step=progress.step)
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, names)
-            metrics |= {"sync/difference": difference, "bad_steps": bad_steps}
-            tracker.log(step + 1, metrics | speed_metrics(metrics, watch, dist.get_world_size()))
+            metrics |= {"sync/difference": difference, "bad_steps": progress.bad_steps}
+            tracker.log(progress.step, metrics | speed_metrics(metrics, watch, dist.get_world_size()))
             if config.rollouts_every and step % config.rollouts_every == 0:
-                tracker.save_rollouts(step + 1, rollout_rows(inputs, rollouts, advantages, names))
-            if bad_steps:
-                tracker.save_bad_batch(step + 1, rollout_rows(inputs, rollouts, advantages, names, tokens=True))
-        if bad_steps == config.max_bad_steps:
+                tracker.save_rollouts(progress.step, rollout_rows(inputs, rollouts, advantages, names))
+            if progress.bad_steps:
+                rows = rollout_rows(inputs, rollouts, advantages, names, tokens=True)
+                tracker.save_bad_batch(progress.step, rows)
+        if progress.bad_steps == config.max_bad_steps:
             raise BadStepsError(
-                f"the loss or the gradient norm was not finite in step {step + 1}, the last of {bad_steps} in a row "
-                f"(--max-bad-steps); the updates were left out, the batches are in {config.output_dir / 'bad'}"
+                f"the loss or the gradient norm was not finite in step {progress.step}, the last of "
+                f"{progress.bad_steps} in a row (--max-bad-steps); the updates were left out, the batches are in "
+                f"{config.output_dir / 'bad'}"
             )
-        if (step + 1) % config.save_every == 0 or last or better:
-            weights = whole_weights(learner.model, tied_too=False)
-            save_checkpoint(weights, learner.model, tokenizer, config.output_dir, step + 1)
-        if better and tracker:
-            name_checkpoint(config.output_dir, "best", step + 1)
+        stop = any(gather(interrupt.requested))  # one collective on all ranks, so that they agree
+        if progress.step % config.save_every == 0 or last or stop or progress.best_step == progress.step:
+            with watch("save"):
+                save_checkpoint(learner, tokenizer, config.output_dir, progress, config.keep)
+            if tracker:
+                tracker.say(f"step {progress.step}: checkpoint saved in {watch.seconds['save']:.2f} s")
+        if stop:
+            break
     if tracker:
         tracker.close()
-        print(f"done: {inputs.steps} steps; the model is in {config.output_dir / 'last'}", flush=True)
+        end = "done" if progress.step >= inputs.steps else "stopped (--resume goes on)"
+        print(f"{end}: {progress.step} steps; the model is in {config.output_dir / 'last'}", flush=True)
     grader.close()
     sampler.close()
 
@@ -145,7 +170,10 @@ def prepare(config: TrainConfig) -> Inputs:
         raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
     check_config(config, ranks=int(os.environ["WORLD_SIZE"]))
     problems = open_problems(config.train_data, "train")
-    model = model_folder(config.model)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    resumed = config.resume and (config.output_dir / "config.json").exists()
+    checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
+    model = checkpoint or model_folder(config.model)
     suite = load_suite(config.eval_suite) if config.eval_every else None
     longest = config.max_prompt_tokens + config.max_answer_tokens
     if suite:
@@ -167,16 +195,20 @@ def prepare(config: TrainConfig) -> Inputs:
     dropped = len(encoded) - len(kept)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
     grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
-    if int(os.environ["RANK"]) == 0:
-        facts = data_facts(problems, dropped, evaluation)
-        claim_output_dir(config, **facts)
+    facts = data_facts(problems, dropped, evaluation)
+    if resumed:
+        check_changes(config, facts)
+    if rank == 0:
+        if not resumed:
+            claim_output_dir(config, **facts)
         print(to_json(config, **facts), end="")
         print(
             f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} "
             f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
-    return Inputs([p for p, _ in kept], [t for _, t in kept], tokenizer, model, steps, evaluation, longest, grader)
+    problems, prompts = [p for p, _ in kept], [t for _, t in kept]
+    return Inputs(problems, prompts, tokenizer, model, steps, evaluation, longest, grader, checkpoint, progress, facts)
 
 
 def data_facts(problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:

@@ -91,7 +91,10 @@ class Sampler:
         Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to every prompt
         comes besides, under the prompt's number plus the number of prompts. Draw from this to the end: the engine
         goes on with what it was asked. Log-probabilities cost some time. Raises SamplingError for what got no answers.
+        No prefix is taken from the cache of earlier calls, which changes last bits: what was asked before, in a process
+        that died since, must not matter.
         """
+        self._llm.reset_prefix_cache()
         common = {"max_tokens": max_tokens, "stop_token_ids": self._stop_token_ids, "detokenize": False}
         # skip_clone: each request has parameters of its own.
         common |= {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,8 @@ from pathlib import Path
 import torch
 import wandb
 from tqdm import tqdm
+
+from bnpo.files import writing
 
 BAD_BATCHES = 10
 
@@ -30,11 +34,18 @@ class Stopwatch:
 class Tracker:
     """Writes one line a step to <run>/metrics.jsonl and moves the progress bar; make one on rank 0 only."""
 
-    def __init__(self, run: Path, steps: int, config: dict, wandb_mode: str):
+    def __init__(self, run: Path, steps: int, done: int, config: dict, wandb_mode: str):
         self._run = run
         self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
-        self._bar = tqdm(total=steps, desc="step", unit="step")
-        self._wandb = wandb.init(project="bnpo", name=run.name, dir=run, config=config, mode=wandb_mode)
+        self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
+        settings = {"project": "bnpo", "name": run.name, "dir": run, "config": config, "mode": wandb_mode}
+        if wandb_mode != "disabled":  # a resumed run goes on there as well
+            identity = run / "wandb" / "id"
+            identity.parent.mkdir(exist_ok=True)
+            if not identity.exists():
+                identity.write_text(secrets.token_hex(4))
+            settings |= {"id": identity.read_text(), "resume": "allow"}
+        self._wandb = wandb.init(**settings)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step and move the bar."""
@@ -47,8 +58,10 @@ class Tracker:
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Log what belongs to no training step, such as the evaluation before the first (step 0)."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no nan
-        self._metrics.write(json.dumps({"step": step} | finite) + "\n")
-        self._metrics.flush()
+        with writing(self._run / "metrics.jsonl"):
+            self._metrics.write(json.dumps({"step": step} | finite) + "\n")
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())  # before a checkpoint of this step is
         self._wandb.log(metrics, step=step)
 
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
@@ -63,8 +76,13 @@ class Tracker:
 
     def _save(self, folder: str, step: int, rows: Iterable[dict]) -> None:
         path = self._run / folder / f"step-{step:06d}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(line)
 
     def close(self) -> None:
         self._metrics.close()
@@ -81,9 +99,9 @@ def speed_metrics(metrics: dict[str, float], watch: Stopwatch, ranks: int) -> di
     in 10^12 operations a second, and, on GPUs that are known, as the share of their peak (MFU)."""
     speed = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
     speed["tokens/per_second"] = metrics["tokens/sampled"] / watch.seconds["total"]
-    speed["update/tflops_per_rank"] = metrics["update/tflop"] / watch.seconds["update"] / ranks
+    speed["tflops/per_second"] = metrics["update/tflop"] / watch.seconds["update"] / ranks
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     for part, peak in PEAK_TFLOPS.items():
         if part in name:
-            speed["mfu"] = speed["update/tflops_per_rank"] / peak
+            speed["mfu"] = speed["tflops/per_second"] / peak
     return speed

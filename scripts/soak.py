@@ -1,0 +1,148 @@
+"""Kill training runs with SIGKILL at random moments, resume them, and compare each with a run that was left alone.
+
+    python scripts/soak.py --runs 25
+
+Each run is killed in one phase of a step, in turn sampling, update, weight sync and the writing of a checkpoint, at a
+random moment of it; launcher and ranks go at once. It passes if its metrics (timings aside) and its final weights are
+those of the reference, to the last bit.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PHASES = ("sample", "update", "sync", "save")
+KILL = "BNPO_SOAK_KILL"
+"""Environment variable that makes a rank of this program its own killer: phase, call (from 1), share of the phase."""
+SUITE = {
+    "datasets": {"arithmetic": {"data": "arithmetic", "problems": 8, "runs": 2}},
+    **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32},
+}
+FLAGS = ("--preset", "tiny", "--questions-per-step", "8", "--samples-per-question", "8", "--max-answer-tokens", "64")
+FLAGS += ("--steps", "10", "--save-every", "2", "--eval-every", "3", "--rollouts-every", "1")
+
+
+@dataclass
+class Args:
+    runs: int = 25
+    """Runs to kill."""
+    start: int = 0
+    """Number of the first one; the kill of a run depends on its number and --seed."""
+    seed: int = 0
+    """Seeds the moments."""
+    ranks: int = 2
+    """Ranks of every run."""
+    output_dir: Path = ROOT / "runs" / "soak"
+    """Folder for the reference (made once), the runs and results.jsonl."""
+
+
+def main() -> None:
+    import tyro
+
+    args = tyro.cli(Args)
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    reference = args.output_dir / "reference"
+    if not (reference / "last").exists():
+        train(reference, args.ranks, None)
+    results = []
+    for number in range(args.start, args.start + args.runs):
+        rng = random.Random(f"{args.seed} {number}")
+        run, kill = args.output_dir / f"run-{number}", (PHASES[number % 4], rng.choice((2, 3, 4)), rng.random())
+        shutil.rmtree(run, ignore_errors=True)
+        went_on = survive(run, args.ranks, [kill])
+        results.append({"run": number, "kill": kill, "resumed": went_on, "exact": outcome(run) == outcome(reference)})
+        with (args.output_dir / "results.jsonl").open("a") as file:
+            file.write(json.dumps(results[-1]) + "\n")
+        print(f"soak: {results[-1]}", flush=True)
+    print(f"exact: {sum(result['exact'] for result in results)} of {len(results)}")
+
+
+def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]]) -> list[int]:
+    """Train with each of `kills`, resuming after it, then to the end; the steps after which it was gone on with."""
+    for kill in kills:
+        train(run, ranks, kill)
+    train(run, ranks, None)
+    return [int(line.split()[-1]) for line in (run.with_suffix(".log")).read_text().splitlines() if "going on" in line]
+
+
+def train(run: Path, ranks: int, kill: tuple[str, int, float] | None, *flags: str) -> None:
+    """Start or resume `run`, its output in <run>.log. Raises AssertionError where it ends otherwise than it should."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    run.parent.mkdir(parents=True, exist_ok=True)
+    suite = run.parent / "suite.json"
+    suite.write_text(json.dumps(SUITE))
+    command = [Path(sys.executable).with_name("deepspeed"), "--num_gpus", ranks, "--master_port", port, __file__]
+    command += [*FLAGS, "--eval-suite", suite, "--resume", "--output-dir", run, *flags]
+    environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE", KILL)}
+    environment |= {KILL: json.dumps(kill)}
+    log = run.with_suffix(".log")
+    with log.open("a") as file:
+        done = subprocess.run(
+            [str(part) for part in command],
+            **{"cwd": ROOT, "env": environment, "stdout": file, "stderr": file},
+            start_new_session=True,  # the ranks kill their process group
+        )
+    expected = -signal.SIGKILL if kill else 0
+    assert done.returncode == expected, f"{kill}: exit status {done.returncode}, see {log}:\n{log.read_text()[-3000:]}"
+
+
+def outcome(run: Path) -> tuple[list[dict], str]:
+    """The metrics of a run without timings, and a hash of its final weights."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [{k: v for k, v in row.items() if "seconds" not in k and "per_second" not in k} for row in rows]
+    return rows, hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def rank() -> None:
+    """train.py, which kills its whole job in the middle of what the environment says."""
+    sys.path.insert(0, str(ROOT))
+    import train as program
+
+    if os.environ["RANK"] == "0" and (kill := json.loads(os.environ[KILL])):
+        import bnpo.loop
+        from bnpo.learner import Learner
+
+        phase, call, share = kill
+        owners = {"sample": (bnpo.loop, "collect"), "update": (Learner, "update"), "sync": (bnpo.loop, "sync_weights")}
+        owner, name = (owners | {"save": (bnpo.loop, "save_checkpoint")})[phase]
+        setattr(owner, name, killed_in(getattr(owner, name), call, share))
+    program.main()
+
+
+def killed_in(function, call: int, share: float):
+    """`function`, whose call number `call` is killed after a share of the seconds that the one before took."""
+    seconds: list[float] = []
+
+    def wrapped(*args, **kwargs):
+        nonlocal share
+        timer = None
+        if len(seconds) + 1 >= call:
+            timer = threading.Timer(share * seconds[-1], os.killpg, (0, signal.SIGKILL))
+            timer.start()
+        began = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds.append(time.perf_counter() - began)
+        if timer:  # this call was faster: try the next one, a little earlier
+            timer.cancel()
+            share *= 0.7
+        return result
+
+    return wrapped
+
+
+if __name__ == "__main__":
+    rank() if "RANK" in os.environ else main()

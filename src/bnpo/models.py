@@ -1,0 +1,72 @@
+"""Models on disk: find one to start from, its tokenizer, its hash."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from transformers import AutoConfig, AutoTokenizer
+
+from bnpo.problems import InputError
+
+
+def model_folder(model: str) -> Path:
+    """The local folder of `model`: itself, the last checkpoint of a run's folder, or a download of a hub name such as
+    Qwen/Qwen2.5-Math-1.5B.
+
+    Raises InputError when there is no such folder, it holds no model, or the hub cannot be reached.
+    """
+    folder = Path(model)
+    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
+        folder = folder / "last"
+    if folder.is_dir():
+        folder = folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
+        for part, pattern in (
+            ("config.json", "config.json"),
+            ("tokenizer", "tokenizer*"),
+            ("weights", "*.safetensors"),
+        ):
+            if not any(folder.glob(pattern)):
+                raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
+        return folder
+    if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
+        raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+    except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(
+            f"{model}: no such local folder, and the download from the model hub failed ({reason}); "
+            "check the name and the network, or give the path of a downloaded copy"
+        ) from error
+
+
+def model_hash(folder: Path) -> str:
+    """SHA-256 over names and contents of the files that make the model: weights, configuration, tokenizer."""
+    total = hashlib.sha256()
+    for path in sorted(p for pattern in ("*.json", "*.safetensors", "*.jinja", "*.txt") for p in folder.glob(pattern)):
+        with path.open("rb") as file:
+            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def training_config(folder: Path) -> dict | None:
+    """The config.json of the run that `folder`, a checkpoint, is part of; None if it is of no run."""
+    config = folder.resolve().parent.parent / "config.json"
+    if folder.resolve().parent.name != "checkpoints" or not config.is_file():
+        return None
+    return json.loads(config.read_text(encoding="utf-8"))
+
+
+def load_tokenizer(folder: Path, longest: int):
+    """The tokenizer of a model folder. Raises InputError when prompts plus answers of `longest` tokens do not fit."""
+    context = AutoConfig.from_pretrained(folder).max_position_embeddings
+    if longest > context:
+        raise InputError(
+            f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
+            f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
+        )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not tokenizer.chat_template:
+        raise InputError(f"{folder}: its tokenizer has no chat template, which renders the prompts")
+    return tokenizer

@@ -1,0 +1,90 @@
+"""Two ranks save checkpoints of one model: what they hold in memory, what damage is found, what a full disk leaves.
+
+Launched by tests/test_resume.py with a model's folder and a run's; prints one JSON line from rank 0.
+"""
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+from bnpo import runtime  # noqa: F401
+
+GROUP_BYTES = 2**21
+
+
+def peak_bytes(action) -> int:
+    """Most bytes that the tensors allocated during `action` took at one time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        action()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def main() -> None:
+    import torch.distributed as dist
+    from learner_check import fixed_experience
+    from transformers import AutoTokenizer
+
+    from bnpo.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
+    from bnpo.config import parse_train_config
+    from bnpo.learner import Learner
+    from bnpo.problems import InputError
+    from bnpo.rollouts import gather
+
+    model, run = sys.argv[-2], Path(sys.argv[-1])
+    dist.init_process_group("gloo")
+    config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    learner = Learner(model, len(tokenizer), config)
+    learner.update(fixed_experience(), lr=1e-4)  # the optimizer has a state from here on
+
+    def save(step: int) -> None:
+        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=GROUP_BYTES)
+
+    def error_of(action) -> str:
+        try:
+            action()
+        except InputError as error:
+            return str(error)
+        return ""
+
+    save(1)
+    report = {"peaks": gather(peak_bytes(lambda: save(2)))}
+    folder = checkpoint_folder(run, 2)
+    report["whole"] = error_of(lambda: verify_checkpoint(folder))
+    weights, optimizer = sorted(folder.glob("*.safetensors"))[1], sorted(folder.rglob("*_optim_states.pt"))[1]
+    whole = weights.read_bytes()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        weights.write_bytes(whole[:-1])
+    dist.barrier()
+    report["truncated"] = error_of(lambda: verify_checkpoint(folder)), str(weights)
+    if dist.get_rank() == 0:
+        weights.write_bytes(whole)
+        edited = bytearray(optimizer.read_bytes())
+        edited[len(edited) // 2] ^= 1
+        optimizer.write_bytes(edited)
+    dist.barrier()
+    report["edited"] = error_of(lambda: verify_checkpoint(folder)), str(optimizer)
+
+    if dist.get_rank() == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (GROUP_BYTES // 2, resource.RLIM_INFINITY))
+    report["full"] = error_of(lambda: save(3))
+    # Rank 1 still waits to go on with the saving, until the launcher ends it.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    report["left"] = sorted(path.name for path in (run / "checkpoints").iterdir())
+    report["last"] = (run / "last").resolve().name
+    print("REPORT " + json.dumps(report), flush=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

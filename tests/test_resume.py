@@ -1,0 +1,192 @@
+"""Runs that are killed, signalled, damaged or short of disk, and go on: whole programs and real signals."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import launch, make_model
+from programs.checkpoint_check import GROUP_BYTES
+from transformers import AutoModelForCausalLM
+
+from bnpo.config import PRESETS, ROOT, TINY_MODEL, parse_train_config
+from bnpo.loop import prepare
+from bnpo.problems import InputError
+
+SPEC = importlib.util.spec_from_file_location("soak", ROOT / "scripts" / "soak.py")
+soak = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(soak)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    run = tmp_path_factory.mktemp("soak") / "reference"
+    soak.train(run, 2, None)
+    return run
+
+
+def test_three_kills_and_resumes_leave_no_trace(reference):
+    run = reference.with_name("killed")
+    went_on = soak.survive(run, 2, [("sync", 2, 0.5), ("save", 3, 0.5), ("sample", 3, 0.5)])
+    assert went_on[:2] == [0, 0]  # the first was killed before there was a checkpoint
+    assert went_on[3] > went_on[2] > 0
+    assert soak.outcome(run) == soak.outcome(reference)
+    rows, _ = soak.outcome(reference)
+    assert [row["step"] for row in rows] == list(range(11))
+    assert sum(row.get("grad_norm", 0) > 0 for row in rows) >= 8  # there was something to get wrong
+    files = [sorted(str(f.relative_to(r)) for f in r.rglob("*") if "/trainer/" not in str(f)) for r in (run, reference)]
+    assert files[0] == files[1]
+
+
+def test_a_checkpoint_costs_little_of_the_interval(reference):
+    console = reference.with_suffix(".log").read_text()
+    saves = [float(seconds) for seconds in re.findall(r"checkpoint saved in (\S+) s", console)]
+    lines = [json.loads(line) for line in (reference / "metrics.jsonl").read_text().splitlines()[1:]]
+    # These steps are shorter than the preset's, which makes the bound the harder one.
+    assert np.mean(saves) < 0.05 * PRESETS["tiny"]["save_every"] * np.median([line["seconds/total"] for line in lines])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "message"),
+    [
+        (
+            2,
+            ["--lr", "1e-3"],
+            "settings would alter the run: lr was 0.0001, is 0.001; give the old ones, or --allow-changes lr",
+        ),
+        (2, ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"], "the run: algo was bnpo, is grpo; .* algo$"),
+        (2, ["--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
+        (2, ["--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
+        (
+            1,
+            [],
+            "was saved by 2 ranks, not 1; .* convert it: python -m deepspeed.checkpoint.ds_to_universal --input",
+        ),
+    ],
+)
+def test_what_is_not_the_same_run_is_refused(ranks, flags, message, reference, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    suite = str(reference.with_name("suite.json"))
+    asked = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", str(reference), *flags]
+    with pytest.raises(InputError, match=message) as error:
+        prepare(parse_train_config(asked, has_cuda=False)[0])
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_checkpoint_names_itself_and_the_one_before(reference):
+    run = reference.with_name("damaged")
+    shutil.copytree(reference, run, symlinks=True)
+    weights = run / "checkpoints" / "step-000010" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+    flags = [*soak.FLAGS, "--eval-suite", reference.with_name("suite.json"), "--resume", "--output-dir", run]
+    console = launch(2, "train.py", *flags, check=False)
+    assert console.returncode != 0
+    assert console.stdout.count("error: ") == 1
+    assert (
+        f"error: {weights}: is not what the manifest says: truncated or edited; delete {weights.parent}, --resume then "
+        f"goes on from {run / 'checkpoints' / 'step-000008'}\n"
+    ) in console.stdout
+    assert "Traceback" not in console.stdout
+    assert soak.outcome(run)[0] == soak.outcome(reference)[0]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> dict:
+    """What tests/programs/checkpoint_check.py found, with the run's folder and the bytes of the model."""
+    folder, run = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("saved")
+    # Wide enough for its matrices to be partitioned and gathered.
+    model = make_model(folder, vocab_size=288, hidden_size=512, intermediate_size=1024, num_hidden_layers=4)
+    for file in TINY_MODEL.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    output = launch(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
+    assert "\nREPORT " in output, output[-5000:]
+    report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
+    return report | {"run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
+
+
+def test_saving_never_holds_a_second_model(report):
+    assert report["bytes"] > 15 * GROUP_BYTES
+    assert max(report["peaks"]) < 4 * GROUP_BYTES
+    saved = AutoModelForCausalLM.from_pretrained(report["run"] / "checkpoints" / "step-000001")
+    assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]
+
+
+def test_damage_is_found_by_hashes(report):
+    assert report["whole"] == ""
+    for kind in ("truncated", "edited"):
+        error, file = report[kind]
+        assert error.startswith(f"{file}: is not what the manifest says: truncated or edited; delete ")
+        assert error.endswith(
+            "step-000002, --resume then goes on from " + str(report["run"] / "checkpoints/step-000001")
+        )
+
+
+def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(report):
+    assert "cannot be written (" in report["full"]
+    assert "make room there, and go on with --resume" in report["full"]
+    assert report["left"] == [".step-000003.unfinished", "step-000001", "step-000002"]
+    assert report["last"] == "step-000002"
+
+
+class Job:
+    """`scripts/launch.py train.py` in the background."""
+
+    def __init__(self, run, *flags):
+        self._run, self._log = run, run.with_suffix(".log").open("a")
+        command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "--master_port", "29532", "train.py"]
+        flags = (*soak.FLAGS, "--steps", "1000", "--eval-every", "0", "--resume", "--output-dir", run, *flags)
+        self._process = subprocess.Popen(
+            [*command, *map(str, flags)], cwd=ROOT, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+
+    def steps(self) -> int:
+        metrics = self._run / "metrics.jsonl"
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    def wait_for(self, condition) -> None:
+        while not condition():
+            assert self._process.poll() is None
+            time.sleep(0.05)
+
+    def signal(self, number: int) -> None:
+        os.killpg(self._process.pid, number)
+
+    def end(self) -> int:
+        return self._process.wait(timeout=60)
+
+
+def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
+    run = tmp_path / "run"
+    job = Job(run)
+    job.wait_for(lambda: job.steps() >= 3)
+    steps = job.steps()
+    job.signal(signal.SIGTERM)
+    assert job.end() == 0
+    assert steps <= job.steps() <= steps + 2
+    assert (run / "last").resolve().name == f"step-{job.steps():06d}"
+    console = run.with_suffix(".log").read_text()
+    assert console.count("stopping after this step; a second signal stops at once") == 1
+    assert f"stopped (--resume goes on): {job.steps()} steps" in console
+
+    # Steps of many seconds, so that one is certainly under way.
+    slow = ("--questions-per-step", 64, "--samples-per-question", 64)
+    job = Job(run, *slow, "--allow-changes", "questions_per_step,samples_per_question")
+    steps, log = job.steps(), run.with_suffix(".log")
+    job.wait_for(lambda: f"going on after step {steps}" in log.read_text())
+    time.sleep(1)
+    job.signal(signal.SIGINT)
+    time.sleep(1.5)
+    began = time.monotonic()
+    job.signal(signal.SIGINT)
+    assert job.end() != 0
+    assert time.monotonic() - began < 10
+    assert job.steps() == steps
+    assert (run / "last").resolve().name == f"step-{steps:06d}"
