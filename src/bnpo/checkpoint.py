@@ -32,8 +32,8 @@ def checkpoints(run: Path) -> list[Path]:
 @dataclass(frozen=True)
 class Progress:
     """How far a run has come: steps done, score and step of the best evaluation (-1: none yet), steps in a row whose
-    update was skipped, number of ranks. What follows depends on this, the weights, the optimizer and torch's random state: order of data and seeds of sampling
-    are functions of the step."""
+    update was skipped, number of ranks. What follows depends on this, the weights, the optimizer and torch's random
+    state: order of data and seeds of sampling are functions of the step."""
 
     step: int = 0
     best: float = -1.0
