@@ -25,8 +25,8 @@ from vllm import SamplingParams
 from bnpo.advantages import compute_advantages
 from bnpo.arithmetic import open_problems
 from bnpo.batching import share_out
-from bnpo.checkpoint import load_tokenizer, model_folder
 from bnpo.config import parse_train_config
+from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.rewards import Grader
 from bnpo.rollouts import gather

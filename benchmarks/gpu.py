@@ -75,7 +75,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     import torch.distributed as dist
     from vllm import SamplingParams
 
-    from bnpo.checkpoint import load_tokenizer
+    from bnpo.models import load_tokenizer
     from bnpo.config import parse_train_config
     from bnpo.learner import Experience, Learner
     from bnpo.loop import sync_weights

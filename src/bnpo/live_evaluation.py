@@ -5,10 +5,11 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.checkpoint import checkpoint_folder, training_config
+from bnpo.checkpoint import checkpoint_folder
 from bnpo.config import TrainConfig
 from bnpo.evaluation import Evaluation, package_versions, sample_records, scores
 from bnpo.files import write_json, writing
+from bnpo.models import training_config
 from bnpo.rewards import Grader
 from bnpo.rollouts import gather
 from bnpo.sampler import Sampler
