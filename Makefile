@@ -37,3 +37,9 @@ bench: .venv/.ready .venv/trl/.ready
 	$(PIP) install --quiet --no-deps -r $(REQUIREMENTS)
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	touch $@
+
+# TRL, the rival of `make bench`, in a folder of its own: the environment of the product stays as it is.
+.venv/trl/.ready: .venv/.ready benchmarks/requirements-trl.txt
+	rm -rf .venv/trl
+	$(PIP) install --quiet --no-deps --target .venv/trl -r benchmarks/requirements-trl.txt
+	touch $@

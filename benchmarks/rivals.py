@@ -7,6 +7,7 @@ one process a core; the faster counts. Programs take turns. Rows, for the tiny m
 of long_model.py, whose answers are long and uneven: step_seconds, trl_step_seconds_<n>_processes, trl_ratio.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -17,11 +18,10 @@ import long_model
 from runs import ROOT, median, row, training_steps
 
 TRL_SETTINGS = {
-    "": {1: ("--micro-batch", "64"), 2: ("--micro-batch", "32")},
-    "_long": {1: ("--micro-batch", "16"), 2: ("--micro-batch", "16")},
+    "": {1: ("--micro-batch", "32", "--generate", "32"), 2: ("--micro-batch", "16", "--generate", "32")},
+    "_long": {2: ("--micro-batch", "16", "--generate", "32")},
 }
-"""The fastest micro-batches, by case and number of processes."""
-STEPS = {"": 10, "_long": 10}
+"""The fastest micro-batches and numbers of answers sampled at a time, by case and number of processes."""
 REWARD = Path(long_model.__file__).relative_to(ROOT)
 
 
@@ -40,9 +40,8 @@ def trl_step_seconds(processes: int, *flags: str) -> float:
     return float(last.removeprefix("trl_step_seconds: "))
 
 
-def compare(case: str, our_flags: tuple[str, ...], trl_flags: tuple[str, ...]) -> None:
+def compare(case: str, steps: int, our_flags: tuple[str, ...], trl_flags: tuple[str, ...]) -> None:
     """Measure both on one model and print the rows."""
-    steps = STEPS[case]
     ours = training_steps(len(os.sched_getaffinity(0)), steps, "--lr", "1e-6", *our_flags)
     theirs = {
         processes: trl_step_seconds(processes, "--steps", str(steps), *settings, *trl_flags)
@@ -57,11 +56,22 @@ def compare(case: str, our_flags: tuple[str, ...], trl_flags: tuple[str, ...]) -
 
 
 def main() -> None:
-    compare("", (), ())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=10, help="steps that count, of the tiny model")
+    parser.add_argument(
+        "--long-steps", type=int, default=10, help="the same of the long answers; TRL needs minutes each"
+    )
+    arguments = parser.parse_args()
+    compare("", arguments.steps, (), ())
     with tempfile.TemporaryDirectory() as folder:
         long_model.write(Path(folder))
         common = ("--model", folder, "--max-answer-tokens", "512")
-        compare("_long", (*common, "--rewards", f"{REWARD}:even_length"), (*common, "--reward", "even_length"))
+        compare(
+            "_long",
+            arguments.long_steps,
+            (*common, "--rewards", f"{REWARD}:even_length"),
+            (*common, "--reward", "even_length"),
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+"""Seconds of every optimizer step of TRL's GRPOTrainer on our task: 32 questions x 16 answers, one update a step.
+
+    PYTHONPATH=.venv/trl python benchmarks/trl_step.py --help
+    PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py
+
+Prints a JSON object when a step ends and, last, the row trl_step_seconds, their median. A step is the time since the
+step before ended: prompts, sampling with transformers' `generate`, rewards and update. The first steps warm up and do
+not count. The settings are those of `train.py --algo grpo` as far as TRL has them; whatever only takes time (a
+reference model, logging, checkpoints, gradient checkpointing) is off.
+"""
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from datasets import Dataset
+from long_model import even_length
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from bnpo.answers import final_answer
+from bnpo.arithmetic import arithmetic_problems
+from bnpo.config import TINY_MODEL
+from bnpo.problems import encode_prompt, stop_token_ids
+
+QUESTIONS, ANSWERS = 32, 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Train with TRL and print the seconds of every step."""
+
+    model: Path = TINY_MODEL
+    """Hugging Face folder."""
+    reward: Literal["accuracy", "even_length"] = "accuracy"
+    """The final answer is right, or the reward for the model of long_model.py."""
+    max_answer_tokens: int = 128
+    """Longest answer."""
+    steps: int = 10
+    """Steps that are timed."""
+    warmup: int = 2
+    """Steps before them."""
+    micro_batch: int = 64
+    """Answers in one forward and backward pass of a process."""
+    generate: int = 512
+    """Answers sampled at a time, over all processes."""
+    continuous: bool = False
+    """Sample with transformers' continuous batching."""
+
+
+class Clock(TrainerCallback):
+    """Prints and keeps the seconds of every step after the first `warmup`."""
+
+    def __init__(self, warmup: int):
+        self.warmup = warmup
+        self.seconds: list[float] = []
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.last = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        now = time.perf_counter()
+        if state.global_step > self.warmup and state.is_world_process_zero:
+            self.seconds.append(now - self.last)
+            print(json.dumps({"step": state.global_step, "seconds": round(self.seconds[-1], 3)}), flush=True)
+        self.last = now
+
+
+def accuracy(completions, answer, **_) -> list[float]:
+    """Whether the final answers are spelled as the references, TRL's signature of a reward."""
+    return [float(final_answer(text) == reference) for text, reference in zip(completions, answer, strict=True)]
+
+
+def evenness(completions, **_) -> list[float]:
+    """`even_length` with TRL's signature of a reward."""
+    return [even_length(text, "") for text in completions]
+
+
+def main(settings: Settings) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(settings.model)
+    model = AutoModelForCausalLM.from_pretrained(settings.model)
+    model.generation_config.eos_token_id = stop_token_ids(tokenizer)  # where TRL looks for what ends an answer
+    problems = arithmetic_problems("train", 7500)
+    prompts = [tokenizer.decode(encode_prompt(tokenizer, problem.problem, "chat")) for problem in problems]
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by torchrun
+    clock = Clock(settings.warmup)
+    with tempfile.TemporaryDirectory() as folder:
+        config = GRPOConfig(
+            output_dir=folder,
+            use_cpu=True,
+            bf16=False,
+            per_device_train_batch_size=settings.micro_batch,
+            gradient_accumulation_steps=QUESTIONS * ANSWERS // (settings.micro_batch * processes),
+            generation_batch_size=settings.generate,
+            num_generations=ANSWERS,
+            max_completion_length=settings.max_answer_tokens,
+            use_transformers_continuous_batching=settings.continuous,
+            max_steps=settings.warmup + settings.steps,
+            learning_rate=1e-6,
+            lr_scheduler_type="constant",
+            max_grad_norm=1.0,
+            loss_type="luspo",  # with weights a token, as here: a sum over tokens, a mean over answers, as ours
+            gradient_checkpointing=False,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = GRPOTrainer(
+            model=model,
+            reward_funcs={"accuracy": accuracy, "even_length": evenness}[settings.reward],
+            args=config,
+            train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [problem.answer for problem in problems]}),
+            processing_class=tokenizer,
+            callbacks=[clock],
+        )
+        trainer.train()
+    if clock.seconds:
+        print(f"trl_step_seconds: {statistics.median(clock.seconds):.3f}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
