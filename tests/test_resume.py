@@ -13,7 +13,6 @@ import time
 import numpy as np
 import pytest
 from conftest import launch, make_model
-from programs.checkpoint_check import GROUP_BYTES
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import PRESETS, ROOT, TINY_MODEL, parse_train_config
@@ -103,7 +102,7 @@ def report(tmp_path_factory) -> dict:
     """What tests/programs/checkpoint_check.py found, with the run's folder and the bytes of the model."""
     folder, run = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("saved")
     # Wide enough for its matrices to be partitioned and gathered.
-    model = make_model(folder, vocab_size=288, hidden_size=512, intermediate_size=1024, num_hidden_layers=4)
+    model = make_model(folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=4)
     for file in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(file, folder)
     output = launch(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
@@ -113,8 +112,8 @@ def report(tmp_path_factory) -> dict:
 
 
 def test_saving_never_holds_a_second_model(report):
-    assert report["bytes"] > 15 * GROUP_BYTES
-    assert max(report["peaks"]) < 4 * GROUP_BYTES
+    assert min(report["at_once"]) > report["bytes"]  # the measurement sees a copy where there is one
+    assert max(report["groups"]) < report["bytes"] / 3
     saved = AutoModelForCausalLM.from_pretrained(report["run"] / "checkpoints" / "step-000001")
     assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]
 

@@ -82,7 +82,7 @@ def save_checkpoint(learner: Learner, tokenizer, run: Path, progress: Progress, 
             if progress.best_step == progress.step:
                 name_checkpoint(run, "best", progress.step)
             named = [(run / name).resolve() for name in ("last", "best")]
-            for old in checkpoints(run)[: -keep or None]:
+            for old in checkpoints(run)[:-keep] if keep else []:
                 if old.resolve() not in named:
                     # First renamed: a checkpoint that is half deleted must not look like one.
                     shutil.rmtree(old.rename(old.with_name(f".{old.name}.unfinished")))

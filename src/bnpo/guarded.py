@@ -4,6 +4,7 @@ Own code, since process pools share a pipe and a lock between their workers: one
 kernel when memory is short, for example) stops all of them for ever.
 """
 
+import atexit
 import fcntl
 import multiprocessing
 import os
@@ -87,25 +88,35 @@ class _Worker:
     """A process and the pipe to it."""
 
     def __init__(self, context: multiprocessing.context.BaseContext):
-        self._context = context
+        self._context, self._over = context, False
         self._start()
+        # At exit multiprocessing sends SIGTERM, which workers ignore, and waits: for ever.
+        atexit.register(self.end)
 
     def _start(self) -> None:
+        if self._over:
+            raise RuntimeError("the program ends")
         pipe, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), name="bnpo worker", daemon=True)
         process.start()
         theirs.close()
         self._pipe, self._process = pipe, process
 
-    def end(self) -> int | None:
-        """Kill the process, whatever it does; its exit status."""
+    def end(self) -> None:
+        """Kill the process, whatever it does, for good."""
+        self._over = True
+        atexit.unregister(self.end)
+        self._kill()
+
+    def _kill(self) -> int | None:
         self._process.kill()
         self._process.join()
         self._pipe.close()
         return self._process.exitcode
 
     def replace(self) -> int | None:
-        status = self.end()
+        """Kill the process and start another; the exit status of the first."""
+        status = self._kill()
         self._start()
         return status
 

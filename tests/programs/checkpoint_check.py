@@ -3,6 +3,7 @@
 Launched by tests/test_resume.py with a model's folder and a run's; prints one JSON line from rank 0.
 """
 
+import ctypes
 import json
 import os
 import resource
@@ -11,21 +12,20 @@ from pathlib import Path
 
 from bnpo import runtime  # noqa: F401
 
-GROUP_BYTES = 2**21
+GROUP_BYTES = 2**23
 
 
-def peak_bytes(action) -> int:
-    """Most bytes that the tensors allocated during `action` took at one time."""
-    from torch.profiler import ProfilerActivity, profile
+def peak_growth(action) -> int:
+    """By how many bytes the memory of this process grows during `action`, at its largest."""
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        action()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
+    def status(field: str) -> int:
+        return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
+
+    ctypes.CDLL(None).malloc_trim(0)  # so that memory that was freed before does not hide what is taken
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    before = status("VmRSS")
+    action()
+    return status("VmHWM") - before
 
 
 def main() -> None:
@@ -46,8 +46,8 @@ def main() -> None:
     learner = Learner(model, len(tokenizer), config)
     learner.update(fixed_experience(), lr=1e-4)  # the optimizer has a state from here on
 
-    def save(step: int) -> None:
-        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=GROUP_BYTES)
+    def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
+        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=group_bytes)
 
     def error_of(action) -> str:
         try:
@@ -56,8 +56,7 @@ def main() -> None:
             return str(error)
         return ""
 
-    save(1)
-    report = {"peaks": gather(peak_bytes(lambda: save(2)))}
+    report = {"at_once": gather(peak_growth(lambda: save(1, 2**40))), "groups": gather(peak_growth(lambda: save(2)))}
     folder = checkpoint_folder(run, 2)
     report["whole"] = error_of(lambda: verify_checkpoint(folder))
     weights, optimizer = sorted(folder.glob("*.safetensors"))[1], sorted(folder.rglob("*_optim_states.pt"))[1]
