@@ -193,11 +193,11 @@ def prepare(config: TrainConfig) -> Inputs:
         )
     steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
     dropped = len(encoded) - len(kept)
-    # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
-    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
     facts = data_facts(problems, dropped, evaluation)
     if resumed:
         check_changes(config, facts)
+    # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
+    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
     if rank == 0:
         if not resumed:
             claim_output_dir(config, **facts)
