@@ -44,7 +44,7 @@ def main() -> None:
     config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
-    learner.update(fixed_experience(), lr=1e-4)  # the optimizer has a state from here on
+    learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
 
     def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
         save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=group_bytes)
