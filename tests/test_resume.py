@@ -31,6 +31,7 @@ def reference(tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_three_kills_and_resumes_leave_no_trace(reference):
     run = reference.with_name("killed")
     went_on = soak.survive(run, 2, [("sync", 2, 0.5), ("save", 3, 0.5), ("sample", 3, 0.5)])
@@ -162,6 +163,7 @@ class Job:
         return self._process.wait(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
     run = tmp_path / "run"
     job = Job(run)
