@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 from bnpo.attention import ATTENTION
 from bnpo.batching import collate
 from bnpo.config import TINY_MODEL
-from bnpo.learner import Policy
+from bnpo.policy import Policy
 
 
 def test_packed_logprobs_and_gradients_are_those_of_rows_and_of_transformers():

@@ -3,9 +3,10 @@ import json
 import pytest
 from conftest import launch
 
-from bnpo.config import PRESETS, check_config, claim_output_dir, parse_train_config
+from bnpo.config import PRESETS, check_config, parse_train_config
 from bnpo.loop import prepare
 from bnpo.problems import InputError
+from bnpo.run_folder import claim_output_dir
 
 
 def parse(*flags):

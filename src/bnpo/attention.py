@@ -39,9 +39,10 @@ def attention(
         rows = [x[0].transpose(0, 1) for x in (query, key, value)]
         out = varlen_attn(*rows, starts, starts, longest, longest, scale=scaling, window_size=(-1, 0), enable_gqa=True)
         return out[None], None
-    spans = starts.unfold(0, 2, 1).tolist()
-    parts = [causal(*(x[:, :, begin:end] for x in (query, key, value))) for begin, end in spans]
-    return torch.cat(parts, dim=2).transpose(1, 2), None
+    lengths = starts.diff().tolist()
+    # Not slices: each would have a gradient as long as the row.
+    parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
+    return torch.cat([causal(*part) for part in parts], dim=2).transpose(1, 2), None
 
 
 def one_kernel(device_type: str, dtype: torch.dtype) -> bool:

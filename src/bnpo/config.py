@@ -1,7 +1,6 @@
 """What a training run is: one dataclass, its presets, and the checks that need no model."""
 
 import json
-import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +9,6 @@ import tyro
 
 from bnpo.advantages import ALGORITHMS
 from bnpo.beta import MAX_CONCENTRATION
-from bnpo.files import write_json
 from bnpo.loss import AGGREGATIONS
 from bnpo.problems import SYSTEM_PROMPTS, InputError
 from bnpo.rewards import GRADERS, check_rewards
@@ -243,47 +241,6 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     low, high = config.reward_range
     if not low < high:
         raise InputError(f"--reward-range: {low:g} is not below {high:g}")
-
-
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
-"""What a run writes in its folder, and --overwrite deletes."""
-
-
-def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
-    """Create the run's folder with its config.json, the `facts` of its data included (rank 0 only).
-
-    Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
-    """
-    folder = config.output_dir
-    try:
-        if any((folder / name).exists() for name in RUN_FILES):
-            if not config.overwrite:
-                raise InputError(
-                    f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
-                )
-            _delete_run(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "config.json", asdict(config) | facts)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
-        ) from error
-    return folder
-
-
-def _delete_run(folder: Path) -> None:
-    config = folder / "config.json"
-    # A model's folder has a config.json too, but none with a preset.
-    if not config.exists() or "preset" not in json.loads(config.read_text(encoding="utf-8")):
-        raise InputError(
-            f"{folder}: has no config.json of a run, so nothing is deleted; --output-dir names another folder"
-        )
-    for name in RUN_FILES:
-        path = folder / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def to_json(config: TrainConfig, **facts: object) -> str:

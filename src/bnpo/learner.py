@@ -18,7 +18,8 @@ from transformers.integrations import HfDeepSpeedConfig
 from bnpo.attention import ATTENTION, one_kernel
 from bnpo.batching import MicroBatch, collate, padding, plan
 from bnpo.config import TrainConfig
-from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_logprobs, token_weights
+from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
+from bnpo.policy import Policy
 
 MAX_PADDING = 0.1
 """Share of padding beyond which sequences are packed."""
@@ -35,46 +36,6 @@ class Experience:
     answers: list[list[int]]
     sampler_logprobs: list[np.ndarray]
     advantages: np.ndarray
-
-
-class LogprobHead(torch.nn.Module):
-    """The language model's head with the log-probabilities on top, as one module that owns the weight.
-
-    Under ZeRO-3 every module call gathers the module's weights, which all ranks must do equally often. The number of
-    chunks depends on a rank's answers, so the chunks may not be calls of a module: the weight is gathered once, here.
-    """
-
-    def __init__(self, weight: torch.nn.Parameter, vocab_size: int):
-        super().__init__()
-        self.weight = weight
-        self.vocab_size = vocab_size
-
-    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool):
-        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, with_entropy=with_entropy)
-
-
-class Policy(torch.nn.Module):
-    """A causal language model that maps answers to their log-probabilities, so that logits never leave it."""
-
-    def __init__(self, model: torch.nn.Module, vocab_size: int, temperature: float):
-        super().__init__()
-        self.model = model
-        self.head = LogprobHead(model.get_output_embeddings().weight, vocab_size)
-        self.temperature = temperature
-
-    def forward(self, batch: MicroBatch, temperature: float | None = None, with_entropy: bool = False):
-        """Log-probabilities [answer tokens] of the answers in `batch`, and on demand the entropies there (or None)."""
-        packing = {"position_ids": batch.position_ids, "starts": batch.starts, "longest": batch.longest}
-        hidden = self.model.base_model(
-            input_ids=batch.input_ids, use_cache=False, **(packing if batch.starts is not None else {})
-        ).last_hidden_state
-        predicts = batch.answer_mask[:, 1:]
-        return self.head(
-            hidden[:, :-1][predicts],
-            batch.input_ids[:, 1:][predicts],
-            self.temperature if temperature is None else temperature,
-            with_entropy,
-        )
 
 
 class Learner:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from bnpo.advantages import compute_advantages
 from bnpo.arithmetic import open_problems
 from bnpo.checkpoint import Progress, save_checkpoint, verify_checkpoint
-from bnpo.config import TrainConfig, check_config, claim_output_dir, to_json
+from bnpo.config import TrainConfig, check_config, to_json
 from bnpo.evaluation import Evaluation
 from bnpo.files import write_json
 from bnpo.interrupt import Interrupt
@@ -22,9 +22,9 @@ from bnpo.lifeline import Lifeline
 from bnpo.live_evaluation import eval_metrics, evaluate_live
 from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
-from bnpo.resume import check_changes, find_checkpoint, rewind
 from bnpo.rewards import Grader, reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
+from bnpo.run_folder import check_changes, claim_output_dir, find_checkpoint, rewind
 from bnpo.sampler import Sampler
 from bnpo.suites import content_hash, load_suite
 from bnpo.tracking import Stopwatch, Tracker, speed_metrics

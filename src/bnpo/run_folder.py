@@ -1,17 +1,58 @@
-"""--resume: where a run goes on, whether it is the same run, and its folder as it was at that moment."""
+"""A run's folder: claimed by a new run; with --resume, where it goes on, whether it is the same run, and rewound."""
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from bnpo.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, read_manifest
 from bnpo.config import TrainConfig, to_json
-from bnpo.files import flush, writing
+from bnpo.files import flush, write_json, writing
 from bnpo.problems import InputError
+
+RUN_FILES = ("bad", "best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
+"""What a run writes in its folder, and --overwrite deletes."""
 
 FREE = ("preset", "output_dir", "overwrite", "resume", "allow_changes", "steps", "epochs", "save_every", "keep")
 FREE += ("rollouts_every", "wandb", "sync_tolerance")
 """Flags that change nothing of what is computed up to a step."""
+
+
+def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
+    """Create the run's folder with its config.json, the `facts` of its data included (rank 0 only).
+
+    Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
+    """
+    folder = config.output_dir
+    try:
+        if any((folder / name).exists() for name in RUN_FILES):
+            if not config.overwrite:
+                raise InputError(
+                    f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
+                )
+            _delete_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", asdict(config) | facts)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
+        ) from error
+    return folder
+
+
+def _delete_run(folder: Path) -> None:
+    config = folder / "config.json"
+    # A model's folder has a config.json too, but none with a preset.
+    if not config.exists() or "preset" not in json.loads(config.read_text(encoding="utf-8")):
+        raise InputError(
+            f"{folder}: has no config.json of a run, so nothing is deleted; --output-dir names another folder"
+        )
+    for name in RUN_FILES:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def find_checkpoint(run: Path, ranks: int) -> tuple[Path | None, Progress]:
