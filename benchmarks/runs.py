@@ -1,6 +1,7 @@
 """What the benchmarks share: runs of the real program, and rows of results."""
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -27,12 +28,15 @@ def launch(ranks: int, *command: str | Path) -> str:
 
 
 def training_steps(ranks: int, steps: int, *flags: str | Path) -> list[dict]:
-    """The metrics of `steps` steps of train.py after the warm-up, without evaluation or checkpoints on the way."""
+    """The metrics of `steps` steps of train.py after the warm-up, without evaluation on the way; for steps that were
+    saved (the last one) also `seconds/save`, which follows the step's `seconds/total`."""
     with tempfile.TemporaryDirectory() as folder:
         quiet = ("--eval-every", "0", "--rollouts-every", "0", "--output-dir", folder, "--preset", "tiny")
-        launch(ranks, "train.py", "--algo", "bnpo", *quiet, "--steps", str(WARM_UP + steps), *flags)
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines[WARM_UP:]]
+        console = launch(ranks, "train.py", "--algo", "bnpo", *quiet, "--steps", str(WARM_UP + steps), *flags)
+        rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    for step, seconds in re.findall(r"step (\d+): checkpoint saved in (\S+) s", console):
+        rows[int(step) - 1]["seconds/save"] = float(seconds)
+    return rows[WARM_UP:]
 
 
 def median(rows: list[dict], name: str) -> float:

@@ -4,8 +4,9 @@
 
 Runs of the program and of the floor (benchmarks/floor.py) take turns, so that a slow minute of the machine meets both.
 Rows: step_seconds, floor_generate_seconds and floor_train_seconds (each the faster of one process on all cores and
-one process a core), floor_ratio, floor_ratio_one_process, sync_share, seconds of each phase, and
-scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1).
+one process a core), floor_ratio, floor_ratio_one_process, sync_share, seconds of each phase,
+scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1), and checkpoint_share
+(seconds of a checkpoint over those of the steps between two, at the default interval).
 """
 
 import argparse
@@ -16,7 +17,9 @@ from pathlib import Path
 
 from runs import WARM_UP, launch, median, row, training_steps
 
-STEPS, ROUNDS = 8, 2
+from bnpo.config import PRESETS
+
+STEPS, ROUNDS = 10, 2
 """Steps of every run that count, and runs of each kind."""
 PHASES = ("generate", "reward", "gather", "update", "sync")
 
@@ -59,6 +62,10 @@ def main() -> None:
         row(f"step_seconds_{times}_times_the_questions", median(rows, "seconds/total"))
         cost[times] = median(rows, "seconds/total") / median(rows, "tokens/sampled")
         row(f"scaling_token_cost_{times}", cost[times] / cost[1])
+    saves = training_steps(cores, STEPS, *lr, "--save-every", "1")
+    row("checkpoint_seconds", median(saves, "seconds/save"))
+    interval = PRESETS["tiny"]["save_every"] * median(saves, "seconds/total")
+    row("checkpoint_share", median(saves, "seconds/save") / interval)
     if arguments.figure:
         draw(
             arguments.figure,

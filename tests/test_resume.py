@@ -3,19 +3,17 @@
 import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 from conftest import launch, make_model
 from transformers import AutoModelForCausalLM
 
-from bnpo.config import PRESETS, ROOT, TINY_MODEL, parse_train_config
+from bnpo.config import ROOT, TINY_MODEL, parse_train_config
 from bnpo.loop import prepare
 from bnpo.problems import InputError
 
@@ -31,7 +29,6 @@ def reference(tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
 def test_three_kills_and_resumes_leave_no_trace(reference):
     run = reference.with_name("killed")
     went_on = soak.survive(run, 2, [("sync", 2, 0.5), ("save", 3, 0.5), ("sample", 3, 0.5)])
@@ -43,14 +40,6 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
     assert sum(row.get("grad_norm", 0) > 0 for row in rows) >= 8  # there was something to get wrong
     files = [sorted(str(f.relative_to(r)) for f in r.rglob("*") if "/trainer/" not in str(f)) for r in (run, reference)]
     assert files[0] == files[1]
-
-
-def test_a_checkpoint_costs_little_of_the_interval(reference):
-    console = reference.with_suffix(".log").read_text()
-    saves = [float(seconds) for seconds in re.findall(r"checkpoint saved in (\S+) s", console)]
-    lines = [json.loads(line) for line in (reference / "metrics.jsonl").read_text().splitlines()[1:]]
-    # These steps are shorter than the preset's, which makes the bound the harder one.
-    assert np.mean(saves) < 0.05 * PRESETS["tiny"]["save_every"] * np.median([line["seconds/total"] for line in lines])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +103,7 @@ def report(tmp_path_factory) -> dict:
 
 def test_saving_never_holds_a_second_model(report):
     assert min(report["at_once"]) > report["bytes"]  # the measurement sees a copy where there is one
-    assert max(report["groups"]) < report["bytes"]
+    assert max(report["groups"]) < report["bytes"] / 3
     saved = AutoModelForCausalLM.from_pretrained(report["run"] / "checkpoints" / "step-000001")
     assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]
 
@@ -163,7 +152,6 @@ class Job:
         return self._process.wait(timeout=60)
 
 
-@pytest.mark.slow
 def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
     run = tmp_path / "run"
     job = Job(run)

@@ -27,6 +27,11 @@ def _set_defaults() -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    import torch  # not before OMP_NUM_THREADS is set
+
+    if not torch.cuda.is_available():
+        # On CPUs vLLM has one small function compiled: seconds in every process, and nothing gained.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # DeepSpeed compiles its shared-memory collective with ninja, which pip installs beside the interpreter.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # DeepSpeed and vLLM call collectives by names that this torch has renamed; there is nothing a user can do.

@@ -1,5 +1,6 @@
 """ZeRO-3 parameters -> whole tensors -> vLLM, and the check that the weights arrived."""
 
+from collections import deque
 from collections.abc import Iterator
 
 import deepspeed
@@ -23,8 +24,9 @@ def whole_weights(
     """
     for group in _groups(model, tied_too, group_bytes):
         with deepspeed.zero.GatheredParameters([parameter for _, parameter in group]):
-            clones = [(name, parameter.detach().clone()) for name, parameter in group]
-        yield from clones
+            clones = deque((name, parameter.detach().clone()) for name, parameter in group)
+        while clones:  # not held any longer while the next group is gathered
+            yield clones.popleft()
 
 
 def _groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:

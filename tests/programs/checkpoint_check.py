@@ -13,6 +13,7 @@ from pathlib import Path
 from bnpo import runtime  # noqa: F401
 
 GROUP_BYTES = 2**23
+M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def peak_growth(action) -> int:
@@ -21,7 +22,9 @@ def peak_growth(action) -> int:
     def status(field: str) -> int:
         return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
-    ctypes.CDLL(None).malloc_trim(0)  # so that memory that was freed before does not hide what is taken
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 2**20)  # so that what is freed goes back at once, and holes in the heap do not count
+    libc.malloc_trim(0)  # so that memory that was freed before does not hide what is taken
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
     before = status("VmRSS")
     action()
