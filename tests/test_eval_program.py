@@ -60,10 +60,17 @@ def processes_of(marker):
     return found
 
 
-def test_two_evaluations_are_equal_though_one_is_killed_five_times(tmp_path):
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """An evaluation of 200 problems x 16 runs by one sampler."""
+    folder = tmp_path_factory.mktemp("once")
+    evaluate(folder, *ARITHMETIC, "--limit", "200", "--runs", "16")
+    return folder
+
+
+def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_path):
     flags = (*ARITHMETIC, "--limit", "200", "--runs", "16")
-    evaluate(tmp_path / "once", *flags)
-    expected = results_of(tmp_path / "once")
+    expected = results_of(once)
     assert expected["results"]["arithmetic"]["problems"] == 200
 
     killed = tmp_path / "killed"
@@ -89,22 +96,23 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(tmp_path):
     evaluate(killed, *flags)
     assert path.read_bytes().count(b"\n") == 3200
     assert json.loads((killed / "results.json").read_text())["time"]["sampled"] == 3200 - before
-    assert samples_of(killed) == samples_of(tmp_path / "once")
+    assert samples_of(killed) == samples_of(once)
     assert len(samples_of(killed)) == 3200  # none twice
     assert results_of(killed) == expected
 
 
-def test_two_samplers_side_by_side_and_a_comparison(tmp_path, monkeypatch):
+def test_two_samplers_side_by_side_and_a_comparison(once, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")  # a narrow terminal must not break the titles of tables
-    flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3")
-    evaluate(tmp_path / "two", *flags, "--data-parallel", "2")
-    output = evaluate(tmp_path / "one", *flags, "--base", str(TINY_MODEL))
-    assert results_of(tmp_path / "two") == results_of(tmp_path / "one")
-    assert results_of(tmp_path / "one" / "base") == results_of(tmp_path / "one")
-    comparison = json.loads((tmp_path / "one" / "comparison.json").read_text())["paired"]["arithmetic"]
+    two = tmp_path / "two"
+    flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
+    output = evaluate(two, *flags, "--base", str(TINY_MODEL))
+    assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
+    assert len(samples_of(two)) == 60
+    assert results_of(two / "base") == results_of(two)
+    comparison = json.loads((two / "comparison.json").read_text())["paired"]["arithmetic"]
     assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
     assert "paired by problem" in output
-    sample = samples_of(tmp_path / "one")["arithmetic", 19, 2]
+    sample = samples_of(two)["arithmetic", 19, 2]
     assert {"id", "seed", "text", "answer", "correct", "tokens", "finish_reason"} < set(sample)
 
 
@@ -197,3 +205,8 @@ def test_a_context_too_short_for_the_suite_is_refused(tmp_path):
     (tmp_path / "long.json").write_text(json.dumps(suite))
     flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "long.json"))
     assert "prompts and answers of up to 3136 tokens do not fit the context of" in refused(tmp_path / "out", *flags)
+
+
+def test_a_model_and_itself_do_not_share_a_folder():
+    with pytest.raises(InputError, match="--base: is --ckpt itself, with which it would share a folder"):
+        run(EvalConfig(str(TINY_MODEL), base=str(TINY_MODEL)))

@@ -40,6 +40,8 @@ def run(config: EvalConfig) -> None:
         raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
     if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
         raise InputError("--data-parallel and --tensor-parallel must be at least 1")
+    if config.base == config.ckpt and config.output_dir is None:
+        raise InputError("--base: is --ckpt itself, with which it would share a folder; --output-dir keeps them apart")
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
     if gpus and replicas * config.tensor_parallel > len(gpus):
         raise InputError(

@@ -22,9 +22,7 @@ def peak_growth(action) -> int:
     def status(field: str) -> int:
         return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
-    libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 2**20)  # so that what is freed goes back at once, and holes in the heap do not count
-    libc.malloc_trim(0)  # so that memory that was freed before does not hide what is taken
+    ctypes.CDLL(None).malloc_trim(0)  # so that memory that was freed before does not hide what is taken
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
     before = status("VmRSS")
     action()
@@ -32,6 +30,8 @@ def peak_growth(action) -> int:
 
 
 def main() -> None:
+    # From the start on, what is freed goes back at once: holes in the heap would count as held.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
     import torch.distributed as dist
     from learner_check import fixed_experience
     from transformers import AutoTokenizer
