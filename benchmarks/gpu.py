@@ -1,11 +1,13 @@
 """Learner, sampler and weight sync on one NVIDIA GPU, at the shapes of Qwen2.5-Math-1.5B and 7B with random weights.
 
-    python benchmarks/gpu.py --tokenizer-dir DIR [--shapes 1.5b 7b] [--enforce-eager]
+    python benchmarks/gpu.py --tokenizer-dir DIR [--shapes 1.5b 7b 7b-half] [--enforce-eager]
 
 DIR holds the real tokenizer's files; nothing is downloaded. Rows, each with the shape in front: mfu (operations of an
 update on packed sequences of 4,096 tokens over the peak of the GPU; what gradient checkpointing computes twice does not
 count), vllm_ratio (seconds of vLLM's own `generate` over those of our sampler for the same prompts and seeds),
-sync_seconds (learner to sampler, waking included), peak_memory_gb. Optimizer state of the 7B lives in CPU memory.
+sync_seconds (learner to sampler, waking included), peak_memory_gb (of the update, weights included). One GPU of 141 GB
+does not hold the 7B's optimizer (18 bytes a parameter; with --offload-optimizer 20 bytes of CPU memory), so its
+update is measured with half the layers, 7b-half, and its sampler and sync without an update.
 """
 
 import json
@@ -31,6 +33,7 @@ SHAPES = {
     | {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
     | {"tie_word_embeddings": False, "vocab_size": 152064},
 }
+SHAPES["7b-half"] = SHAPES["7b"] | {"num_hidden_layers": 14}
 ROUNDS = 5
 """Measurements of each kind; the median counts, after one that warms up."""
 
@@ -40,7 +43,7 @@ class Args:
     tokenizer_dir: Path
     """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math."""
     shapes: tuple[str, ...] = tuple(SHAPES)
-    """Which of 1.5b, 7b."""
+    """Which of 1.5b, 7b, 7b-half."""
     enforce_eager: bool = False
     """The sampler without CUDA graphs."""
 
@@ -77,23 +80,11 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
 
     from bnpo.models import load_tokenizer
     from bnpo.config import parse_train_config
-    from bnpo.learner import Experience, Learner
+    from bnpo.learner import Learner
     from bnpo.loop import sync_weights
     from bnpo.sampler import Sampler
-    from bnpo.tracking import PEAK_TFLOPS
 
-    def median_seconds(work) -> float:
-        seconds = []
-        for _ in range(1 + ROUNDS):
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-            work()
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - started)
-        return statistics.median(seconds[1:])
-
-    flags = ["--preset", "paper-1.5b", *(["--offload-optimizer"] if shape == "7b" else [])]
-    config, _ = parse_train_config(flags, has_cuda=True)
+    config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
     torch.cuda.set_device(0)
     dist.init_process_group("cpu:gloo,cuda:nccl")
     tokenizer = load_tokenizer(Path(folder), 4096)
@@ -110,15 +101,8 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     sampling = {"n": 16, "temperature": 1.0, "max_tokens": 512, "logprobs": True}
     rows["vllm_ratio"] = bare / median_seconds(lambda: list(sampler.sample(prompts, range(32), **sampling)))
     sampler.sleep()
-
-    answers = [rng.integers(0, 150_000, 4000).tolist() for _ in range(32)]
-    logprobs = [np.full(4000, -11.9) for _ in range(32)]
-    experience = Experience(prompts, answers, logprobs, rng.choice([-1.0, 1.0], 32))
-    metrics = {}
-    seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6)))
-    peak = next(peak for part, peak in PEAK_TFLOPS.items() if part in torch.cuda.get_device_name())
-    rows["mfu"] = metrics["update/tflop"] / seconds / peak
-    rows["peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    if shape != "7b":
+        rows |= measure_update(learner, prompts)
 
     def sync() -> None:
         sync_weights(learner, sampler)
@@ -126,6 +110,45 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
 
     rows["sync_seconds"] = median_seconds(sync)
     return rows
+
+
+def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
+    """MFU and peak memory of updates on packed sequences of 4,096 tokens, while the sampler sleeps."""
+    import numpy as np
+    import torch
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    from bnpo.learner import Experience
+    from bnpo.tracking import PEAK_TFLOPS
+
+    rng = np.random.default_rng(1)
+    answers = [rng.integers(0, 150_000, 4000).tolist() for _ in prompts]
+    logprobs = [np.full(4000, -11.9) for _ in prompts]
+    experience = Experience(prompts, answers, logprobs, rng.choice([-1.0, 1.0], len(prompts)))
+    metrics = {}
+    torch.cuda.reset_peak_memory_stats()
+    seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6)))
+    peak = next(peak for part, peak in PEAK_TFLOPS.items() if part in torch.cuda.get_device_name())
+    # torch's counters go on counting what the sleeping sampler has given back.
+    asleep = CuMemAllocator.get_instance().get_current_usage()
+    return {
+        "mfu": metrics["update/tflop"] / seconds / peak,
+        "peak_memory_gb": (torch.cuda.max_memory_allocated() - asleep) / 1e9,
+    }
+
+
+def median_seconds(work) -> float:
+    """Of ROUNDS calls of `work`, after one that warms up."""
+    import torch
+
+    seconds = []
+    for _ in range(1 + ROUNDS):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
 
 
 if __name__ == "__main__":

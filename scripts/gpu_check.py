@@ -2,9 +2,9 @@
 
     python scripts/gpu_check.py --tokenizer-dir DIR --config DIR/config-1.5b.json
 
-Both run `deepspeed train.py` for a few steps with sleep, wake, evaluations and the check of every weight sync, print
-the last step's metrics, and evaluate the checkpoint with `eval.py`. The large model has random weights, so nothing is
-downloaded; DIR needs the real tokenizer's files.
+Both run `deepspeed train.py` for a few steps with sleep, wake, evaluations and the check of every weight sync, resume
+it for a few more, print the last step's metrics, and evaluate the checkpoint with `eval.py`. The large model has random
+weights, so nothing is downloaded; DIR needs the real tokenizer's files.
 """
 
 import json
@@ -30,14 +30,15 @@ class Args:
     output_dir: Path = ROOT / "runs" / "gpu-check"
     """Folder for the random model and the runs; deleted first."""
     steps: int = 4
-    """Training steps of each run."""
+    """Training steps of each run before it is resumed, and after."""
 
 
 def train(name: str, args: Args, *flags: str) -> None:
     run = args.output_dir / name
     launcher = Path(sys.executable).with_name("deepspeed")
-    command = [str(launcher), "train.py", "--steps", str(args.steps), "--enforce-eager", "--output-dir", str(run)]
-    subprocess.run([*command, *flags], cwd=ROOT, check=True)
+    command = [str(launcher), "train.py", "--enforce-eager", "--resume", "--output-dir", str(run), *flags]
+    for steps in (args.steps, 2 * args.steps):
+        subprocess.run([*command, "--steps", str(steps)], cwd=ROOT, check=True)
     print(f"{name}: {(run / 'metrics.jsonl').read_text().splitlines()[-1]}", flush=True)
     # On all GPUs, in processes of its own.
     command = [sys.executable, "eval.py", "--ckpt", str(run), "--suite", "arithmetic-quick", "--enforce-eager"]

@@ -8,6 +8,7 @@ DeepSpeed's launcher ends with an error when it is signalled itself, and kills r
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,13 +20,16 @@ def main() -> None:
     program = subprocess.Popen([str(launcher), *sys.argv[1:]], start_new_session=True)
 
     def pass_on(number: int, _frame) -> None:
-        starters = psutil.Process(program.pid).children()
-        ranks = [rank for starter in starters for rank in starter.children()]
+        starters, ranks = [], []
+        with suppress(psutil.NoSuchProcess):  # all is over
+            starters = psutil.Process(program.pid).children()
+            ranks = [rank for starter in starters for rank in starter.children()]
         for process in ranks or [*starters, program]:
-            process.send_signal(number)
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    signal.signal(signal.SIGINT, pass_on)
-    signal.signal(signal.SIGTERM, pass_on)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last when a terminal closes
+        signal.signal(number, pass_on)
     sys.exit(program.wait())
 
 

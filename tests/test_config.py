@@ -3,10 +3,11 @@ import json
 import pytest
 from conftest import launch
 
+from bnpo.checkpoint import Progress
 from bnpo.config import PRESETS, check_config, parse_train_config
-from bnpo.loop import prepare
+from bnpo.inputs import prepare
 from bnpo.problems import InputError
-from bnpo.run_folder import claim_output_dir
+from bnpo.run_folder import claim_output_dir, lock_run, rewind
 
 
 def parse(*flags):
@@ -122,6 +123,32 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot be written \(Not a directory\)"):
         claim_output_dir(parse("--output-dir", str(tmp_path / "file" / "run")))
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    first = lock_run(tmp_path / "run")
+    with pytest.raises(InputError, match="run: another process is training in it; stop that one, or --output-dir"):
+        lock_run(tmp_path / "run")
+    first.close()
+    lock_run(tmp_path / "run").close()
+
+
+def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
+    later = ["rollouts/step-000003.jsonl", "evals/step-000004/results.json", "checkpoints/.step-000004.unfinished/x"]
+    kept = [
+        "rollouts/step-000002.jsonl",
+        "checkpoints/step-000002/config.json",
+        "mine/step-000009",
+        "notes/step-final.md",
+    ]
+    for name in [*later, *kept]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(4)) + '{"step": 4, "lo')
+    rewind(tmp_path, Progress(2))
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
+    assert [name for name in [*later, *kept] if (tmp_path / name).exists()] == kept
+    assert (tmp_path / "last").resolve() == tmp_path / "checkpoints" / "step-000002"
 
 
 def test_the_program_prints_one_line_and_stops(tmp_path):

@@ -19,9 +19,16 @@ def wide_model(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def wide_layers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layers")
+    make_model(folder, vocab_size=262, hidden_size=512, intermediate_size=512)
+    return folder
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
-def report(request, wide_model) -> dict:
-    output = launch(request.param, "tests/programs/learner_check.py", wide_model).stdout
+def report(request, wide_model, wide_layers) -> dict:
+    output = launch(request.param, "tests/programs/learner_check.py", wide_model, wide_layers).stdout
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 
@@ -79,8 +86,8 @@ def plain_updates(config, updates: int, setting: str):
 
 
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if s not in ("infinite loss", "infinite gradient in bf16")])
-def test_updates_are_those_of_plain_pytorch(report, wide_model, setting):
-    flags = [str(wide_model) if flag == "WIDE" else flag for flag in SETTINGS[setting]]
+def test_updates_are_those_of_plain_pytorch(report, wide_model, wide_layers, setting):
+    flags = [{"WIDE": str(wide_model), "LAYERS": str(wide_layers)}.get(flag, flag) for flag in SETTINGS[setting]]
     config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
     norms, scores = plain_updates(config, 2, setting)
     found = report[setting]

@@ -14,7 +14,7 @@ from conftest import launch, make_model
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import ROOT, TINY_MODEL, parse_train_config
-from bnpo.loop import prepare
+from bnpo.inputs import prepare
 from bnpo.problems import InputError
 
 SPEC = importlib.util.spec_from_file_location("soak", ROOT / "scripts" / "soak.py")
@@ -70,6 +70,35 @@ def test_what_is_not_the_same_run_is_refused(ranks, flags, message, reference, m
     assert "\n" not in str(error.value)
 
 
+def asking_to_resume(run, suite) -> None:
+    prepare(
+        parse_train_config([*soak.FLAGS, "--eval-suite", str(suite), "--resume", "--output-dir", str(run)], False)[0]
+    )
+
+
+def test_files_that_were_edited_are_refused(reference, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    suite = reference.with_name("suite.json")
+    whole = suite.read_text()
+    suite.write_text(whole.replace('"runs": 2', '"runs": 3'))
+    with pytest.raises(InputError, match="other settings would alter the run: evaluated has changed; give the old"):
+        asking_to_resume(reference, suite)
+    suite.write_text(whole)
+    run = reference.with_name("edited")
+    for name, content in (("trainer/progress.json", '{"step": 8'), ("tokenizer.json", ""), ("config.json", "{}")):
+        shutil.copytree(reference, run, symlinks=True)
+        file = run / "checkpoints" / "step-000010" / name
+        file.write_text(content)
+        with pytest.raises(InputError, match=f"{file}: is not what the manifest says: truncated or edited; delete"):
+            asking_to_resume(run, suite)
+        shutil.rmtree(run)
+    shutil.copytree(reference, run, symlinks=True)
+    (run / "checkpoints" / "step-000010" / "trainer" / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=r"manifest\.json: does not list the checkpoint's files; delete"):
+        asking_to_resume(run, suite)
+
+
 def test_a_damaged_checkpoint_names_itself_and_the_one_before(reference):
     run = reference.with_name("damaged")
     shutil.copytree(reference, run, symlinks=True)
@@ -116,6 +145,10 @@ def test_damage_is_found_by_hashes(report):
         assert error.endswith(
             "step-000002, --resume then goes on from " + str(report["run"] / "checkpoints/step-000001")
         )
+
+
+def test_ranks_that_see_other_files_say_so(report):
+    assert report["disagreeing"].startswith("rank 1 finds other data than rank 0, or another checkpoint in runs/")
 
 
 def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(report):

@@ -138,13 +138,23 @@ def verify_checkpoint(folder: Path) -> None:
         raise InputError(damaged(folder, folder / broken[0], "is not what the manifest says: truncated or edited"))
 
 
+def verify_small_files(folder: Path) -> None:
+    """Compare all but weights and optimizer with the manifest: what is read before models are loaded."""
+    for name, digest in read_manifest(folder).items():
+        if not name.endswith((".safetensors", ".pt")) and file_hash(folder / name) != digest:
+            raise InputError(damaged(folder, folder / name, "is not what the manifest says: truncated or edited"))
+
+
 def read_manifest(folder: Path) -> dict[str, str]:
     """File names and hashes of a checkpoint. Raises InputError."""
     path = folder / "trainer" / "manifest.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(damaged(folder, path, f"cannot be read ({error})")) from error
+    if "trainer/progress.json" not in manifest:
+        raise InputError(damaged(folder, path, "does not list the checkpoint's files"))
+    return manifest
 
 
 def damaged(folder: Path, file: Path, what: str) -> str:

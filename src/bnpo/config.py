@@ -107,7 +107,8 @@ class TrainConfig:
     gradient_checkpointing: bool = True
     """Keep layer inputs only and compute the rest again in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
-    """Keep master weights and AdamW's moments in CPU memory and update there: less GPU memory, slower."""
+    """Keep master weights and AdamW's moments in CPU memory (20 bytes a parameter) and update there: less GPU memory,
+    slower."""
     exact_entropy: bool = False
     """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
     gpu_memory: float = 0.5

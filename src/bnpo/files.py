@@ -34,10 +34,12 @@ def writing(path: Path) -> Iterator[None]:
     """Raise InputError for what fails to be written to `path`, or below it."""
     try:
         yield
-    # torch raises RuntimeError when a disk is full.
     except (OSError, RuntimeError, SafetensorError) as error:
+        # torch raises RuntimeError when a disk is full, and for much else.
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error) and "Writer" not in str(error):
+            raise
         reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
+        cure = "make it writable" if isinstance(error, PermissionError) else "make room there"
         raise InputError(
-            f"{path}: cannot be written ({reason}); what was written before is whole: make room there, and go on with "
-            "--resume"
+            f"{path}: cannot be written ({reason}); what was written before is whole: {cure}, and go on with --resume"
         ) from error

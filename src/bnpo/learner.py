@@ -78,6 +78,11 @@ class Learner:
         converted from it to <folder>/universal, whatever the number of ranks."""
         universal = self._engine.load_universal_checkpoint()
         _, client_state = self._engine.load_checkpoint(str(folder), "universal" if universal else "zero")
+        if universal:
+            # DeepSpeed gives all parts of the optimizer (of 10^9 parameters each) one counter, and AdamW would add to
+            # it once for every part.
+            for state in self._engine.optimizer.optimizer.state.values():
+                state["step"] = torch.as_tensor(state["step"]).clone()
         states = client_state["random_states"]
         torch.set_rng_state(states["cpu"])
         if "cuda" in states and torch.cuda.is_available():
@@ -100,14 +105,13 @@ class Learner:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), self.config.mini_batches)
         totals = Totals(self._engine.device)
-        # The first pass of a single update sees the policy that sampled, so its own log-probabilities are the old
-        # ones. Later updates move the policy before some answers are first seen: these need a pass beforehand.
+        # The first update's pass sees the policy that sampled, so its own log-probabilities are the old ones. It moves
+        # the policy before the other mini-batches are first seen: these need a pass beforehand.
         old: dict[int, np.ndarray] = {}
-        if self.config.mini_batches > 1:
-            for mini_batch in mini_batches:
-                for micro in self._micro_batches(experience, mini_batch):
-                    with torch.no_grad():
-                        self._remember(old, micro, self._engine(micro)[0])
+        for mini_batch in mini_batches[1:]:
+            for micro in self._micro_batches(experience, mini_batch):
+                with torch.no_grad():
+                    self._remember(old, micro, self._engine(micro)[0])
         norms: list[float] = []
         for _ in range(self.config.ppo_iterations):
             for mini_batch in mini_batches:

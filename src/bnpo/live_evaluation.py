@@ -8,7 +8,7 @@ import torch.distributed as dist
 from bnpo.checkpoint import checkpoint_folder
 from bnpo.config import TrainConfig
 from bnpo.evaluation import Evaluation, package_versions, sample_records, scores
-from bnpo.files import write_json, writing
+from bnpo.files import flush, write_json, writing
 from bnpo.models import training_config
 from bnpo.rewards import Grader
 from bnpo.rollouts import gather
@@ -41,6 +41,7 @@ def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, conf
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+            flush(folder / "samples.jsonl")
             write_json(folder / "results.json", results)
     return results
 

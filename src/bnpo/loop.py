@@ -2,31 +2,27 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from bnpo.advantages import compute_advantages
-from bnpo.arithmetic import open_problems
-from bnpo.checkpoint import Progress, save_checkpoint, verify_checkpoint
-from bnpo.config import TrainConfig, check_config, to_json
-from bnpo.evaluation import Evaluation
-from bnpo.files import write_json
+from bnpo.checkpoint import save_checkpoint, verify_checkpoint
+from bnpo.config import TrainConfig
+from bnpo.files import write_json, writing
+from bnpo.inputs import Inputs, check_agreement, prepare
 from bnpo.interrupt import Interrupt
 from bnpo.learner import Experience, Learner
 from bnpo.lifeline import Lifeline
 from bnpo.live_evaluation import eval_metrics, evaluate_live
-from bnpo.models import load_tokenizer, model_folder
-from bnpo.problems import InputError, Problem, encode_prompt, questions_of_step
-from bnpo.rewards import Grader, reward_name
+from bnpo.problems import questions_of_step
+from bnpo.rewards import reward_name
 from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
-from bnpo.run_folder import check_changes, claim_output_dir, find_checkpoint, rewind
+from bnpo.run_folder import rewind
 from bnpo.sampler import Sampler
-from bnpo.suites import content_hash, load_suite
 from bnpo.tracking import Stopwatch, Tracker, speed_metrics
 from bnpo.weight_sync import check_sync, whole_weights
 
@@ -35,37 +31,20 @@ class BadStepsError(RuntimeError):
     """The loss or the gradient norm was not finite in too many steps in a row."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count, what
-    is evaluated on the way (None: nothing), of both the longest prompt plus answer in tokens and the grader, the
-    checkpoint to go on from (None: a start) with its progress, and facts of the data for config.json."""
-
-    problems: list[Problem]
-    prompts: list[list[int]]
-    tokenizer: object
-    model: Path
-    steps: int
-    evaluation: Evaluation | None
-    longest: int
-    grader: Grader
-    checkpoint: Path | None
-    progress: Progress
-    facts: dict
-
-
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded;
     a rank that fails later takes the others with it."""
     inputs = prepare(config)
+    interrupt = Interrupt()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     with Lifeline():
-        run_steps(config, inputs)
+        check_agreement(config, inputs)
+        run_steps(config, inputs, interrupt)
 
 
-def run_steps(config: TrainConfig, inputs: Inputs) -> None:
+def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None:
     """Load learner and sampler and run all steps that are left. Raises InputError for a damaged checkpoint or a disk
     that cannot be written, SyncError, BadStepsError."""
     tokenizer, grader, progress = inputs.tokenizer, inputs.grader, inputs.progress
@@ -73,7 +52,8 @@ def run_steps(config: TrainConfig, inputs: Inputs) -> None:
         verify_checkpoint(inputs.checkpoint)
     if config.resume and dist.get_rank() == 0:
         rewind(config.output_dir, progress)
-        write_json(config.output_dir / "config.json", asdict(config) | inputs.facts)
+        with writing(config.output_dir):
+            write_json(config.output_dir / "config.json", asdict(config) | inputs.facts)
 
     converted = inputs.checkpoint is not None and progress.ranks != dist.get_world_size()
     learner = Learner(str(inputs.model), len(tokenizer), config, universal=converted)
@@ -94,15 +74,19 @@ def run_steps(config: TrainConfig, inputs: Inputs) -> None:
         if config.resume:
             tracker.say(f"going on after step {progress.step}")
     names = [reward_name(reward) for reward in config.rewards]
-    interrupt = Interrupt()
 
-    if inputs.evaluation and not inputs.checkpoint:
+    def interrupted() -> bool:
+        return any(gather(interrupt.requested))  # one collective on all ranks, so that they agree
+
+    stop = interrupted()
+    if inputs.evaluation and not inputs.checkpoint and not stop:
         results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
         if tracker:
             tracker.write(0, eval_metrics(results))
+        stop = interrupted()
 
-    for step in range(progress.step, inputs.steps):
-        watch = Stopwatch()
+    while progress.step < inputs.steps and not stop:
+        step, watch = progress.step, Stopwatch()
         with watch("total"):
             questions = questions_of_step(len(inputs.problems), config.questions_per_step, step, config.seed)
             rollouts = collect(
@@ -142,83 +126,25 @@ def run_steps(config: TrainConfig, inputs: Inputs) -> None:
             if progress.bad_steps:
                 rows = rollout_rows(inputs, rollouts, advantages, names, tokens=True)
                 tracker.save_bad_batch(progress.step, rows)
-        if progress.bad_steps == config.max_bad_steps:
+        if progress.bad_steps >= config.max_bad_steps:
             raise BadStepsError(
                 f"the loss or the gradient norm was not finite in step {progress.step}, the last of "
                 f"{progress.bad_steps} in a row (--max-bad-steps); the updates were left out, the batches are in "
                 f"{config.output_dir / 'bad'}"
             )
-        stop = any(gather(interrupt.requested))  # one collective on all ranks, so that they agree
+        stop = interrupted()
         if progress.step % config.save_every == 0 or last or stop or progress.best_step == progress.step:
             with watch("save"):
                 save_checkpoint(learner, tokenizer, config.output_dir, progress, config.keep)
             if tracker:
                 tracker.say(f"step {progress.step}: checkpoint saved in {watch.seconds['save']:.2f} s")
-        if stop:
-            break
     if tracker:
         tracker.close()
         end = "done" if progress.step >= inputs.steps else "stopped (--resume goes on)"
-        print(f"{end}: {progress.step} steps; the model is in {config.output_dir / 'last'}", flush=True)
+        where = f"; the model is in {config.output_dir / 'last'}" if progress.step else ""
+        print(f"{end}: {progress.step} steps{where}", flush=True)
     grader.close()
     sampler.close()
-
-
-def prepare(config: TrainConfig) -> Inputs:
-    """Check and read everything a run needs, cheapest first, before a process group or a model exists."""
-    if "RANK" not in os.environ:
-        raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
-    check_config(config, ranks=int(os.environ["WORLD_SIZE"]))
-    problems = open_problems(config.train_data, "train")
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    resumed = config.resume and (config.output_dir / "config.json").exists()
-    checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
-    model = checkpoint or model_folder(config.model)
-    suite = load_suite(config.eval_suite) if config.eval_every else None
-    longest = config.max_prompt_tokens + config.max_answer_tokens
-    if suite:
-        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
-    tokenizer = load_tokenizer(model, longest)
-    evaluation = Evaluation.prepare(suite, tokenizer, config.seed) if suite else None
-    encoded = [(problem, encode_prompt(tokenizer, problem.problem, config.template)) for problem in problems]
-    kept = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= config.max_prompt_tokens]
-    if not kept:
-        raise InputError(
-            f"{config.train_data}: every prompt is longer than --max-prompt-tokens {config.max_prompt_tokens}"
-        )
-    if len(kept) < config.questions_per_step:
-        raise InputError(
-            f"--questions-per-step: {config.questions_per_step} different questions are needed, {config.train_data} "
-            f"has {len(kept)}; lower it"
-        )
-    steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
-    dropped = len(encoded) - len(kept)
-    facts = data_facts(problems, dropped, evaluation)
-    if resumed:
-        check_changes(config, facts)
-    # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
-    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
-    if rank == 0:
-        if not resumed:
-            claim_output_dir(config, **facts)
-        print(to_json(config, **facts), end="")
-        print(
-            f"{len(kept)} questions ({dropped} left out: prompt over {config.max_prompt_tokens} tokens), {steps} "
-            f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
-            flush=True,
-        )
-    problems, prompts = [p for p, _ in kept], [t for _, t in kept]
-    return Inputs(problems, prompts, tokenizer, model, steps, evaluation, longest, grader, checkpoint, progress, facts)
-
-
-def data_facts(problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
-    """What config.json says of the data: their hashes, whatever the files' names are, and the questions left out."""
-    evaluated = evaluation.protocol()["suite"]["datasets"] if evaluation else {}
-    return {
-        "data_sha256": content_hash(problems),
-        "eval_data_sha256": {name: dataset["sha256"] for name, dataset in evaluated.items()},
-        "questions_dropped": dropped,
-    }
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -56,7 +56,7 @@ def token_logprobs(
     (padding rows of the embedding) are not in the policy: the sampler never draws them, so they get no probability
     here either. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the backward pass too.
     """
-    rows = max(1, (chunk or LOGIT_CHUNK[hidden.device.type]) // vocab_size)
+    rows = max(1, (chunk or LOGIT_CHUNK[hidden.device.type]) // len(weight))
     logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, vocab_size, temperature, with_entropy, rows)
     return logprobs, entropy if with_entropy else None
 
@@ -73,10 +73,11 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
         normalizers, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs if with_entropy else logprobs[:0])
         for part in _parts(len(targets), rows):
-            logits = _logits(hidden[part], weight[:vocab_size], temperature)
+            logits = _logits(hidden[part], weight, vocab_size, temperature)
             normalizers[part] = logits.logsumexp(dim=1)
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
+                logits = logits[:, :vocab_size]
                 entropy[part] = normalizers[part] - (torch.softmax(logits, dim=1) * logits).sum(dim=1)
         ctx.save_for_backward(hidden, weight, targets, normalizers)
         ctx.mark_non_differentiable(entropy)
@@ -85,16 +86,16 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx, upstream, _):
         hidden, weight, targets, normalizers = ctx.saved_tensors
-        head = weight[: ctx.vocab_size]
         hidden_gradient = torch.empty_like(hidden)
         # In fp32, since in bf16 the sum over the chunks would lose what the later ones add.
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         for part in _parts(len(targets), ctx.rows):
             scale = upstream[part, None] / ctx.temperature
-            d = _logits(hidden[part], head, ctx.temperature).sub_(normalizers[part, None]).exp_().mul_(-scale)
+            logits = _logits(hidden[part], weight, ctx.vocab_size, ctx.temperature)
+            d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)
             d = d.scatter_add_(1, targets[part, None], scale).to(hidden.dtype)
-            hidden_gradient[part] = d @ head
-            weight_gradient[: ctx.vocab_size] += d.t() @ hidden[part]
+            hidden_gradient[part] = d @ weight
+            weight_gradient += d.t() @ hidden[part]
         return hidden_gradient, weight_gradient.to(weight.dtype), None, None, None, None, None
 
 
@@ -102,8 +103,11 @@ def _parts(tokens: int, rows: int) -> list[slice]:
     return [slice(begin, begin + rows) for begin in range(0, tokens, rows)]
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    return (hidden @ weight.t()).float().div_(temperature)
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, vocab_size: int, temperature: float) -> torch.Tensor:
+    # All rows of the head, of which there is a round number: matrices with 151,665 columns are slow ones on GPUs.
+    logits = (hidden @ weight.t()).float().div_(temperature)
+    logits[:, vocab_size:] = -torch.inf
+    return logits
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """A run's folder: claimed by a new run; with --resume, where it goes on, whether it is the same run, and rewound."""
 
+import fcntl
 import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
-from bnpo.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, read_manifest
+from bnpo.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, verify_small_files
 from bnpo.config import TrainConfig, to_json
 from bnpo.files import flush, write_json, writing
 from bnpo.problems import InputError
@@ -13,9 +15,29 @@ from bnpo.problems import InputError
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
 """What a run writes in its folder, and --overwrite deletes."""
 
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts")
+"""Those with an entry a step."""
+
 FREE = ("preset", "output_dir", "overwrite", "resume", "allow_changes", "steps", "epochs", "save_every", "keep")
 FREE += ("rollouts_every", "wandb", "sync_tolerance")
 """Flags that change nothing of what is computed up to a step."""
+
+
+def lock_run(folder: Path) -> IO:
+    """Create a run's folder, and keep others from training in it as long as the returned file is open (rank 0 only).
+
+    Raises InputError when another process does.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InputError(
+            f"{folder}: another process is training in it; stop that one, or --output-dir names another folder"
+        ) from error
+    return lock
 
 
 def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
@@ -63,7 +85,7 @@ def find_checkpoint(run: Path, ranks: int) -> tuple[Path | None, Progress]:
     if not checkpoints(run):
         return None, Progress()
     folder = checkpoints(run)[-1]
-    read_manifest(folder)
+    verify_small_files(folder)
     trainer = folder / "trainer"
     progress = Progress(**json.loads((trainer / "progress.json").read_text(encoding="utf-8")))
     # The converter writes latest_universal last.
@@ -90,7 +112,10 @@ def check_changes(config: TrainConfig, facts: dict) -> None:
         raise InputError(f"{path}: cannot be read ({error}); --resume needs the run's settings") from error
     changed = [name for name in ours if name in theirs and ours[name] != theirs[name]]
     if refused := [name for name in changed if name not in allowed and name not in FREE]:
-        which = ", ".join(f"{name} was {theirs[name]}, is {ours[name]}" for name in refused)
+        which = ", ".join(
+            f"{name} has changed" if isinstance(ours[name], dict) else f"{name} was {theirs[name]}, is {ours[name]}"
+            for name in refused
+        )
         raise InputError(
             f"{config.output_dir}: other settings would alter the run: {which}; give the old ones, or --allow-changes "
             + ",".join(refused)
@@ -110,7 +135,8 @@ def rewind(run: Path, progress: Progress) -> None:
             unfinished.write_text("".join(whole), encoding="utf-8")
             flush(unfinished)
             unfinished.replace(metrics)
-        later = [path for path in run.glob("*/step-*") if int(path.stem.removeprefix("step-")) > kept]
+        steps = [path for folder in STEP_FOLDERS for path in (run / folder).glob("step-" + 6 * "[0-9]" + "*")]
+        later = [path for path in steps if int(path.stem.removeprefix("step-")) > kept]
         for path in [*later, *run.glob("checkpoints/.*.unfinished")]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, step in (("last", progress.step), ("best", progress.best_step)):

@@ -20,6 +20,8 @@ def _set_defaults() -> None:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
+        # Triton, with which vLLM attends in float32 on GPUs, would round to TF32: a thousandth off.
+        "TRITON_F32_DEFAULT": "ieee",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "TRANSFORMERS_VERBOSITY": "error",

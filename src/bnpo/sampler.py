@@ -59,8 +59,8 @@ class Sampler:
             skip_tokenizer_init=True,
             enable_sleep_mode=on_gpu,
             enforce_eager=enforce_eager or not on_gpu,
-            # A prompt that is prefilled in parts draws and discards a token a part: vLLM then turns the request's
-            # random generator back, wrongly on GPUs for large vocabularies and not at all on CPUs, where it raises.
+            # A prompt that is prefilled in parts draws and discards a token a part, after which vLLM's runner for
+            # CPUs does not turn the request's random generator back, but raises.
             enable_chunked_prefill=False,
             max_num_batched_tokens=max(8192, max_tokens),
             # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.

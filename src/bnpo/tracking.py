@@ -13,7 +13,7 @@ import torch
 import wandb
 from tqdm import tqdm
 
-from bnpo.files import writing
+from bnpo.files import flush, writing
 
 BAD_BATCHES = 10
 
@@ -36,7 +36,8 @@ class Tracker:
 
     def __init__(self, run: Path, steps: int, done: int, config: dict, wandb_mode: str):
         self._run = run
-        self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
+        with writing(run / "metrics.jsonl"):
+            self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
         settings = {"project": "bnpo", "name": run.name, "dir": run, "config": config, "mode": wandb_mode}
         if wandb_mode != "disabled":  # a resumed run goes on there as well
@@ -79,6 +80,7 @@ class Tracker:
         with writing(path):
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+            flush(path)
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

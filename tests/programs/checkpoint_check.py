@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from bnpo import runtime  # noqa: F401
 
@@ -38,6 +39,7 @@ def main() -> None:
 
     from bnpo.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
     from bnpo.config import parse_train_config
+    from bnpo.inputs import check_agreement
     from bnpo.learner import Learner
     from bnpo.problems import InputError
     from bnpo.rollouts import gather
@@ -77,8 +79,11 @@ def main() -> None:
     dist.barrier()
     report["edited"] = error_of(lambda: verify_checkpoint(folder)), str(optimizer)
 
-    if dist.get_rank() == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (GROUP_BYTES // 2, resource.RLIM_INFINITY))
+    seen = SimpleNamespace(progress=Progress(dist.get_rank()), steps=3, facts={})
+    report["disagreeing"] = error_of(lambda: check_agreement(config, seen))
+
+    if dist.get_rank() == 0:  # enough for the weights, not for the optimizer
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * GROUP_BYTES, resource.RLIM_INFINITY))
     report["full"] = error_of(lambda: save(3))
     # Rank 1 still waits to go on with the saving, until the launcher ends it.
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -35,8 +35,10 @@ SETTINGS = {
     "infinite gradient in bf16": ["--dtype", "bfloat16", "--offload-optimizer"],
     # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.
     "wide head": ["--model", "WIDE", "--gradient-checkpointing", "--micro-batch-tokens", "2000"],
+    # Matrices of layers that are partitioned, too.
+    "wide layers": ["--model", "LAYERS", "--gradient-checkpointing"],
 }
-"""Flags of each setting; WIDE stands for a model with a large vocabulary, whose folder is the program's argument."""
+"""Flags of each setting; WIDE and LAYERS stand for models whose folders are the program's arguments."""
 COMMON = ["--preset", "tiny", "--micro-batch-tokens", "60", "--clip-low", "0.05", "--clip-high", "0.1"]
 COMMON += ["--max-grad-norm", "0.5", "--weight-decay", "0.01"]
 COMMON += ["--samples-per-question", "3"]
@@ -81,7 +83,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     report = {}
     for name, flags in SETTINGS.items():
-        flags = [sys.argv[-1] if flag == "WIDE" else flag for flag in flags]
+        flags = [{"WIDE": sys.argv[-2], "LAYERS": sys.argv[-1]}.get(flag, flag) for flag in flags]
         config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
         learner = Learner(config.model, VOCABULARY[name == "wide head"], config)
         experience = fixed_experience(name)
