@@ -1,7 +1,7 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
 # make test    install, run all tests
 # make lint    install, check style
-# make bench   install, TRL too, and print the rows of docs/performance.md (about 25 minutes on 2 cores)
+# make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
 #
 # Without a GPU, PyTorch's CPU build is much smaller than the default one: set TORCH_INDEX to the address of the
 # CPU wheels that PyTorch's installation page gives, e.g. make demo TORCH_INDEX=https://...

@@ -11,7 +11,7 @@ less 1).
 from itertools import chain
 
 import numpy as np
-from runs import row
+from common import row
 
 from bnpo import runtime  # noqa: F401 - before torch
 from bnpo.batching import collate, padding, plan

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import tyro
-from runs import launch, row
+from common import launch, row
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096, "rope_theta": 10000.0}
 SHAPES = {

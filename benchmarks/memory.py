@@ -12,7 +12,7 @@ import resource
 import time
 
 import torch
-from runs import row
+from common import row
 
 from bnpo.loss import token_logprobs
 

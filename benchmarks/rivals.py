@@ -4,7 +4,7 @@
 
 TRL runs in the settings that were its fastest of those tried (docs/performance.md); where there are two, the faster
 counts. Programs take turns. Rows, for the tiny model and, ending in _long, for the one of long_model.py, whose answers
-are long and uneven: step_seconds, trl_step_seconds_<n>_processes, trl_ratio.
+are long and uneven: our_step_seconds, trl_step_seconds_<n>_processes, trl_ratio.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import long_model
-from runs import ROOT, median, row, training_steps
+from common import ROOT, median, row, training_steps
 
 TRL_SETTINGS = {
     "": {1: ("--micro-batch", "32", "--generate", "32"), 2: ("--micro-batch", "16", "--generate", "32")},
@@ -49,7 +49,7 @@ def compare(case: str, steps: int, our_flags: tuple[str, ...], trl_flags: tuple[
     }
     ours += training_steps(len(os.sched_getaffinity(0)), steps, "--lr", "1e-6", *our_flags)
     seconds = median(ours, "seconds/total")
-    row(f"step_seconds{case}", seconds)
+    row(f"our_step_seconds{case}", seconds)
     for processes, value in theirs.items():
         row(f"trl_step_seconds_{processes}_processes{case}", value)
     row(f"trl_ratio{case}", min(theirs.values()) / seconds)

@@ -15,7 +15,7 @@ import os
 import statistics
 from pathlib import Path
 
-from runs import WARM_UP, launch, median, row, training_steps
+from common import WARM_UP, launch, median, row, training_steps
 
 from bnpo.config import PRESETS
 

@@ -101,19 +101,25 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
     assert results_of(killed) == expected
 
 
-def test_two_samplers_side_by_side_and_a_comparison(once, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")  # a narrow terminal must not break the titles of tables
+def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     two = tmp_path / "two"
-    flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
-    output = evaluate(two, *flags, "--base", str(TINY_MODEL))
+    evaluate(two, *ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
     assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
     assert len(samples_of(two)) == 60
-    assert results_of(two / "base") == results_of(two)
-    comparison = json.loads((two / "comparison.json").read_text())["paired"]["arithmetic"]
-    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
-    assert "paired by problem" in output
     sample = samples_of(two)["arithmetic", 19, 2]
     assert {"id", "seed", "text", "answer", "correct", "tokens", "finish_reason"} < set(sample)
+
+
+def test_a_comparison_of_results_that_are_there(once, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")  # a narrow terminal must not break the titles of tables
+    out = tmp_path / "out"
+    shutil.copytree(once, out)
+    shutil.copytree(once, out / "base")
+    output = evaluate(out, *ARITHMETIC, "--limit", "200", "--runs", "16", "--base", str(TINY_MODEL))
+    assert output.count("3200 samples, 3200 there already") == 2
+    comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
+    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
+    assert "paired by problem" in output
 
 
 def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):

@@ -163,34 +163,21 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
     assert (run / "last" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("algo", "flags"),
-    [
-        ("remax", ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)),
-        ("bnpo", ("--beta-moments", "corrected")),
-    ],
-)
-def test_other_settings_run_on_two_ranks(algo, flags, tmp_path):
+def test_remax_with_mini_batches_on_two_ranks(tmp_path):
     run = tmp_path / "run"
-    small = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, "--rollouts-every", 1)
-    small += ("--eval-every", 0)
-    rewards = ("--rewards", "accuracy,format", "--decompose")
-    launch(2, "train.py", "--preset", "tiny", "--algo", algo, *small, *rewards, *flags, "--output-dir", run)
+    flags = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, "--rollouts-every", 1)
+    flags += ("--eval-every", 0, "--rewards", "accuracy,format", "--decompose")
+    flags += ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)
+    launch(2, "train.py", "--preset", "tiny", "--algo", "remax", *flags, "--output-dir", run)
     rows, lines = rollouts_of(run, 1), metrics_of(run)
     assert len(rows) == 16
-    assert set(rows[0]["rewards"]) == {"accuracy", "format"}
-    assert lines[0]["reward/format"] == 0  # the tiny model writes no tags
-    assert (lines[0]["tokens/greedy"] > 0) == (algo == "remax")
+    assert lines[0]["tokens/greedy"] > 0
     assert lines[1]["sync/difference"] < 1e-4
-    if algo == "bnpo":
-        assert lines[0]["beta/format/E"] == 0
-        assert lines[0]["beta/format/edge"] == 1
-        assert lines[0]["beta/accuracy/E"] == lines[0]["reward/accuracy"]
-    if algo == "remax":  # R - R(greedy), averaged over the two rewards
-        assert {row["advantage"] for row in rows} <= {-0.5, 0.0, 0.5}
+    # R - R(greedy), averaged over the two rewards
+    assert {row["advantage"] for row in rows} <= {-0.5, 0.0, 0.5}
 
 
-def test_a_reward_of_the_users_and_its_failures_are_in_the_metrics(tmp_path):
+def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_path):
     run, file = tmp_path / "run", tmp_path / "mine.py"
     file.write_text(
         "def short(text, reference):\n"
@@ -198,9 +185,10 @@ def test_a_reward_of_the_users_and_its_failures_are_in_the_metrics(tmp_path):
         "        raise ValueError('too long for me')\n"
         "    return len(text) < 12\n"
     )
-    small = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, "--rollouts-every", 1)
-    flags = (*small, "--eval-every", 0, "--rewards", f"accuracy,{file}:short", "--output-dir", run)
-    console = launch(2, "train.py", "--preset", "tiny", "--algo", "reinforce_pp", *flags).stdout
+    flags = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, "--rollouts-every", 1)
+    flags += ("--eval-every", 0, "--rewards", f"accuracy,format,{file}:short", "--output-dir", run)
+    flags += ("--decompose", "--beta-moments", "corrected")
+    console = launch(2, "train.py", "--preset", "tiny", "--algo", "bnpo", *flags).stdout
     rows = rollouts_of(run, 1)
     [line] = metrics_of(run)
     # The end token is not part of the text that is graded, and the tiny model writes a character a token.
@@ -211,6 +199,8 @@ def test_a_reward_of_the_users_and_its_failures_are_in_the_metrics(tmp_path):
     assert line["reward/errors"] == line["reward/errors/ValueError"] == len(long) > 0
     assert line["reward/timeouts"] == 0
     assert "grading: ValueError: too long for me (scored lowest, and counted)" in console
-    tokens = np.repeat([row["advantage"] for row in rows], [row["tokens"] for row in rows])
-    assert tokens.mean() == pytest.approx(0, abs=1e-9)  # whitened over the tokens of both ranks
-    assert tokens.std() > 0
+    assert line["reward/format"] == 0  # the tiny model writes no tags
+    assert line["beta/format/E"] == 0
+    assert line["beta/format/edge"] == 1
+    assert line["beta/accuracy/E"] == line["reward/accuracy"]
+    assert line["grad_norm"] > 0
