@@ -111,6 +111,7 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
 
 def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
     run, reward = tmp_path / "run", tmp_path / "mine.py"
+    run.mkdir()
     claim_output_dir(parse("--output-dir", str(run)))
     (run / "metrics.jsonl").write_text("precious")
     reward.write_text("def short(text): return 1")
@@ -121,8 +122,8 @@ def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\)"):
-        claim_output_dir(parse("--output-dir", str(tmp_path / "file" / "run")))
+    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); --output-dir names another folder"):
+        lock_run(tmp_path / "file" / "run")
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

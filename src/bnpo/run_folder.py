@@ -26,22 +26,25 @@ FREE += ("rollouts_every", "wandb", "sync_tolerance")
 def lock_run(folder: Path) -> IO:
     """Create a run's folder, and keep others from training in it as long as the returned file is open (rank 0 only).
 
-    Raises InputError when another process does.
+    Raises InputError when another process does, or the folder cannot be written.
     """
-    with writing(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("a")
-    try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InputError(
             f"{folder}: another process is training in it; stop that one, or --output-dir names another folder"
         ) from error
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
+        ) from error
     return lock
 
 
 def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
-    """Create the run's folder with its config.json, the `facts` of its data included (rank 0 only).
+    """Write config.json, the `facts` of its data included, into the run's folder (rank 0 only).
 
     Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
     """
@@ -53,7 +56,6 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
                     f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
                 )
             _delete_run(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", asdict(config) | facts)
     except OSError as error:
         raise InputError(
