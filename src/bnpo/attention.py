@@ -1,4 +1,4 @@
-"""Attention of the learner, as transformers calls it: over rows, or over sequences packed end to end in one row."""
+"""Attention of the learner, as transformers calls it: over sequences packed end to end in one row."""
 
 from functools import partial
 
@@ -19,35 +19,32 @@ def attention(
     attention_mask: None,
     *,
     scaling: float,
-    starts: torch.Tensor | None = None,
-    longest: int | None = None,
+    starts: torch.Tensor,
+    longest: int,
     sliding_window: int | None = None,
     **_,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention in each row or, with `starts` [sequences + 1], within each of the sequences that begin there.
+    """Causal attention within each of the sequences that begin at `starts` [sequences + 1] and end at the next.
 
-    query [rows, heads, tokens, head size]; key and value may have fewer heads. Returns [rows, tokens, heads, head
-    size].
-    Packed sequences go through one kernel of torch where it runs (GPUs, half precision), and one by one elsewhere.
+    query [1, heads, tokens, head size]; key and value may have fewer heads. Returns [1, tokens, heads, head size].
+    The sequences go through one kernel of torch where it runs (GPUs, half precision); elsewhere one after the other,
+    neighbours of the same length together.
     """
     if attention_mask is not None or sliding_window is not None:
         raise ValueError("attention masks and sliding windows are not supported")
-    causal = partial(F.scaled_dot_product_attention, is_causal=True, scale=scaling, enable_gqa=True)
-    if starts is None:
-        return causal(query, key, value).transpose(1, 2), None
-    if one_kernel(query.device.type, query.dtype):
+    if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
         rows = [x[0].transpose(0, 1) for x in (query, key, value)]
         out = varlen_attn(*rows, starts, starts, longest, longest, scale=scaling, window_size=(-1, 0), enable_gqa=True)
         return out[None], None
-    lengths = starts.diff().tolist()
+    causal = partial(F.scaled_dot_product_attention, is_causal=True, scale=scaling, enable_gqa=True)
+    lengths, counts = starts.diff().unique_consecutive(return_counts=True)
     # Not slices: each would have a gradient as long as the row.
-    parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
-    return torch.cat([causal(*part) for part in parts], dim=2).transpose(1, 2), None
-
-
-def one_kernel(device_type: str, dtype: torch.dtype) -> bool:
-    """Whether torch has one kernel for packed sequences there."""
-    return device_type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    runs = zip(*(x[0].split((lengths * counts).tolist(), dim=1) for x in (query, key, value)), strict=True)
+    parts = [
+        causal(*(x.unflatten(1, (count, -1)).transpose(0, 1) for x in run)).transpose(1, 2).flatten(0, 1)
+        for run, count in zip(runs, counts.tolist(), strict=True)
+    ]  # [tokens of a run, heads, head size] each
+    return torch.cat(parts)[None], None
 
 
 AttentionInterface.register(ATTENTION, attention)

@@ -103,7 +103,7 @@ class TrainConfig:
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Arithmetic of learner and sampler; bfloat16 keeps fp32 master weights in the optimizer."""
     micro_batch_tokens: int = 16384
-    """Tokens in one forward and backward pass of a rank, with padding where sequences are not packed (GPUs pack)."""
+    """Tokens in one forward and backward pass of a rank; sequences are packed, without padding."""
     gradient_checkpointing: bool = True
     """Keep layer inputs only and compute the rest again in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False

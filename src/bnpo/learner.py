@@ -3,8 +3,6 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import deepspeed
@@ -15,14 +13,11 @@ from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
-from bnpo.attention import ATTENTION, one_kernel
-from bnpo.batching import MicroBatch, collate, padding, plan
+from bnpo.attention import ATTENTION
+from bnpo.batching import MicroBatch, collate, plan
 from bnpo.config import TrainConfig
 from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
 from bnpo.policy import Policy
-
-MAX_PADDING = 0.1
-"""Share of padding beyond which sequences are packed."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class Learner:
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""
-        batch = collate([prompt], [answer], np.array([0]), self._engine.device, packed=False)
+        batch = collate([prompt], [answer], np.array([0]), self._engine.device)
         with torch.no_grad():
             return self._engine(batch, temperature=1.0)[0].double().cpu().numpy()
 
@@ -145,15 +140,9 @@ class Learner:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]
         lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.int64)
-        share_out = partial(plan, lengths, dist.get_world_size(), self.config.micro_batch_tokens)
-        parts = share_out(packed=False)
-        packed = one_kernel(self._engine.device.type, getattr(torch, self.config.dtype))
-        # Without that kernel packed sequences attend one by one: worth it where rows would be mostly padding.
-        packed = packed or padding(lengths, list(chain.from_iterable(parts))) > MAX_PADDING
-        if packed:
-            parts = share_out(packed=True)
+        parts = plan(lengths, dist.get_world_size(), self.config.micro_batch_tokens)
         for part in parts[dist.get_rank()]:
-            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device, packed=packed)
+            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 
     def _accumulate(
         self,

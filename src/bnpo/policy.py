@@ -33,14 +33,17 @@ class Policy(torch.nn.Module):
 
     def forward(self, batch: MicroBatch, temperature: float | None = None, with_entropy: bool = False):
         """Log-probabilities [answer tokens] of the answers in `batch`, and on demand the entropies there (or None)."""
-        packing = {"position_ids": batch.position_ids, "starts": batch.starts, "longest": batch.longest}
         hidden = self.model.base_model(
-            input_ids=batch.input_ids, use_cache=False, **(packing if batch.starts is not None else {})
-        ).last_hidden_state
-        predicts = batch.answer_mask[:, 1:]
+            input_ids=batch.input_ids[None],
+            position_ids=batch.position_ids[None],
+            use_cache=False,
+            starts=batch.starts,
+            longest=batch.longest,
+        ).last_hidden_state[0]
+        predicts = batch.answer_mask[1:]
         return self.head(
-            hidden[:, :-1][predicts],
-            batch.input_ids[:, 1:][predicts],
+            hidden[:-1][predicts],
+            batch.input_ids[1:][predicts],
             self.temperature if temperature is None else temperature,
             with_entropy,
         )
