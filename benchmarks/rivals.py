@@ -19,7 +19,7 @@ from common import ROOT, median, row, training_steps
 
 TRL_SETTINGS = {
     "": {1: ("--micro-batch", "32", "--generate", "32"), 2: ("--micro-batch", "16", "--generate", "32")},
-    "_long": {1: ("--micro-batch", "16", "--generate", "16"), 2: ("--micro-batch", "16", "--generate", "32")},
+    "_long": {1: ("--micro-batch", "16", "--generate", "16"), 2: ("--micro-batch", "8", "--generate", "16")},
 }
 """The fastest micro-batches and numbers of answers sampled at a time, by case and number of processes."""
 REWARD = Path(long_model.__file__).relative_to(ROOT)

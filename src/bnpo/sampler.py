@@ -68,7 +68,8 @@ class Sampler:
             distributed_executor_backend=backend,
             tensor_parallel_size=tensor_parallel,
             use_tqdm_on_load=False,
-            **({"gpu_memory_utilization": gpu_memory} if on_gpu else {}),
+            # Answers share whole blocks of their prompt; vLLM's blocks on CPUs, 128 tokens, are longer than many are.
+            **({"gpu_memory_utilization": gpu_memory} if on_gpu else {"block_size": 32}),
         )
 
         # On the module that computes the logits, so that it holds for samples and for scores alike.
