@@ -4,7 +4,7 @@
     PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py
 
 Prints a JSON object when a step ends and, last, the row trl_step_seconds, their median. A step is the time since the
-step before ended: prompts, sampling with transformers' `generate`, rewards and update. The first steps warm up and do
+step before ended: prompts, sampling with transformers' `generate`, rewards and update. The first step warms up and does
 not count. The settings are those of `train.py --algo grpo` as far as TRL has them; whatever only takes time (a
 reference model, logging, checkpoints, gradient checkpointing) is off.
 """
@@ -44,7 +44,7 @@ class Settings:
     """Longest answer."""
     steps: int = 10
     """Steps that are timed."""
-    warmup: int = 2
+    warmup: int = 1
     """Steps before them."""
     micro_batch: int = 64
     """Answers in one forward and backward pass of a process."""
