@@ -105,7 +105,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
         rows |= measure_update(learner, prompts)
 
     def sync() -> None:
-        sync_weights(learner, sampler)
+        sync_weights(learner, sampler, 0)
         sampler.sleep()
 
     rows["sync_seconds"] = median_seconds(sync)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch, make_model
-from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience
+from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
@@ -26,9 +26,23 @@ def wide_layers(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def long_model(tmp_path_factory):
+    """Heads of size 128 that attend sharply, by what is where."""
+    folder = tmp_path_factory.mktemp("long")
+    model = make_model(folder, vocab_size=262, hidden_size=256)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data *= 10
+        layer.self_attn.k_proj.weight.data *= 10
+    model.lm_head.weight.data *= 5
+    model.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
-def report(request, wide_model, wide_layers) -> dict:
-    output = launch(request.param, "tests/programs/learner_check.py", wide_model, wide_layers).stdout
+def report(request, wide_model, wide_layers, long_model) -> dict:
+    models = (long_model, wide_model, wide_layers)
+    output = launch(request.param, "tests/programs/learner_check.py", *models).stdout
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 
@@ -132,3 +146,25 @@ def test_clipping_acts_only_after_the_first_update_of_a_batch(report):
 def test_lost_old_logprobs_are_an_error(report):
     assert "question 0 of the batch has an answer without old log-probabilities" in report["lost"]
     assert "score all answers before the first update" in report["lost"]
+
+
+def test_rotary_frequencies_in_bf16_are_those_of_plain_transformers(report, long_model):
+    plain = AutoModelForCausalLM.from_pretrained(long_model, dtype=torch.bfloat16)
+    expected = {name: [str(buffer.dtype), buffer.tolist()] for name, buffer in plain.named_buffers()}
+    assert expected["model.rotary_emb.inv_freq"][0] == "torch.float32"
+    for when in ("loaded", "resumed"):
+        assert report["long"][when]["buffers"] == expected
+
+
+def test_a_long_answer_in_bf16_is_scored_as_by_plain_transformers_to_its_end(report, long_model):
+    plain = AutoModelForCausalLM.from_pretrained(long_model, dtype=torch.bfloat16)
+    answer = long_answer()
+    with torch.no_grad():
+        hidden = plain.base_model(torch.tensor([[1, *answer]])).last_hidden_state[0, :-1].float()
+    logits = hidden @ plain.lm_head.weight.detach().float().T
+    scores = torch.log_softmax(logits, -1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+    for when in ("loaded", "resumed"):
+        gaps = np.abs(np.array(report["long"][when]["scores"]) - scores.numpy())
+        start, end = gaps[:500].mean(), gaps[-500:].mean()
+        assert end <= 1.1 * start + 1e-6
+        assert gaps.max() < 0.01

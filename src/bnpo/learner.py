@@ -17,7 +17,7 @@ from bnpo.attention import ATTENTION
 from bnpo.batching import MicroBatch, collate, plan
 from bnpo.config import TrainConfig
 from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
-from bnpo.policy import Policy
+from bnpo.policy import Policy, compute_buffers_again
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Learner:
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.dtype), attn_implementation=ATTENTION
         )
+        compute_buffers_again(model)
         # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.gradient_checkpointing:
@@ -265,7 +266,9 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         # With offloading too: one AdamW, torch's.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.dtype == "bfloat16"},
+        # In fp32 from one micro-batch to the next and from rank to rank: bf16 would round every partial sum.
         "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
         "gradient_clipping": config.max_grad_norm,
         "optimizer": {
             "type": "AdamW",

@@ -24,7 +24,7 @@ from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
 from bnpo.run_folder import rewind
 from bnpo.sampler import Sampler
 from bnpo.tracking import Stopwatch, Tracker, speed_metrics
-from bnpo.weight_sync import check_sync, whole_weights
+from bnpo.weight_sync import check_equal, check_sync, compared_names, whole_weights
 
 
 class BadStepsError(RuntimeError):
@@ -106,7 +106,7 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
                 experience = make_experience(inputs.prompts, rollouts, advantages)
                 metrics = learner.update(experience, learning_rate(config, step))
             with watch("sync"):
-                sync_weights(learner, sampler)
+                sync_weights(learner, sampler, step)
                 difference = measure_sync(learner, sampler, experience, config, step)
         last = step + 1 == inputs.steps
         bad_steps = progress.bad_steps + 1 if metrics["updates/skipped"] else 0
@@ -163,10 +163,12 @@ def make_experience(prompts: Sequence[list[int]], rollouts: Rollouts, advantages
     )
 
 
-def sync_weights(learner: Learner, sampler: Sampler) -> None:
-    """Give the sampler the learner's weights; its cache takes memory only after the gathering has given it back."""
+def sync_weights(learner: Learner, sampler: Sampler, step: int) -> None:
+    """Give the sampler the learner's weights, and raise SyncError on all ranks if a few of them are not the same to the
+    last bit; its cache takes memory only after the gathering has given it back."""
     sampler.wake("weights")
     sampler.load_weights(whole_weights(learner.model, tied_too=True))
+    check_equal(learner.model, sampler.parameters(compared_names(learner.model)), step + 1)
     sampler.wake("kv_cache")
 
 

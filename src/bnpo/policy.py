@@ -1,6 +1,7 @@
 """The policy: a causal language model that gives log-probabilities in place of logits."""
 
 import torch
+from accelerate import init_empty_weights
 
 from bnpo.batching import MicroBatch
 from bnpo.loss import token_logprobs
@@ -47,3 +48,19 @@ class Policy(torch.nn.Module):
             self.temperature if temperature is None else temperature,
             with_entropy,
         )
+
+
+def compute_buffers_again(model: torch.nn.Module) -> None:
+    """Give `model` the computed buffers (rotary frequencies and their like) that its class makes by itself.
+
+    While DeepSpeed partitions a bf16 model as it is loaded, every tensor that is made is rounded to bf16, the exact
+    buffers of transformers' models too (DeepSpeed issue 4932): frequencies that are off by 0.4 % turn a head of size
+    128 by a wrong radian at distance 1,000. Buffers that a checkpoint holds are left as they were loaded.
+    """
+    with init_empty_weights():  # parameters without memory, buffers with their values
+        exact = type(model)(model.config)
+    stored = set(exact.state_dict())
+    for name, buffer in exact.named_buffers():
+        if name not in stored:
+            owner, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(owner), own_name, buffer.to(model.get_buffer(name).device))

@@ -65,6 +65,8 @@ class Sampler:
             max_num_batched_tokens=max(8192, max_tokens),
             # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.
             logprobs_mode="processed_logprobs",
+            # As the learner does: logits that are rounded to bf16 are a third of the gap between the two.
+            hf_overrides={"head_dtype": "float32"},
             distributed_executor_backend=backend,
             tensor_parallel_size=tensor_parallel,
             use_tqdm_on_load=False,
@@ -138,6 +140,12 @@ class Sampler:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         self._llm.reset_prefix_cache()
 
+    def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The parameters that the engine holds under these names of a checkpoint, without those that vLLM fuses with
+        others or, on CPUs, packs anew. Weights must be awake."""
+        [held] = self._llm.apply_model(partial(_parameters, names=names))
+        return held
+
     def sleep(self) -> None:
         """Free the GPU memory of weights and cache; `load_weights` must follow before the next sample."""
         if self._can_sleep:
@@ -162,3 +170,9 @@ def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
             logits[..., vocab_size:] = -torch.inf
 
     model.logits_processor.register_forward_hook(mask)
+
+
+def _parameters(model: torch.nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Those of `names` that vLLM's `model` has, and that hold values: packed ones leave empty tensors behind."""
+    held = dict(model.named_parameters(remove_duplicate=False))
+    return {name: held[name].detach() for name in names if name in held and held[name].numel()}

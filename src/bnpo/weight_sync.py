@@ -1,10 +1,13 @@
-"""ZeRO-3 parameters -> whole tensors -> vLLM, and the check that the weights arrived."""
+"""ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
 
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import deepspeed
 import torch
+
+from bnpo.rollouts import gather
 
 GROUP_BYTES = 2**30
 """Parameters gathered at once: few collectives, and little memory beside the model."""
@@ -39,6 +42,40 @@ def _groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterato
             group, size = [], 0
     if group:
         yield group
+
+
+def compared_names(model: torch.nn.Module) -> list[str]:
+    """Names of a few parameters to compare after a sync: the first (the embedding), those of the middle layer, the
+    last (the head, under its own name where it is tied)."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    layers = [int(found[1]) for name in names if (found := re.search(r"\.layers\.(\d+)\.", name))]
+    middle = f".layers.{max(layers) // 2}."
+    return [names[0], *(name for name in names if middle in name), names[-1]]
+
+
+def check_equal(model: torch.nn.Module, held: Mapping[str, torch.Tensor], step: int) -> None:
+    """Raise SyncError on all ranks where a parameter of the partitioned `model` is not, to the last bit, the tensor
+    that this rank's sampler holds under its name (its rows past the parameter's are padding). A collective.
+
+    An update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
+    `check_sync` cannot see that it was lost; bits can.
+    """
+    ends = compared_names(model)
+    if missing := [name for name in (ends[0], ends[-1]) if name not in held]:
+        raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    differing = []
+    for name, tensor in held.items():
+        with deepspeed.zero.GatheredParameters([parameters[name]]):
+            whole = parameters[name].detach()
+            if not torch.equal(whole, tensor[: len(whole)]):
+                differing.append(name)
+    for rank, names in enumerate(gather(differing)):
+        if names:
+            raise SyncError(
+                f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler are not the "
+                "learner's: an update was lost, or only a part of the weights arrived"
+            )
 
 
 def check_sync(difference: float, tolerance: float, step: int) -> None:

@@ -1,10 +1,12 @@
-"""Updates of the real learner on fixed answers, in several settings; prints one JSON line from rank 0.
+"""Updates of the real learner on fixed answers, in several settings, and what it makes of a long answer in bf16.
 
-Launched by tests/test_learner.py, which computes the same updates in plain PyTorch.
+Launched by tests/test_learner.py, which computes the same in plain PyTorch, with three models' folders; prints one JSON
+line from rank 0.
 """
 
 import json
 import sys
+from pathlib import Path
 
 from bnpo import runtime  # noqa: F401
 
@@ -74,6 +76,36 @@ def scores(learner, experience) -> list[list[float]]:
     return [learner.score(p, a).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)]
 
 
+def long_answer() -> list[int]:
+    """3,000 tokens, so that most are far from the first."""
+    import numpy as np
+
+    return np.random.default_rng(1).integers(20, 110, 3000).tolist()
+
+
+def long_scores(model: str) -> dict:
+    """Computed buffers and log-probabilities of a bf16 learner, as loaded and after resuming."""
+    import torch.distributed as dist
+
+    from bnpo.config import parse_train_config
+    from bnpo.learner import Learner
+
+    config, _ = parse_train_config(["--preset", "tiny", "--dtype", "bfloat16", "--model", model], has_cuda=False)
+    folder = Path(model) / f"resume-{dist.get_world_size()}"
+    report = {}
+    for when in ("loaded", "resumed"):
+        learner = Learner(model, VOCABULARY[0], config)
+        if when == "resumed":
+            learner.load(folder)
+        buffers = learner.model.named_buffers()
+        report[when] = {
+            "buffers": {name: [str(buffer.dtype), buffer.tolist()] for name, buffer in buffers},
+            "scores": learner.score([1], long_answer()).tolist(),
+        }
+        learner.save(folder)
+    return report
+
+
 def main() -> None:
     import torch.distributed as dist
 
@@ -94,6 +126,7 @@ def main() -> None:
         learner._accumulate(experience, experience.advantages.nonzero()[0], {}, None, updated=True)
     except ValueError as error:
         report["lost"] = str(error)
+    report["long"] = long_scores(sys.argv[-3])
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.destroy_process_group()

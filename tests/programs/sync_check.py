@@ -1,10 +1,11 @@
-"""Two ranks update a model and sync it: what the check says after real syncs, a forgotten one, and a lost head.
+"""Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and a lost head.
 
 Launched by tests/test_weight_sync.py; prints one JSON line from rank 0.
 """
 
 import json
 import sys
+from dataclasses import replace
 
 from bnpo import runtime  # noqa: F401
 
@@ -20,7 +21,7 @@ def main() -> None:
     from bnpo.problems import encode_prompt
     from bnpo.rollouts import gather
     from bnpo.sampler import Sampler
-    from bnpo.weight_sync import SyncError, whole_weights
+    from bnpo.weight_sync import SyncError, check_equal, compared_names, whole_weights
 
     model = sys.argv[-1]
     config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
@@ -28,9 +29,19 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
     sampler = Sampler(model, tokenizer, max_tokens=192, dtype="float32")
+    names = compared_names(learner.model)
     rank = dist.get_rank()
     prompt = encode_prompt(tokenizer, f"1{rank}+2=?", "chat")
-    report: dict = {"differences": [], "errors": {}}
+    report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(names))}
+
+    def error_of(check) -> str | None:
+        try:
+            check()
+        except SyncError as error:
+            return str(error)
+
+    def tensors_differ() -> str | None:
+        return error_of(lambda: check_equal(learner.model, sampler.parameters(names), 4))
 
     def update_and_sample():
         [(_, group)] = sampler.sample([prompt], [rank], n=8, max_tokens=64, temperature=1.0, logprobs=True)
@@ -47,7 +58,7 @@ def main() -> None:
 
     for step in range(3):
         experience = update_and_sample()
-        sync_weights(learner, sampler)
+        sync_weights(learner, sampler, step)
         report["differences"].append(measure_sync(learner, sampler, experience, config, step))
         report["ids_ok"] = max(map(max, experience.answers)) < len(tokenizer)
 
@@ -55,13 +66,22 @@ def main() -> None:
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
-        ("whole", lambda: sync_weights(learner, sampler)),
+        ("whole", lambda: sync_weights(learner, sampler, 3)),
     ):
         load()
-        try:
-            measure_sync(learner, sampler, experience, config, 3)
-        except SyncError as error:
-            report["errors"][case] = str(error)
+        report["errors"][case] = [
+            error_of(lambda: measure_sync(learner, sampler, experience, config, 3)),
+            tensors_differ(),
+        ]
+    learner.update(experience, lr=1e-6)
+    as_in_bf16 = replace(config, sync_tolerance=0.05)
+    report["errors"]["lost"] = [
+        error_of(lambda: measure_sync(learner, sampler, experience, as_in_bf16, 3)),
+        tensors_differ(),
+    ]
+    held = sampler.parameters(names)
+    del held[names[-1]]
+    report["errors"]["no head"] = [None, error_of(lambda: check_equal(learner.model, held, 4))]
     if rank == 0:
         print("REPORT " + json.dumps(report), flush=True)
     sampler.close()
