@@ -2,8 +2,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from conftest import make_model
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
@@ -121,3 +122,22 @@ def test_the_real_tokenizer_has_two_stop_tokens(qwen_tokenizer_dir):
     real = AutoTokenizer.from_pretrained(qwen_tokenizer_dir)
     assert real.convert_ids_to_tokens(stop_token_ids(real)) == ["<|endoftext|>", "<|im_end|>"]
     assert len(real) == 151665
+
+
+def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
+    tokenizer = AutoTokenizer.from_pretrained(qwen_model)
+    sampler = Sampler(str(qwen_model), tokenizer, max_tokens=192, dtype="bfloat16")
+    model = AutoModelForCausalLM.from_pretrained(qwen_model, dtype=torch.bfloat16)
+    gaps, gaps_of_rounded = [], []
+    for k in range(20):
+        prompt = encode_prompt(tokenizer, f"What is {k} + 1?", "chat")
+        answer = tokenizer.encode(f"\\boxed{{{k % 3 + 1}}}<|im_end|>")
+        with torch.no_grad():
+            hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
+            logits = (hidden.float() @ model.lm_head.weight.float().T)[:, : len(tokenizer)]
+        scores = sampler.score(prompt, answer)
+        for each, exact in ((gaps, logits), (gaps_of_rounded, logits.bfloat16().float())):
+            logprobs = exact.double().log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+            each.append(np.abs(scores - logprobs.numpy()).mean())
+    sampler.close()
+    assert np.mean(gaps) < 0.25 * np.mean(gaps_of_rounded)
