@@ -13,7 +13,7 @@ from bnpo.config import TrainConfig
 from bnpo.problems import Problem, sampling_seeds
 from bnpo.rewards import Grader
 from bnpo.sampler import Answer, Sampler
-from bnpo.tracking import Stopwatch
+from bnpo.speed import Stopwatch
 
 
 @dataclass(frozen=True)
