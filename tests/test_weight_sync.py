@@ -13,6 +13,7 @@ def report(model) -> dict:
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 
+@pytest.mark.sampler
 def test_tied_head():
     found = report(TINY_MODEL)
     assert max(found["differences"]) < 1e-4
@@ -22,6 +23,7 @@ def test_tied_head():
         assert message.startswith("weight sync after step 4 failed")
 
 
+@pytest.mark.sampler
 def test_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
     """The rows past the tokenizer's length have by far the largest logits: unmasked, nearly every token is one."""
     found = report(untied_model)
