@@ -206,6 +206,7 @@ def main(args: Args) -> None:
     names = [check.name for check in CHECKS]
     if unknown := set(args.only) - set(names):
         sys.exit(f"error: --only: no check {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    args.output_dir = args.output_dir.resolve()  # the programs run in the repository's folder
     shutil.rmtree(args.output_dir, ignore_errors=True)
     args.output_dir.mkdir(parents=True)
     gpus = torch.cuda.device_count()
