@@ -2,6 +2,7 @@
 # make test    install, run all tests
 # make lint    install, check style
 # make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
+# make check-gpu-environment   install what GPUs get into .venv-gpu, on any machine, and test it without a GPU
 #
 # Without a GPU, PyTorch's CPU build is much smaller than the default one: set TORCH_INDEX to the address of the
 # CPU wheels that PyTorch's installation page gives, e.g. make demo TORCH_INDEX=https://...
@@ -9,9 +10,10 @@
 PYTHON ?= python3.11
 TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
-PIP := .venv/bin/python -m pip --disable-pip-version-check
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench check-gpu-environment
 
 demo: .venv/.ready
 	.venv/bin/python scripts/demo.py
@@ -30,9 +32,17 @@ bench: .venv/.ready .venv/trl/.ready
 	.venv/bin/python benchmarks/rivals.py
 	.venv/bin/python benchmarks/evaluator.py
 
+# Downloads the wheels once more than the installation does. Other tests need vLLM, whose build for GPUs needs a GPU.
+check-gpu-environment:
+	$(PYTHON) scripts/check_pins.py
+	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready
+	.venv-gpu/bin/python -m pip check
+	.venv-gpu/bin/python scripts/check_gpu_imports.py
+	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest -m "not sampler"
+
 # torch comes first and with its dependencies, since the build that suits the machine decides which those are.
-.venv/.ready: $(REQUIREMENTS) pyproject.toml
-	$(PYTHON) -m venv .venv
+$(VENV)/.ready: $(REQUIREMENTS) pyproject.toml
+	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(PIP) install --quiet --no-deps -r $(REQUIREMENTS)
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .

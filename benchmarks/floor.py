@@ -28,8 +28,8 @@ from bnpo.batching import share_out
 from bnpo.config import parse_train_config
 from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
+from bnpo.ranks import gather
 from bnpo.rewards import Grader
-from bnpo.rollouts import gather
 from bnpo.sampler import Sampler
 
 MICRO_BATCHES = (16, 32, 64, 128)

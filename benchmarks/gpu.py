@@ -2,11 +2,10 @@
 
     python benchmarks/gpu.py --tokenizer-dir DIR [--shapes 1.5b 7b 7b-half] [--enforce-eager]
 
-DIR holds the real tokenizer's files; nothing is downloaded. Rows, each with the shape in front: mfu (operations of an
-update on packed sequences of 4,096 tokens over the peak of the GPU; what gradient checkpointing computes twice does not
-count), vllm_ratio (seconds of vLLM's own `generate` over those of our sampler for the same prompts and seeds),
-sync_seconds (learner to sampler, waking included), peak_memory_gb (of the update, weights included). One GPU of 141 GB
-does not hold the 7B's optimizer (18 bytes a parameter; with --offload-optimizer 20 bytes of CPU memory), so its
+    python benchmarks/gpu.py --list
+
+DIR holds the real tokenizer's files; nothing is downloaded. --list says what the rows are, and needs no GPU. One GPU of
+141 GB does not hold the 7B's optimizer (18 bytes a parameter; with --offload-optimizer 20 bytes of CPU memory), so its
 update is measured with half the layers, 7b-half, and its sampler and sync without an update.
 """
 
@@ -34,26 +33,52 @@ SHAPES = {
     | {"tie_word_embeddings": False, "vocab_size": 152064},
 }
 SHAPES["7b-half"] = SHAPES["7b"] | {"num_hidden_layers": 14}
+ROWS = {
+    "vllm_ratio": "seconds of vLLM's own `generate`, without seeds, over those of our sampler for the same prompts",
+    "sync_seconds": "learner to sampler, waking included",
+}
+UPDATE_ROWS = {
+    "mfu": "operations of an update on packed sequences of 4,096 tokens over the peak of the GPU, if that is known; "
+    "what gradient checkpointing computes twice does not count",
+    "peak_memory_gb": "of the update, weights included",
+}
+NO_UPDATE = {"7b"}
+"""Shapes whose update is not measured."""
 ROUNDS = 5
 """Measurements of each kind; the median counts, after one that warms up."""
 
 
 @dataclass
 class Args:
-    tokenizer_dir: Path
-    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math."""
+    list: bool = False
+    """Print the rows and what they are, and end."""
+    tokenizer_dir: Path | None = None
+    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math; needed, but for --list."""
     shapes: tuple[str, ...] = tuple(SHAPES)
     """Which of 1.5b, 7b, 7b-half."""
     enforce_eager: bool = False
     """The sampler without CUDA graphs."""
 
 
+def rows_of(shape: str) -> dict[str, str]:
+    """The rows that are measured at `shape`, and what they are."""
+    return ROWS if shape in NO_UPDATE else ROWS | UPDATE_ROWS
+
+
 def main(args: Args) -> None:
+    if args.list:
+        for shape in args.shapes:
+            for name, meaning in rows_of(shape).items():
+                print(f"{shape}_{name}: {meaning}")
+        return
     import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config
 
     if not torch.cuda.is_available():
-        sys.exit("error: no CUDA device; this benchmark measures what only a GPU can show")
+        sys.exit("error: no CUDA device; this benchmark measures what only a GPU can show (--list: what that is)")
+    if args.tokenizer_dir is None:
+        sys.exit("error: --tokenizer-dir: give the folder of the real tokenizer's files")
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
     for shape in args.shapes:
         with tempfile.TemporaryDirectory() as folder:
             torch.manual_seed(0)
@@ -96,12 +121,12 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     prompts = [rng.integers(0, 150_000, 96).tolist() for _ in range(32)]
     common = {"n": 16, "temperature": 1.0, "max_tokens": 512, "detokenize": False}
     requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-    params = [SamplingParams(seed=seed, stop_token_ids=sampler._stop_token_ids, **common) for seed in range(32)]
+    params = SamplingParams(stop_token_ids=sampler._stop_token_ids, **common)
     bare = median_seconds(partial(sampler._llm.generate, requests, params, use_tqdm=False))
     sampling = {"n": 16, "temperature": 1.0, "max_tokens": 512, "logprobs": True}
     rows["vllm_ratio"] = bare / median_seconds(lambda: list(sampler.sample(prompts, range(32), **sampling)))
     sampler.sleep()
-    if shape != "7b":
+    if shape not in NO_UPDATE:
         rows |= measure_update(learner, prompts)
 
     def sync() -> None:
@@ -113,13 +138,13 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
 
 
 def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
-    """MFU and peak memory of updates on packed sequences of 4,096 tokens, while the sampler sleeps."""
+    """UPDATE_ROWS, while the sampler sleeps; without `mfu` on a GPU whose peak is not known."""
     import numpy as np
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
 
     from bnpo.learner import Experience
-    from bnpo.tracking import PEAK_TFLOPS
+    from bnpo.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(1)
     answers = [rng.integers(0, 150_000, 4000).tolist() for _ in prompts]
@@ -128,13 +153,13 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
     metrics = {}
     torch.cuda.reset_peak_memory_stats()
     seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6)))
-    peak = next(peak for part, peak in PEAK_TFLOPS.items() if part in torch.cuda.get_device_name())
     # torch's counters go on counting what the sleeping sampler has given back.
     asleep = CuMemAllocator.get_instance().get_current_usage()
-    return {
-        "mfu": metrics["update/tflop"] / seconds / peak,
-        "peak_memory_gb": (torch.cuda.max_memory_allocated() - asleep) / 1e9,
-    }
+    rows = {"peak_memory_gb": (torch.cuda.max_memory_allocated() - asleep) / 1e9}
+    peak = peak_tflops(gpu_name())
+    if peak is not None:
+        rows["mfu"] = metrics["update/tflop"] / seconds / peak
+    return rows
 
 
 def median_seconds(work) -> float:

@@ -68,6 +68,7 @@ def once(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sampler
 def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_path):
     flags = (*ARITHMETIC, "--limit", "200", "--runs", "16")
     expected = results_of(once)
@@ -101,6 +102,7 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
     assert results_of(killed) == expected
 
 
+@pytest.mark.sampler
 def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     two = tmp_path / "two"
     evaluate(two, *ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
@@ -110,6 +112,7 @@ def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     assert {"id", "seed", "text", "answer", "correct", "tokens", "finish_reason"} < set(sample)
 
 
+@pytest.mark.sampler
 def test_a_comparison_of_results_that_are_there(once, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")  # a narrow terminal must not break the titles of tables
     out = tmp_path / "out"
@@ -122,6 +125,7 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path, monkeypatch):
     assert "paired by problem" in output
 
 
+@pytest.mark.sampler
 def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
     """A few real problems of each, with the real tokenizer, through prompt, sampler and grader."""
     suite = json.loads((ROOT / "evals" / "paper.json").read_text())
@@ -183,6 +187,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, absent, message):
     assert message in refused(tmp_path / "out", *flags)
 
 
+@pytest.mark.sampler
 def test_samplers_that_cannot_load_end_the_program(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(TINY_MODEL, model)

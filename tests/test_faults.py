@@ -101,6 +101,7 @@ def two_machines(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.sampler
 @pytest.mark.parametrize(("fixture", "rank"), [("one_machine", 0), ("two_machines", 1)])
 def test_a_killed_rank_ends_the_job_at_once_and_is_named(fixture, rank, request):
     folder = request.getfixturevalue(fixture)
@@ -112,6 +113,7 @@ def test_a_killed_rank_ends_the_job_at_once_and_is_named(fixture, rank, request)
     assert "Traceback" not in console
 
 
+@pytest.mark.sampler
 def test_two_launchers_compute_what_one_does(one_machine, two_machines):
     lines = []
     for folder in (one_machine, two_machines):
@@ -124,6 +126,7 @@ def test_two_launchers_compute_what_one_does(one_machine, two_machines):
         assert (one_machine / "run" / file).read_bytes() == (two_machines / "run" / file).read_bytes()
 
 
+@pytest.mark.sampler
 def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_path):
     """At this temperature the learner's logits are too large for fp32; vLLM takes 0.01 for anything below."""
     run = tmp_path / "run"

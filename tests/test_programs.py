@@ -11,6 +11,8 @@ from conftest import launch
 
 from bnpo.config import ROOT, TINY_MODEL
 
+pytestmark = pytest.mark.sampler
+
 
 def metrics_of(run: Path) -> list[dict]:
     """The lines of the steps, without that of the evaluation before the first."""

@@ -29,6 +29,7 @@ def reference(tmp_path_factory):
     return run
 
 
+@pytest.mark.sampler
 def test_three_kills_and_resumes_leave_no_trace(reference):
     run = reference.with_name("killed")
     went_on = soak.survive(run, 2, [("sync", 2, 0.5), ("save", 3, 0.5), ("sample", 3, 0.5)])
@@ -42,6 +43,7 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
     assert files[0] == files[1]
 
 
+@pytest.mark.sampler
 @pytest.mark.parametrize(
     ("ranks", "flags", "message"),
     [
@@ -76,6 +78,7 @@ def asking_to_resume(run, suite) -> None:
     )
 
 
+@pytest.mark.sampler
 def test_files_that_were_edited_are_refused(reference, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -168,6 +171,7 @@ class Job:
         return self._process.wait(timeout=60)
 
 
+@pytest.mark.sampler
 def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
     run = tmp_path / "run"
     job = Job(run)

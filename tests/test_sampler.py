@@ -10,6 +10,8 @@ from bnpo.config import TINY_MODEL
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
 from bnpo.sampler import Sampler, SamplingError
 
+pytestmark = pytest.mark.sampler
+
 
 @pytest.fixture(scope="module")
 def tokenizer():

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -14,6 +15,7 @@ from bnpo.rewards import Grader
 from bnpo.sampler import Sampler
 
 
+@pytest.mark.sampler
 def test_accuracies_spread_over_the_unit_interval():
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     sampler = Sampler(

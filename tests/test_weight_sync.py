@@ -18,6 +18,7 @@ def tied() -> dict:
     return report(TINY_MODEL)
 
 
+@pytest.mark.sampler
 def test_tied_head(tied):
     assert max(tied["differences"]) < 1e-4
     assert tied["gap_max"] < 1e-4  # sampler and learner agree on every token that was trained on, too
@@ -29,6 +30,7 @@ def test_tied_head(tied):
     assert tied["errors"]["head left out"][1] is None
 
 
+@pytest.mark.sampler
 def test_a_lost_update_of_a_small_learning_rate_is_seen_by_the_bits_alone(tied):
     scores, bits = tied["errors"]["lost"]
     assert scores is None
@@ -36,6 +38,7 @@ def test_a_lost_update_of_a_small_learning_rate_is_seen_by_the_bits_alone(tied):
     assert "model.layers.1.input_layernorm.weight" in bits
 
 
+@pytest.mark.sampler
 def test_what_is_compared(tied):
     assert {"model.embed_tokens.weight", "model.layers.1.input_layernorm.weight", "lm_head.weight"} <= set(
         tied["compared"]
@@ -43,6 +46,7 @@ def test_what_is_compared(tied):
     assert tied["errors"]["no head"][1].endswith("the sampler holds no tensor lm_head.weight to compare")
 
 
+@pytest.mark.sampler
 def test_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
     """The rows past the tokenizer's length have by far the largest logits: unmasked, nearly every token is one."""
     found = report(untied_model)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from bnpo.files import flush, write_json, writing
 from bnpo.learner import Learner
 from bnpo.problems import InputError, stop_token_ids
-from bnpo.rollouts import gather
+from bnpo.ranks import gather
 from bnpo.weight_sync import GROUP_BYTES, whole_weights
 
 

@@ -11,8 +11,8 @@ from bnpo.config import TrainConfig, check_config, to_json
 from bnpo.evaluation import Evaluation
 from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import InputError, Problem, encode_prompt
+from bnpo.ranks import gather
 from bnpo.rewards import Grader
-from bnpo.rollouts import gather
 from bnpo.run_folder import check_changes, claim_output_dir, find_checkpoint, lock_run
 from bnpo.suites import content_hash, load_suite
 

@@ -10,8 +10,8 @@ from bnpo.config import TrainConfig
 from bnpo.evaluation import Evaluation, package_versions, sample_records, scores
 from bnpo.files import flush, write_json, writing
 from bnpo.models import training_config
+from bnpo.ranks import gather
 from bnpo.rewards import Grader
-from bnpo.rollouts import gather
 from bnpo.sampler import Sampler
 
 

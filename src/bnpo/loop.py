@@ -19,11 +19,13 @@ from bnpo.learner import Experience, Learner
 from bnpo.lifeline import Lifeline
 from bnpo.live_evaluation import eval_metrics, evaluate_live
 from bnpo.problems import questions_of_step
+from bnpo.ranks import gather
 from bnpo.rewards import reward_name
-from bnpo.rollouts import Rollouts, batch_metrics, collect, gather
+from bnpo.rollouts import Rollouts, batch_metrics, collect
 from bnpo.run_folder import rewind
 from bnpo.sampler import Sampler
-from bnpo.tracking import Stopwatch, Tracker, speed_metrics
+from bnpo.speed import Stopwatch, gpu_name, speed_metrics
+from bnpo.tracking import Tracker
 from bnpo.weight_sync import check_equal, check_sync, compared_names, whole_weights
 
 
@@ -120,7 +122,7 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
         if tracker:
             metrics |= batch_metrics(rollouts, advantages, fits, names)
             metrics |= {"sync/difference": difference, "bad_steps": progress.bad_steps}
-            tracker.log(progress.step, metrics | speed_metrics(metrics, watch, dist.get_world_size()))
+            tracker.log(progress.step, metrics | speed_metrics(metrics, watch, dist.get_world_size(), gpu_name()))
             if config.rollouts_every and step % config.rollouts_every == 0:
                 tracker.save_rollouts(progress.step, rollout_rows(inputs, rollouts, advantages, names))
             if progress.bad_steps:

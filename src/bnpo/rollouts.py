@@ -11,9 +11,10 @@ import torch.distributed as dist
 from bnpo.beta import BetaFit
 from bnpo.config import TrainConfig
 from bnpo.problems import Problem, sampling_seeds
+from bnpo.ranks import gather
 from bnpo.rewards import Grader
 from bnpo.sampler import Answer, Sampler
-from bnpo.tracking import Stopwatch
+from bnpo.speed import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,6 @@ def collect(
         greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if greedy else None,
         failures=sum(failures, Counter()),
     )
-
-
-def gather(own: object) -> list:
-    """The objects of all ranks, in their order."""
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, own)
-    return everyone
 
 
 def batch_metrics(

@@ -4,31 +4,15 @@ import json
 import math
 import os
 import secrets
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 import wandb
 from tqdm import tqdm
 
 from bnpo.files import flush, writing
 
 BAD_BATCHES = 10
-
-
-class Stopwatch:
-    """Seconds spent in the named phases of a step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
 
 
 class Tracker:
@@ -90,20 +74,3 @@ class Tracker:
         self._metrics.close()
         self._bar.close()
         self._wandb.finish()
-
-
-PEAK_TFLOPS = {"A100": 312, "H100": 989, "H200": 989, "GH200": 989, "B200": 2250}
-"""Dense bf16 operations a second of GPUs, in 10^12, by a part of their name; from the makers' data sheets."""
-
-
-def speed_metrics(metrics: dict[str, float], watch: Stopwatch, ranks: int) -> dict[str, float]:
-    """Seconds of every phase, sampled tokens a second over the whole step, and how busy the update kept each rank:
-    in 10^12 operations a second, and, on GPUs that are known, as the share of their peak (MFU)."""
-    speed = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
-    speed["tokens/per_second"] = metrics["tokens/sampled"] / watch.seconds["total"]
-    speed["tflops/per_second"] = metrics["update/tflop"] / watch.seconds["update"] / ranks
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    for part, peak in PEAK_TFLOPS.items():
-        if part in name:
-            speed["mfu"] = speed["tflops/per_second"] / peak
-    return speed

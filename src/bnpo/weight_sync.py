@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import deepspeed
 import torch
 
-from bnpo.rollouts import gather
+from bnpo.ranks import gather
 
 GROUP_BYTES = 2**30
 """Parameters gathered at once: few collectives, and little memory beside the model."""

@@ -42,7 +42,7 @@ def main() -> None:
     from bnpo.inputs import check_agreement
     from bnpo.learner import Learner
     from bnpo.problems import InputError
-    from bnpo.rollouts import gather
+    from bnpo.ranks import gather
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")

@@ -19,7 +19,7 @@ def main() -> None:
     from bnpo.learner import Experience, Learner
     from bnpo.loop import measure_sync, sync_weights
     from bnpo.problems import encode_prompt
-    from bnpo.rollouts import gather
+    from bnpo.ranks import gather
     from bnpo.sampler import Sampler
     from bnpo.weight_sync import SyncError, check_equal, compared_names, whole_weights
 

@@ -1,0 +1,99 @@
+"""Checks of single parts that need an NVIDIA GPU, one function each; scripts/gpu_check.py runs them.
+
+A check runs in a process of its own. It takes the script's arguments and the number of GPUs, raises CheckError where it
+finds a fault, and returns what it measured in a few words.
+"""
+
+
+class CheckError(Exception):
+    """What a check found, in one line."""
+
+
+def require(holds: bool, fault: str) -> None:
+    """Raise CheckError, unless what a check verifies holds."""
+    if not holds:
+        raise CheckError(fault)
+
+
+def attention(_args, _gpus: int, device: str = "cuda") -> str:
+    """The learner's attention over packed sequences in bf16, and its gradients, against attention over one sequence
+    after the other: both beside the same in fp32, from which the learner's may be twice as far away."""
+    import torch
+    import torch.nn.functional as F
+
+    from bnpo.attention import attention as packed
+
+    lengths = [1, 1, 7, 64, 300, 3000]
+    heads, kv_heads, size = 12, 2, 128  # Qwen2.5-Math-1.5B's
+    torch.manual_seed(0)
+    shapes = [(1, count, sum(lengths), size) for count in (heads, kv_heads, kv_heads)]
+    inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes]
+    upstream = torch.randn(1, sum(lengths), heads, size, device=device)
+    starts = torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)
+
+    def learners(query, key, value):
+        return packed(None, query, key, value, None, scaling=size**-0.5, starts=starts, longest=max(lengths))[0]
+
+    def plain(query, key, value):
+        sequences = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
+        outs = [F.scaled_dot_product_attention(*qkv, is_causal=True, enable_gqa=True) for qkv in sequences]
+        return torch.cat(outs, dim=2).transpose(1, 2)  # [1, tokens, heads, head size]
+
+    def results(compute, dtype):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
+        out = compute(*leaves)
+        (out.float() * upstream).sum().backward()
+        return [x.detach().float() for x in (out, *(leaf.grad for leaf in leaves))]
+
+    exact, usual = results(plain, torch.float32), results(plain, torch.bfloat16)
+    ours = results(learners, torch.bfloat16)
+    told = []
+    for part, right, plain_part, our_part in zip(("output", "dq", "dk", "dv"), exact, usual, ours, strict=True):
+        error, allowed = ((x - right).norm() / right.norm() for x in (our_part, plain_part))
+        require(bool(error <= 2 * allowed), f"{part}: relative error {error:.2g}, of plain attention {allowed:.2g}")
+        told.append(f"{part} {error:.2g} ({allowed:.2g})")
+    return "relative errors, of plain attention in brackets: " + ", ".join(told)
+
+
+def sleep(_args, _gpus: int) -> str:
+    """Asleep, the sampler gives the memory of weights and cache back to the GPU; with its weights loaded again it gives
+    the greedy answers of before, with CUDA graphs that were captured then."""
+    from bnpo import runtime  # noqa: F401, I001 - before torch and vLLM
+    import torch
+    from safetensors.torch import load_file
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    from bnpo.arithmetic import open_problems
+    from bnpo.config import TINY_MODEL
+    from bnpo.models import load_tokenizer
+    from bnpo.problems import encode_prompt
+    from bnpo.sampler import Sampler
+
+    tokenizer = load_tokenizer(TINY_MODEL, 192)
+    sampler = Sampler(str(TINY_MODEL), tokenizer, max_tokens=192, dtype="float32")
+    problems = open_problems("arithmetic", "test")[:64]
+    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+
+    def greedy() -> dict[int, list[int]]:
+        groups = sampler.sample(prompts, range(64), max_tokens=128, temperature=0.0)
+        return {number: answer.token_ids for number, [answer] in groups}
+
+    before = greedy()
+    held = CuMemAllocator.get_instance().get_current_usage()
+    free = torch.cuda.mem_get_info()[0]
+    sampler.sleep()
+    freed = torch.cuda.mem_get_info()[0] - free
+    require(freed > 0.9 * held > 0, f"{freed / 2**30:.2f} GiB came free of {held / 2**30:.2f} that could sleep")
+    weights = load_file(TINY_MODEL / "model.safetensors")
+    sampler.wake("weights")
+    sampler.load_weights([*weights.items(), ("lm_head.weight", weights["model.embed_tokens.weight"])])
+    sampler.wake("kv_cache")
+    changed = sum(before[number] != answer for number, answer in greedy().items())
+    sampler.close()
+    require(changed == 0, f"{changed} of 64 greedy answers are others after sleep, wake and the same weights")
+    return f"{freed / 2**30:.1f} GiB came free, 64 answers the same"
+
+
+def even_length(text: str, _reference: str) -> float:
+    """The reward of the large model, which solves nothing: about half of its answers get it, so there is a gradient."""
+    return float(len(text) % 2 == 0)

@@ -1,0 +1,59 @@
+"""The peak of a GPU by its name, and the rates of a step."""
+
+import pytest
+
+from bnpo.speed import Stopwatch, peak_tflops, speed_metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100-PCIE-40GB", 312),
+        ("NVIDIA A800-SXM4-80GB", 312),
+        ("NVIDIA H20", 148),
+        ("NVIDIA H20-3e", 148),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H800", 989),
+        ("NVIDIA H800 PCIe", 756),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA GeForce RTX 5090", 209.5),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 503.8),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9),
+    ],
+)
+def test_peaks_are_those_of_the_data_sheets(name, peak):
+    assert peak_tflops(name) == peak
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA RTX 6000 Ada Generation",
+        "NVIDIA L40",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+        "NVIDIA GB200",
+        "",
+    ],
+)
+def test_what_is_not_in_the_table_has_no_peak(name):
+    assert peak_tflops(name) is None
+
+
+def test_rates_of_a_step():
+    watch = Stopwatch()
+    watch.seconds |= {"total": 4.0, "update": 2.0}
+    metrics = {"tokens/sampled": 100, "update/tflop": 3000.0}
+    rates = {"seconds/total": 4.0, "seconds/update": 2.0, "tokens/per_second": 25.0, "tflops/per_second": 750.0}
+    assert speed_metrics(metrics, watch, 2, gpu="NVIDIA L40") == rates
+    assert speed_metrics(metrics, watch, 2, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
