@@ -94,6 +94,46 @@ def sleep(_args, _gpus: int) -> str:
     return f"{freed / 2**30:.1f} GiB came free, 64 answers the same"
 
 
+def long_answer(_args, _gpus: int) -> str:
+    """3,000 tokens scored by the learner in bf16, heads of size 128, against plain transformers in bf16: as close at the
+    end as at the start, which rounded rotary frequencies are not."""
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    from bnpo.config import parse_train_config
+    from bnpo.learner import Learner
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=256, num_hidden_layers=2, tie_word_embeddings=True, **shape))
+    for layer in model.model.layers:  # so that they attend sharply, by what is where
+        layer.self_attn.q_proj.weight.data *= 10
+        layer.self_attn.k_proj.weight.data *= 10
+    answer = torch.randint(0, 256, (3000,))
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        # First, since transformers partitions everything that it loads while there is a learner.
+        plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).cuda()
+        flags = ["--preset", "tiny", "--dtype", "bfloat16", "--model", folder]
+        learner = Learner(folder, 256, parse_train_config(flags, has_cuda=True)[0])
+        scores = torch.from_numpy(learner.score([1], answer.tolist()))
+    with torch.no_grad():
+        tokens = torch.tensor([[1, *answer.tolist()]], device="cuda")
+        hidden = plain.base_model(tokens).last_hidden_state[0, :-1].double()
+    logits = hidden @ plain.lm_head.weight.detach().double().T
+    gaps = (scores - logits.log_softmax(-1).cpu().gather(1, answer[:, None])[:, 0]).abs()
+    start, end = gaps[:500].mean().item(), gaps[-500:].mean().item()
+    told = f"mean difference {start:.2g} over the first 500 tokens, {end:.2g} over the last"
+    require(end <= 1.5 * start + 1e-6, told)
+    return told
+
+
 def even_length(text: str, _reference: str) -> float:
     """The reward of the large model, which solves nothing: about half of its answers get it, so there is a gradient."""
     return float(len(text) % 2 == 0)
