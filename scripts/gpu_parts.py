@@ -95,8 +95,8 @@ def sleep(_args, _gpus: int) -> str:
 
 
 def long_answer(_args, _gpus: int) -> str:
-    """3,000 tokens scored by the learner in bf16, heads of size 128, against plain transformers in bf16: as close at the
-    end as at the start, which rounded rotary frequencies are not."""
+    """3,000 tokens scored by the learner in bf16, heads of size 128, against plain transformers in bf16: as close at
+    the end as at the start, which rounded rotary frequencies are not."""
     import os
     import tempfile
 
