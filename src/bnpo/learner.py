@@ -9,6 +9,7 @@ import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
@@ -47,6 +48,8 @@ class Learner:
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.dtype), attn_implementation=ATTENTION
         )
+        layer = max(sum(parameter.ds_numel for parameter in layer.parameters()) for layer in layers_of(model))
+        settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(layer)
         # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.gradient_checkpointing:
@@ -252,6 +255,16 @@ class Totals:
             if with_entropy:
                 metrics["entropy_trained"] = entropy / tokens
         return metrics
+
+
+def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The repeated blocks of a Hugging Face model."""
+    return [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+
+
+def prefetch_bucket(layer: int) -> int:
+    """Elements gathered ahead of their use: a whole layer of `layer` elements, DeepSpeed's default at least."""
+    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:
