@@ -117,8 +117,8 @@ class TrainConfig:
     exact_entropy: bool = False
     """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
     gpu_memory: float | None = None
-    """Share of GPU memory for the sampler while it is awake; by default what the learner leaves, as far as the answers
-    of a step can use it."""
+    """Share of GPU memory for the sampler while it is awake; by default what the learner leaves, as far as a step's
+    answers can use it."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: slower, but starts at once."""
     sync_tolerance: float = 0.05

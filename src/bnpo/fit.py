@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from bnpo.config import MOST_SEQUENCES, PREFILL_TOKENS, TrainConfig
-from bnpo.memory import GIB, GRAPHS, Account, Shape, account, read_shape
+from bnpo.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
 from bnpo.problems import InputError
 
 USABLE = 0.97
@@ -62,9 +62,9 @@ def require_plan(shape: Shape, config: TrainConfig, machine: Machine, longest: i
 
 
 def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> Plan:
-    """The sampler's share, given or as large as the learner's memory allows and the answers can use, and the answers
-    drawn at once: all of a rank, as far as the cache holds a quarter of the longest of each (more would be thrown out
-    and computed again)."""
+    """The sampler's share, given or as large as the learner's memory allows and the answers can use (twice that, since
+    what vLLM needs for itself is an estimate), and the answers drawn at once: all of a rank, as far as the cache holds
+    a quarter of the longest of each (more would be thrown out and computed again)."""
     questions = config.questions_per_step // machine.ranks
     answers = questions * (config.samples_per_question + (config.algo == "remax"))
     size = 2 if config.dtype == "bfloat16" else 4
@@ -75,7 +75,7 @@ def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> P
         awake = account(shape, config, machine.ranks, share=1)
         room = USABLE * machine.gpu - max(awake.total("sample"), awake.total("sync: check"))
         # In whole percents: rounded down, but for the least.
-        gpu_memory = max(ceil(100 * least / machine.gpu), floor(100 * min(room, most) / machine.gpu)) / 100
+        gpu_memory = max(ceil(100 * least / machine.gpu), floor(100 * min(room, 2 * most) / machine.gpu)) / 100
     else:
         gpu_memory = config.gpu_memory
     share = int(gpu_memory * machine.gpu)
@@ -85,9 +85,9 @@ def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> P
 
 
 def _sampler_bytes(shape: Shape, size: int, tokens: int, sequences: int) -> int:
-    """vLLM's weights, its prefill of `tokens`, logits of `sequences` in fp32 with two copies, CUDA graphs."""
+    """vLLM without its cache: weights, a prefill of `tokens`, logits of `sequences` in fp32 with two copies, graphs."""
     prefill = size * tokens * (3 * shape.intermediate + 6 * shape.hidden)
-    return size * shape.parameters + prefill + 12 * sequences * shape.vocabulary + GRAPHS
+    return size * shape.parameters + prefill + 12 * sequences * shape.vocabulary + GRAPHS + ASLEEP
 
 
 def _lack(whole: Account, config: TrainConfig, machine: Machine, share: int, least: int) -> str:

@@ -48,8 +48,7 @@ class Learner:
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.dtype), attn_implementation=ATTENTION
         )
-        layer = max(sum(parameter.ds_numel for parameter in layer.parameters()) for layer in layers_of(model))
-        settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(layer)
+        settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.gradient_checkpointing:
@@ -257,9 +256,10 @@ class Totals:
         return metrics
 
 
-def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The repeated blocks of a Hugging Face model."""
-    return [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+def largest_layer(model: torch.nn.Module) -> int:
+    """Elements of the largest of the repeated blocks of a Hugging Face model, partitioned or whole."""
+    layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 def prefetch_bucket(layer: int) -> int:

@@ -16,7 +16,7 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.config import TrainConfig
-from bnpo.learner import deepspeed_settings, layers_of, prefetch_bucket
+from bnpo.learner import deepspeed_settings, largest_layer, prefetch_bucket
 from bnpo.loss import LOGIT_CHUNK
 from bnpo.weight_sync import GROUP_BYTES
 
@@ -25,6 +25,8 @@ CONTEXTS = 3 * 2**29
 """Bytes of a rank's CUDA context with its kernels and of NCCL's buffers."""
 ASLEEP = 2**30
 """Bytes of vLLM that sleep does not free: workspaces and compiled kernels."""
+NOT_TORCHS = ("contexts", "sampler asleep")
+"""Items that the learner's allocator does not know."""
 GRAPHS = 2**30
 """Bytes of vLLM's CUDA graphs, inside its share; they sleep in CPU memory."""
 
@@ -61,10 +63,9 @@ def read_shape(folder: Path) -> Shape:
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    layers = layers_of(model)
     return Shape(
         parameters=sum(sizes),
-        layer=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
+        layer=largest_layer(model),
         largest=max(sizes),
         persistent=sum(size for size in sizes if size <= threshold),
         vocabulary=len(model.get_output_embeddings().weight),
@@ -73,7 +74,7 @@ def read_shape(folder: Path) -> Shape:
         queries=config.num_attention_heads * head_size,
         keys=config.num_key_value_heads * head_size,
         heads=config.num_attention_heads,
-        layers=len(layers),
+        layers=config.num_hidden_layers,
         tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
     )
 
@@ -92,6 +93,15 @@ class Account:
     def peak(self) -> str:
         """The moment that takes most."""
         return max(self.moments, key=self.total)
+
+    @property
+    def update_peak(self) -> int:
+        """What torch allocates for the learner at the largest moment of an update. A GPU's figure to compare with is
+        torch.cuda.max_memory_allocated() over an update (not the first one, which makes AdamW's moments), less
+        CuMemAllocator.get_instance().get_current_usage(): torch goes on counting what the sleeping sampler gave back.
+        """
+        updates = [items for moment, items in self.moments.items() if moment.startswith("update")]
+        return max(sum(size for name, size in items.items() if name not in NOT_TORCHS) for items in updates)
 
     def largest(self, count: int) -> str:
         """The largest items of the peak, for an error message."""

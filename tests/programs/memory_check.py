@@ -12,14 +12,14 @@ from pathlib import Path
 from bnpo import runtime  # noqa: F401
 
 SETTINGS = {
-    "weights": ["--dtype", "float32", "--micro-batch-tokens", "256", "--gradient-checkpointing"],
-    "offloaded": ["--dtype", "float32", "--micro-batch-tokens", "256", "--offload-optimizer"],
+    "weights": ["--dtype", "float32", "--micro-batch-tokens", "256"],
+    "weights, offloaded": ["--dtype", "float32", "--micro-batch-tokens", "256", "--offload-optimizer"],
     "weights in bf16": ["--dtype", "bfloat16", "--micro-batch-tokens", "256"],
     "activations": ["--dtype", "float32", "--micro-batch-tokens", "4096"],
-    "activations in bf16": ["--dtype", "bfloat16", "--micro-batch-tokens", "4096"],
-    "checkpointing": ["--dtype", "bfloat16", "--micro-batch-tokens", "8192", "--gradient-checkpointing"],
+    "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
+    "logits in two chunks": ["--dtype", "bfloat16", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
 }
-"""Flags of each setting: in some the weights take most, in some the activations or the logits."""
+"""Flags of each setting, by what takes most in it."""
 COMMON = ["--preset", "tiny", "--max-prompt-tokens", "4", "--max-answer-tokens", "252", "--samples-per-question", "2"]
 M_MMAP_THRESHOLD = -3  # malloc.h
 
@@ -54,7 +54,7 @@ def measure(config, model: str, vocabulary: int, ranks: int) -> int:
     for _ in range(2):  # the optimizer has a state from the first update on, DeepSpeed knows what to prefetch
         learner.update(experience(ranks), lr=1e-4)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    learner.update(experience(2 * ranks * config.micro_batch_tokens // 256), lr=1e-4)  # two full micro-batches
+    learner.update(experience(ranks * config.micro_batch_tokens // 256), lr=1e-4)  # a full micro-batch a rank
     return status("VmHWM") - before
 
 
@@ -74,7 +74,7 @@ def main() -> None:
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         expected = account(shape, config, ranks, device="cpu")
-        report[name] = {"measured": taken, "moment": expected.peak, "account": expected.total(expected.peak)}
+        report[name] = {"measured": taken, "moment": expected.peak, "account": expected.update_peak}
         if dist.get_rank() == 0:
             print(name, report[name], taken / report[name]["account"], expected, flush=True)
     if dist.get_rank() == 0:
