@@ -140,6 +140,7 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
                 save_checkpoint(learner, tokenizer, config.output_dir, progress, config.keep)
                 if asleep:
                     sync_weights(learner, sampler)
+                    measure_sync(learner, sampler, experience, config, step)
             if tracker:
                 tracker.say(f"step {progress.step}: checkpoint saved in {watch.seconds['save']:.2f} s")
     if tracker:
