@@ -15,6 +15,10 @@ from bnpo.rewards import GRADERS, check_rewards
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_MODEL = ROOT / "data" / "tiny-model"
+PREFILL_TOKENS = 8192
+"""Prompt tokens that the sampler takes at once, at least."""
+MOST_SEQUENCES = 1024
+"""Answers that the sampler draws at once, at most: with more the logits of a step would fill gigabytes."""
 
 
 def one_of(names) -> object:
@@ -103,7 +107,8 @@ class TrainConfig:
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Arithmetic of learner and sampler; bfloat16 keeps fp32 master weights in the optimizer."""
     micro_batch_tokens: int = 16384
-    """Tokens in one forward and backward pass of a rank; sequences are packed, without padding."""
+    """Tokens in one forward and backward pass of a rank; sequences are packed, without padding. Fewer take less memory,
+    down to the longest prompt and answer."""
     gradient_checkpointing: bool = True
     """Keep layer inputs only and compute the rest again in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
@@ -111,8 +116,9 @@ class TrainConfig:
     slower."""
     exact_entropy: bool = False
     """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
-    gpu_memory: float = 0.5
-    """Share of GPU memory for the sampler while it is awake."""
+    gpu_memory: float | None = None
+    """Share of GPU memory for the sampler while it is awake; by default what the learner leaves, as far as a step's
+    answers can use it."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: slower, but starts at once."""
     sync_tolerance: float = 0.05
@@ -221,6 +227,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every", "eval_every", "keep"):
         if getattr(config, name) < 0:
             raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must not be below 0")
+    if config.gpu_memory is not None and not 0 < config.gpu_memory <= 1:
+        raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.importance_cap is not None and not config.importance_cap > 0:
         raise InputError(f"--importance-cap: is {config.importance_cap}, must be above 0")
     if not (0 <= config.clip_low < 1 and config.clip_high >= 0):

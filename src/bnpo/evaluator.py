@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -123,6 +124,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
             "max_tokens": suite.max_prompt_tokens + suite.max_answer_tokens,
             "dtype": job.protocol["dtype"],
             "gpu_memory": config.gpu_memory,
+            "sequences": math.ceil(len(missing) / replicas),
             "enforce_eager": config.enforce_eager,
         }
         with Fleet(job.model, gpus, replicas, config.tensor_parallel, settings) as fleet:

@@ -9,6 +9,7 @@ from bnpo.arithmetic import open_problems
 from bnpo.checkpoint import Progress, file_hash
 from bnpo.config import TrainConfig, check_config, to_json
 from bnpo.evaluation import Evaluation
+from bnpo.fit import Plan, plan_here
 from bnpo.models import load_tokenizer, model_folder
 from bnpo.problems import InputError, Problem, encode_prompt
 from bnpo.ranks import gather
@@ -20,9 +21,9 @@ from bnpo.suites import content_hash, load_suite
 @dataclass(frozen=True)
 class Inputs:
     """Everything a run reads, checked: problems with their encoded prompts, tokenizer, model folder, step count, what
-    is evaluated on the way (None: nothing), of both the longest prompt plus answer in tokens and the grader, the
-    checkpoint to go on from (None: a start) with its progress, facts of the data for config.json, and rank 0's lock of
-    the run's folder, which lasts as long as this object."""
+    is evaluated on the way (None: nothing), of both the longest prompt plus answer in tokens, the plan of the GPU's
+    memory, the grader, the checkpoint to go on from (None: a start) with its progress, facts of the data for
+    config.json, and rank 0's lock of the run's folder, which lasts as long as this object."""
 
     problems: list[Problem]
     prompts: list[list[int]]
@@ -31,6 +32,7 @@ class Inputs:
     steps: int
     evaluation: Evaluation | None
     longest: int
+    plan: Plan
     grader: Grader
     checkpoint: Path | None
     progress: Progress
@@ -53,6 +55,7 @@ def prepare(config: TrainConfig) -> Inputs:
     if suite:
         longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
     tokenizer = load_tokenizer(model, longest)
+    plan = plan_here(config, model, longest)
     evaluation = Evaluation.prepare(suite, tokenizer, config.seed) if suite else None
     encoded = [(problem, encode_prompt(tokenizer, problem.problem, config.template)) for problem in problems]
     kept = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= config.max_prompt_tokens]
@@ -82,9 +85,11 @@ def prepare(config: TrainConfig) -> Inputs:
             f"steps of {config.questions_per_step} x {config.samples_per_question} answers",
             flush=True,
         )
+        if plan.gpu_memory:
+            print(f"sampler: {plan.gpu_memory:.0%} of the GPU, {plan.sequences} answers at once", flush=True)
     problems, prompts = [p for p, _ in kept], [t for _, t in kept]
     return Inputs(
-        problems, prompts, tokenizer, model, steps, evaluation, longest, grader, checkpoint, progress, facts, lock
+        problems, prompts, tokenizer, model, steps, evaluation, longest, plan, grader, checkpoint, progress, facts, lock
     )
 
 

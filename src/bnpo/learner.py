@@ -9,6 +9,7 @@ import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
@@ -48,6 +49,7 @@ class Learner:
             model_folder, dtype=getattr(torch, config.dtype), attn_implementation=ATTENTION
         )
         compute_buffers_again(model)
+        settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.gradient_checkpointing:
@@ -253,6 +255,17 @@ class Totals:
             if with_entropy:
                 metrics["entropy_trained"] = entropy / tokens
         return metrics
+
+
+def largest_layer(model: torch.nn.Module) -> int:
+    """Elements of the largest of the repeated blocks of a Hugging Face model, partitioned or whole."""
+    layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
+
+
+def prefetch_bucket(layer: int) -> int:
+    """Elements gathered ahead of their use: a whole layer of `layer` elements, DeepSpeed's default at least."""
+    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

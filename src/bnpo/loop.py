@@ -65,7 +65,8 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
         max_tokens=inputs.longest,
         dtype=config.dtype,
         seed=config.seed,
-        gpu_memory=config.gpu_memory,
+        gpu_memory=inputs.plan.gpu_memory,
+        sequences=inputs.plan.sequences,
         enforce_eager=config.enforce_eager,
     )
     if inputs.checkpoint:
@@ -137,7 +138,10 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
         stop = interrupted()
         if progress.step % config.save_every == 0 or last or stop or progress.best_step == progress.step:
             with watch("save"):
+                asleep = sampler.sleep()
                 save_checkpoint(learner, tokenizer, config.output_dir, progress, config.keep)
+                if asleep:
+                    sync_weights(learner, sampler, step)
             if tracker:
                 tracker.say(f"step {progress.step}: checkpoint saved in {watch.seconds['save']:.2f} s")
     if tracker:

@@ -24,6 +24,8 @@ def _set_defaults() -> None:
         "TRITON_F32_DEFAULT": "ieee",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
+        # What learner and sampler free in turn is of all sizes: segments that grow leave no holes between them.
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
     }

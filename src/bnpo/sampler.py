@@ -10,6 +10,7 @@ import torch
 from vllm import LLM, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from bnpo.config import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.problems import stop_token_ids
 
 
@@ -32,7 +33,8 @@ class Sampler:
 
     `model` is a Hugging Face folder and `tokenizer` its tokenizer, which says what ends an answer and from which id on
     the head's rows are padding; `max_tokens` is the longest prompt plus answer. Under a launcher every rank holds its
-    own engine.
+    own engine. On GPUs it takes the share `gpu_memory` of the memory and draws up to `sequences` answers at once (None:
+    as many as vLLM takes by default, which knows the GPU but not the batch).
     """
 
     def __init__(
@@ -43,7 +45,8 @@ class Sampler:
         max_tokens: int,
         dtype: str,
         seed: int = 0,
-        gpu_memory: float = 0.5,
+        gpu_memory: float | None = 0.5,
+        sequences: int | None = None,
         enforce_eager: bool = False,
         tensor_parallel: int = 1,
     ):
@@ -57,12 +60,11 @@ class Sampler:
             seed=seed,
             max_model_len=max_tokens,
             skip_tokenizer_init=True,
-            enable_sleep_mode=on_gpu,
             enforce_eager=enforce_eager or not on_gpu,
             # A prompt that is prefilled in parts draws and discards a token a part, after which vLLM's runner for
             # CPUs does not turn the request's random generator back, but raises.
             enable_chunked_prefill=False,
-            max_num_batched_tokens=max(8192, max_tokens),
+            max_num_batched_tokens=max(PREFILL_TOKENS, max_tokens),
             # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.
             logprobs_mode="processed_logprobs",
             # As the learner: rounded to bf16, logits of 152k tokens make the gap between the two ten times as large.
@@ -70,8 +72,7 @@ class Sampler:
             distributed_executor_backend=backend,
             tensor_parallel_size=tensor_parallel,
             use_tqdm_on_load=False,
-            # Answers share whole blocks of their prompt; vLLM's blocks on CPUs, 128 tokens, are longer than many are.
-            **({"gpu_memory_utilization": gpu_memory} if on_gpu else {"block_size": 32}),
+            **(_gpu_settings(gpu_memory, sequences) if on_gpu else _CPU_SETTINGS),
         )
 
         # On the module that computes the logits, so that it holds for samples and for scores alike.
@@ -146,10 +147,12 @@ class Sampler:
         [held] = self._llm.apply_model(partial(_parameters, names=names))
         return held
 
-    def sleep(self) -> None:
-        """Free the GPU memory of weights and cache; `load_weights` must follow before the next sample."""
+    def sleep(self) -> bool:
+        """Free the GPU memory of weights and cache; `load_weights` must follow before the next sample. False: it stays
+        awake, as always on CPUs."""
         if self._can_sleep:
             self._llm.sleep(level=2)
+        return self._can_sleep
 
     def wake(self, part: str) -> None:
         """Take the memory of `part`, "weights" or "kv_cache", again."""
@@ -160,6 +163,21 @@ class Sampler:
     def close(self) -> None:
         """Shut the engine down, and torch.distributed with it: vLLM destroys every process group."""
         self._llm.llm_engine.engine_core.shutdown()
+
+
+# Answers share whole blocks of their prompt; vLLM's blocks on CPUs, 128 tokens, are longer than many are. How many are
+# drawn at once stays vLLM's default there, whatever the batch: which answers share a pass changes their last bits.
+_CPU_SETTINGS = {"block_size": 32}
+
+
+def _gpu_settings(gpu_memory: float | None, sequences: int | None) -> dict:
+    return {
+        "gpu_memory_utilization": gpu_memory,
+        "max_num_seqs": sequences and min(sequences, MOST_SEQUENCES),
+        # CUDA graphs keep their memory otherwise while weights and cache sleep.
+        "enable_sleep_mode": True,
+        "sleep_mode_offload_cudagraph": True,
+    }
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:

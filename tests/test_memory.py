@@ -1,0 +1,121 @@
+"""The account of a rank's memory: against what the learner takes, and at the sizes and on the GPUs it decides about."""
+
+import json
+import shlex
+
+import pytest
+from conftest import launch, make_model
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.fit import USABLE, Machine, Plan, plan, plan_here, require_plan
+from bnpo.learner import prefetch_bucket
+from bnpo.memory import GIB, read_shape
+from bnpo.problems import InputError
+
+COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096}
+SHAPES = {
+    "1.5b": COMMON
+    | {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
+    | {"tie_word_embeddings": True},
+    "7b": COMMON
+    | {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+    | {"tie_word_embeddings": False, "vocab_size": 152064},
+}
+GPU = int(79.2 * GIB)
+"""What a GPU of 80 GB has."""
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> dict:
+    """The two models of the paper, read from folders that hold nothing but config.json."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in SHAPES}
+    for name, folder in folders.items():
+        Qwen2Config(**SHAPES[name]).save_pretrained(folder)
+    return {name: read_shape(folder) for name, folder in folders.items()}
+
+
+def planned(shapes, model: str, ranks: int, *flags: str, host: int = 1000 * GIB, checked: bool = False) -> Plan:
+    config, _ = parse_train_config(["--preset", f"paper-{model}", *flags], has_cuda=True)
+    return (require_plan if checked else plan)(shapes[model], config, Machine(ranks, ranks, GPU, host), 4096)
+
+
+def test_shapes_are_exact_without_weights(shapes):
+    assert (shapes["1.5b"].parameters, shapes["1.5b"].tied) == (1_543_714_304, True)
+    assert (shapes["7b"].parameters, shapes["7b"].tied) == (7_615_616_512, False)
+    assert shapes["7b"].layer == 233_057_792
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    assert read_shape(TINY_MODEL).parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_whole_layers_are_prefetched(shapes):
+    assert prefetch_bucket(shapes["7b"].layer) == shapes["7b"].layer
+    assert prefetch_bucket(shapes["1.5b"].layer) == 50_000_000
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("1.5b", 1), ("1.5b", 4), ("7b", 4), ("7b", 8)])
+def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
+    found = planned(shapes, model, ranks, checked=True)
+    assert all(found.account.total(moment) <= USABLE * GPU for moment in found.account.moments)
+    assert found.sequences == 512 // ranks  # all answers in one wave
+
+
+def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
+    """What a reading by hand found: 31.9 GiB of the learner, 39.6 of vLLM, together 74 while it samples; too much."""
+    found = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
+    items = found.account.moments["sample"]
+    learner = sum(items[name] for name in ("weights", "gradients", "master weights", "AdamW's moments")) / GIB
+    assert learner == pytest.approx(31.9, abs=0.05)
+    assert items["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
+    assert found.account.total("sample") / GIB == pytest.approx(74, abs=1)
+    assert found.lack
+    assert 0.35 <= planned(shapes, "7b", 4).gpu_memory < 0.5
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "flags", "message"),
+    [
+        ("7b", 1, [], r"1 x 79\.2 GiB of GPU memory are too little: sync: check takes 15\d\.\d GiB a rank \(AdamW's"),
+        ("7b", 2, [], "2 x 79.2 GiB of GPU memory"),
+        ("7b", 4, ["--gpu-memory", "0.5"], "--gpu-memory 0.4"),
+        ("7b", 8, ["--no-gradient-checkpointing"], r"update: head takes .* \(activations"),
+        ("7b", 8, ["--no-gradient-checkpointing", "--max-answer-tokens", "15360"], "; --gradient-checkpointing makes"),
+        ("1.5b", 1, ["--gpu-memory", "0.05"], r"--gpu-memory 0.05 is 4.0 GiB, the sampler needs \d"),
+        ("1.5b", 1, ["--gpu-memory", "0.99", "--no-gradient-checkpointing"], "--gpu-memory"),
+    ],
+)
+def test_what_cannot_fit_is_refused_in_one_line_whose_flags_make_it_fit(shapes, model, ranks, flags, message):
+    with pytest.raises(InputError, match=message) as error:
+        planned(shapes, model, ranks, *flags, checked=True)
+    text = str(error.value)
+    assert "\n" not in text
+    cure = text.split("; ")[1]
+    assert "makes it fit" in cure
+    advised = shlex.split(cure.split(" makes it fit")[0])
+    assert planned(shapes, model, ranks, *flags, *advised).lack == ""
+    if " ranks hold it" in cure:
+        more = int(cure.split(" ranks hold it")[0].split()[-1])
+        assert planned(shapes, model, more, *flags).lack == ""
+
+
+def test_offloading_needs_the_memory_of_the_machine(shapes):
+    with pytest.raises(InputError, match=r"--offload-optimizer takes 141\.9 GiB of 128\.0 GiB of CPU memory; 16 ranks"):
+        planned(shapes, "7b", 1, "--offload-optimizer", host=128 * GIB, checked=True)
+
+
+def test_nothing_is_planned_on_cpus():
+    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
+    assert plan_here(config, TINY_MODEL, 192) == Plan()
+
+
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one rank", "two ranks"])
+def test_the_learner_takes_what_the_account_says(ranks, tmp_path):
+    """23M parameters: which moment of a real update is the largest depends on the setting."""
+    shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8}
+    make_model(tmp_path, vocab_size=16384, **shape)
+    output = launch(ranks, "tests/programs/memory_check.py", tmp_path).stdout
+    report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
+    ratios = {name: case["measured"] / case["account"] for name, case in report.items()}
+    assert ratios == {name: pytest.approx(1, abs=0.15) for name in report}
+    moments = [case["moment"].removeprefix("update: ") for case in report.values()]
+    assert moments == ["optimizer", "reduction", "optimizer", "head", "layers", "head"]
