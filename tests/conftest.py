@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bnpo import runtime  # noqa: F401 - before torch and vLLM
+import bnpo  # noqa: F401 - before torch and vLLM
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,7 +6,7 @@ Launched by tests/test_learner.py, which computes the same updates in plain PyTo
 import json
 import sys
 
-from bnpo import runtime  # noqa: F401
+import bnpo  # noqa: F401 - before torch and vLLM
 
 SETTINGS = {
     "one update": [],

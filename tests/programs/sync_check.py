@@ -6,7 +6,7 @@ Launched by tests/test_weight_sync.py; prints one JSON line from rank 0.
 import json
 import sys
 
-from bnpo import runtime  # noqa: F401
+import bnpo  # noqa: F401 - before torch and vLLM
 
 
 def main() -> None:
