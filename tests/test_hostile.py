@@ -27,7 +27,8 @@ TIME_LIMIT = 1.0
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
     """For a program of a test: it finds the modules next to this file, and `processes_of` finds what it started."""
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "BNPO_TEST_RUN": uuid.uuid4().hex}
+    modules = f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"
+    environment = os.environ | {"PYTHONPATH": modules, "BNPO_TEST_RUN": uuid.uuid4().hex}
     yield environment
     for process in processes_of(environment):
         os.kill(process, signal.SIGKILL)

@@ -58,7 +58,7 @@ def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
 
 
 def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, monkeypatch):
-    """As the kernel recorded it when they were started; for want of a model they end by themselves."""
+    """As the kernel recorded it when they were started; for want of settings they end before they load a model."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     started: dict[int, list[str]] = {}
 
@@ -74,7 +74,7 @@ def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, mon
     watcher = threading.Thread(target=watch)
     watcher.start()
     with pytest.raises(RuntimeError, match="a sampler's process ended with status 1"):
-        Fleet(tmp_path / "absent", ["4", "5", "6", "7"], 2, 2, {"max_tokens": 1})
+        Fleet(tmp_path, ["4", "5", "6", "7"], 2, 2, settings={})
     watcher.join()
     seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
     assert seen == ["CUDA_VISIBLE_DEVICES=4,5", "CUDA_VISIBLE_DEVICES=6,7"]
