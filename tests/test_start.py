@@ -1,5 +1,6 @@
 """What a program does before its work: what it imports, which GPUs its processes see, what it says of a useless one."""
 
+import json
 import multiprocessing
 import os
 import subprocess
@@ -24,6 +25,20 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy():
     imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert "bnpo.rewards" in imported
     assert {*HEAVY, "sympy"} & set(imported) == set()
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
+)
+def test_importing_bnpo_sets_what_is_not_set(given, threads):
+    """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
+    command = [sys.executable, "-c", "import bnpo, json, os; print(json.dumps(dict(os.environ)))"]
+    after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert after["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
+    assert after.get("OMP_NUM_THREADS") == threads
 
 
 @pytest.mark.parametrize(
