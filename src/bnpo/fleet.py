@@ -27,7 +27,7 @@ class Fleet:
         self._members: list[tuple[Connection, multiprocessing.Process]] = []
         for i in range(replicas):
             visible = ",".join(gpus[i * tensor_parallel : (i + 1) * tensor_parallel])
-            share = str(max(1, len(os.sched_getaffinity(0)) // replicas))
+            share = os.environ.get("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // replicas)))
             ours, theirs = context.Pipe()
             arguments = (theirs, str(model), settings | {"tensor_parallel": tensor_parallel})
             process = context.Process(target=_serve, args=arguments)
