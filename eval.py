@@ -7,8 +7,6 @@ python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the pap
 
 import sys
 
-from bnpo import runtime  # noqa: F401 - sets what the libraries below read when imported
-
 
 def main() -> None:
     import tyro

@@ -8,20 +8,22 @@ deepspeed train.py --help                       # every flag
 import os
 import sys
 
-from bnpo import runtime  # noqa: F401 - sets what the libraries below read when imported
-
 
 def main() -> None:
-    import torch
-
-    from bnpo.config import parse_train_config
+    from bnpo.config import check_config, parse_train_config
     from bnpo.problems import InputError
 
-    rank = int(os.environ.get("RANK", "0"))
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         # The launcher adds --local_rank to the flags; the environment says the same.
         flags = [flag for flag in sys.argv[1:] if not flag.startswith("--local_rank")]
-        config, preset = parse_train_config(flags, torch.cuda.is_available())
+        # Wrong flags are refused before torch, which takes seconds, is imported to look for GPUs. As if there were one,
+        # so that the tiny preset is one that was asked for; and without help, which shows the defaults of the preset.
+        config, _ = parse_train_config([flag for flag in flags if flag not in ("-h", "--help")], has_cuda=True)
+        check_config(config, ranks)
+        from bnpo.devices import has_cuda
+
+        config, preset = parse_train_config(flags, has_cuda(optional=config.preset == "tiny"))
         if rank == 0:
             print(preset, flush=True)
         from bnpo.loop import train

@@ -12,7 +12,6 @@ from itertools import chain
 import numpy as np
 from common import row
 
-from bnpo import runtime  # noqa: F401 - before torch
 from bnpo.batching import collate, plan
 from bnpo.config import TrainConfig
 

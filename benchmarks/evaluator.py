@@ -12,7 +12,6 @@ import time
 import zlib
 from pathlib import Path
 
-from bnpo import runtime  # noqa: F401 - before torch and vLLM
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation import Evaluation, Samples, sample_records
 from bnpo.models import load_tokenizer

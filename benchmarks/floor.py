@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bnpo import runtime  # noqa: F401 - before torch and vLLM
+import bnpo  # noqa: F401 - before torch and vLLM
 
 import numpy as np  # isort: skip
 import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
-from vllm import SamplingParams
 
 from bnpo.advantages import compute_advantages
 from bnpo.arithmetic import open_problems
@@ -31,6 +30,8 @@ from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop
 from bnpo.ranks import gather
 from bnpo.rewards import Grader
 from bnpo.sampler import Sampler
+
+from vllm import SamplingParams  # isort: skip
 
 MICRO_BATCHES = (16, 32, 64, 128)
 """Answers in a forward and backward pass; each size is tried, the best counts."""

@@ -97,7 +97,7 @@ def main(args: Args) -> None:
 
 def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     """All rows of one shape, in a process that the DeepSpeed launcher started."""
-    from bnpo import runtime  # noqa: F401, I001 - before torch and vLLM
+    import bnpo  # noqa: F401, I001 - before torch and vLLM
     import numpy as np
     import torch
     import torch.distributed as dist

@@ -4,6 +4,8 @@ A check runs in a process of its own. It takes the script's arguments and the nu
 finds a fault, and returns what it measured in a few words.
 """
 
+import bnpo  # noqa: F401 - sets what torch and vLLM read from the environment, before they are imported
+
 
 class CheckError(Exception):
     """What a check found, in one line."""
@@ -58,7 +60,6 @@ def attention(_args, _gpus: int, device: str = "cuda") -> str:
 def sleep(_args, _gpus: int) -> str:
     """Asleep, the sampler gives the memory of weights and cache back to the GPU; with its weights loaded again it gives
     the greedy answers of before, with CUDA graphs that were captured then."""
-    from bnpo import runtime  # noqa: F401, I001 - before torch and vLLM
     import torch
     from safetensors.torch import load_file
     from vllm.device_allocator.cumem import CuMemAllocator

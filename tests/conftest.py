@@ -4,11 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from bnpo import runtime  # noqa: F401 - before torch and vLLM
+import bnpo  # noqa: F401 - before torch and vLLM
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,20 +94,32 @@ def make_model(folder: Path, **shape):
     return model
 
 
+@contextmanager
+def temporary_folder() -> Iterator[dict[str, str]]:
+    """Environment of a program with a temporary directory of its own, in which it must leave nothing."""
+    with tempfile.TemporaryDirectory() as folder:  # of a short name: sockets are made there
+        yield {"TMPDIR": folder}
+        deadline = time.monotonic() + 5
+        while (left := os.listdir(folder)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == []
+
+
 def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subprocess.CompletedProcess:
     """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
     launcher = Path(sys.executable).with_name("deepspeed")
     command = [launcher, "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
     environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
+    with temporary_folder() as folder:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=ROOT,
+            env=environment | folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
     assert not check or done.returncode == 0, done.stdout[-5000:]
     return done
 

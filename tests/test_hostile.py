@@ -4,9 +4,11 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -25,7 +27,8 @@ TIME_LIMIT = 1.0
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
     """For a program of a test: it finds the modules next to this file, and `processes_of` finds what it started."""
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "BNPO_TEST_RUN": uuid.uuid4().hex}
+    modules = f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"
+    environment = os.environ | {"PYTHONPATH": modules, "BNPO_TEST_RUN": uuid.uuid4().hex}
     yield environment
     for process in processes_of(environment):
         os.kill(process, signal.SIGKILL)
@@ -86,6 +89,7 @@ import sys
 
 from hostile import MARKER, code_answers
 
+import bnpo.symbolic  # as workers do: or the hook would see the import
 from bnpo.answers import quick_verdict, slow_verdict
 
 events = []
@@ -253,3 +257,79 @@ def test_a_killed_program_leaves_no_process(tmp_path, environment):
     program.kill()
     program.communicate()
     assert left_after(environment, 5) == []
+
+
+STARTS_PROCESSES = """
+import subprocess
+import time
+
+
+def leave(text: str, reference: str) -> float:
+    subprocess.Popen(["sleep", "1001"])
+    subprocess.Popen(["sleep", "1002"], start_new_session=True)
+    subprocess.run(["sh", "-c", "setsid sh -c 'sleep 1003; true' & exit"])  # a daemon: its parent has ended
+    if text == "hang":
+        time.sleep(1000)
+    return 1.0
+"""
+
+GRADE_AND_END = """
+import os
+import signal
+import sys
+
+from bnpo.rewards import Grader
+
+grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=3)
+for text in ("good", "hang"):
+    print(grader([text], ["5"])[0, 0], flush=True)
+    sys.stdin.readline()
+grader(["good"], ["5"])
+print("again", flush=True)
+if sys.stdin.readline() == "close\\n":
+    grader.close()
+    print("closed", flush=True)
+    sys.stdin.readline()
+os.killpg(0, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
+    """After a call that is too late, when the grader is closed, and when the program's whole group is killed."""
+    file = tmp_path / "mine.py"
+    file.write_text(STARTS_PROCESSES)
+    temporary = Path(tempfile.mkdtemp())  # short, since it holds a socket's address
+    program = subprocess.Popen(
+        [sys.executable, "-c", GRADE_AND_END, str(file)],
+        **{"env": environment | {"TMPDIR": str(temporary)}, "start_new_session": True, "text": True},
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1},
+    )
+
+    def sleeping() -> list[str]:
+        return sorted(line for line in processes_of(environment).values() if line.startswith("sleep"))
+
+    def all_sleep() -> bool:
+        deadline = time.monotonic() + 10
+        while sleeping() != ["sleep 1001 ", "sleep 1002 ", "sleep 1003 "] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return len(sleeping()) == 3
+
+    assert program.stdout.readline() == "1.0\n"
+    assert all_sleep()
+    program.stdin.write("\n")
+    assert program.stdout.readline() == "0.0\n"  # too late: the worker was replaced
+    assert sleeping() == []
+    program.stdin.write("\n")
+    assert program.stdout.readline() == "again\n"
+    assert all_sleep()
+    program.stdin.write(f"{end}\n")
+    if end == "close":
+        assert program.stdout.readline() == "closed\n"
+        assert sleeping() == []
+        program.stdin.write("\n")
+    assert program.wait(timeout=10) == -signal.SIGKILL
+    assert left_after(environment, 5) == []
+    if end == "kill":  # with no worker left, nobody outlives a killed program who could clean up after it
+        assert list(temporary.iterdir()) == []
+    shutil.rmtree(temporary)

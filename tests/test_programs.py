@@ -183,7 +183,9 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
 def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_path):
     run, file = tmp_path / "run", tmp_path / "mine.py"
     file.write_text(
+        "import sys\n"
         "def short(text, reference):\n"
+        "    assert 'torch' not in sys.modules\n"  # the worker has imported train.py
         "    if len(text) > 40:\n"
         "        raise ValueError('too long for me')\n"
         "    return len(text) < 12\n"

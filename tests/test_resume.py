@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from conftest import launch, make_model
+from conftest import launch, make_model, temporary_folder
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import ROOT, TINY_MODEL, parse_train_config
@@ -147,12 +147,14 @@ def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(report):
 class Job:
     """`scripts/launch.py train.py` in the background."""
 
-    def __init__(self, run, *flags):
+    def __init__(self, run, environment, *flags):
         self._run, self._log = run, run.with_suffix(".log").open("a")
         command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "--master_port", "29532", "train.py"]
         flags = (*soak.FLAGS, "--steps", "1000", "--eval-every", "0", "--resume", "--output-dir", run, *flags)
         self._process = subprocess.Popen(
-            [*command, *map(str, flags)], cwd=ROOT, stdout=self._log, stderr=self._log, start_new_session=True
+            [*command, *map(str, flags)],
+            **{"cwd": ROOT, "env": os.environ | environment, "stdout": self._log, "stderr": self._log},
+            start_new_session=True,
         )
 
     def steps(self) -> int:
@@ -174,11 +176,12 @@ class Job:
 @pytest.mark.sampler
 def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
     run = tmp_path / "run"
-    job = Job(run)
-    job.wait_for(lambda: job.steps() >= 3)
-    steps = job.steps()
-    job.signal(signal.SIGTERM)
-    assert job.end() == 0
+    with temporary_folder() as folder:
+        job = Job(run, folder)
+        job.wait_for(lambda: job.steps() >= 3)
+        steps = job.steps()
+        job.signal(signal.SIGTERM)
+        assert job.end() == 0
     assert steps <= job.steps() <= steps + 2
     assert (run / "last").resolve().name == f"step-{job.steps():06d}"
     console = run.with_suffix(".log").read_text()
@@ -187,15 +190,16 @@ def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
 
     # Steps of many seconds, so that one is certainly under way.
     slow = ("--questions-per-step", 64, "--samples-per-question", 64)
-    job = Job(run, *slow, "--allow-changes", "questions_per_step,samples_per_question")
-    steps, log = job.steps(), run.with_suffix(".log")
-    job.wait_for(lambda: f"going on after step {steps}" in log.read_text())
-    time.sleep(1)
-    job.signal(signal.SIGINT)
-    time.sleep(1.5)
-    began = time.monotonic()
-    job.signal(signal.SIGINT)
-    assert job.end() != 0
-    assert time.monotonic() - began < 10
+    with temporary_folder() as folder:
+        job = Job(run, folder, *slow, "--allow-changes", "questions_per_step,samples_per_question")
+        steps, log = job.steps(), run.with_suffix(".log")
+        job.wait_for(lambda: f"going on after step {steps}" in log.read_text())
+        time.sleep(1)
+        job.signal(signal.SIGINT)
+        time.sleep(1.5)
+        began = time.monotonic()
+        job.signal(signal.SIGINT)
+        assert job.end() != 0
+        assert time.monotonic() - began < 10
     assert job.steps() == steps
     assert (run / "last").resolve().name == f"step-{steps:06d}"

@@ -8,7 +8,7 @@ minimises the variance of the gradient estimate (Theorem 1).
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaln, xlog1py, xlogy
+import scipy  # its parts are imported when they are used: flags are refused without
 
 MAX_CONCENTRATION = 100.0
 """Largest a + b. Binomial noise alone keeps a + b below about m, the number of answers, so with the usual 8 to 64
@@ -95,4 +95,6 @@ def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     """
     inside = (p > 0) & (p < 1)
     q = np.where(inside, p, 0.5)
-    return np.where(inside, np.exp(betaln(alpha, beta) - xlogy(alpha - 1, q) - xlog1py(beta - 1, -q)), 0.0)
+    special = scipy.special
+    logarithm = special.betaln(alpha, beta) - special.xlogy(alpha - 1, q) - special.xlog1py(beta - 1, -q)
+    return np.where(inside, np.exp(logarithm), 0.0)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from bnpo.advantages import ALGORITHMS
+from bnpo.aggregation import AGGREGATIONS
 from bnpo.beta import MAX_CONCENTRATION
-from bnpo.loss import AGGREGATIONS
 from bnpo.problems import SYSTEM_PROMPTS, InputError
 from bnpo.rewards import GRADERS, check_rewards
 

@@ -3,14 +3,12 @@
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -36,13 +34,15 @@ from bnpo.suites import load_suite, override
 
 def run(config: EvalConfig) -> None:
     """Evaluate --ckpt, and --base if given; raises InputError before a model is loaded."""
-    gpus = visible_gpus()
     if config.seed < 0 or not 0 < config.gpu_memory <= 1:
         raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
     if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
         raise InputError("--data-parallel and --tensor-parallel must be at least 1")
     if config.base == config.ckpt and config.output_dir is None:
         raise InputError("--base: is --ckpt itself, with which it would share a folder; --output-dir keeps them apart")
+    from bnpo.devices import visible_gpus  # imports torch: seconds that no refusal above waits for
+
+    gpus = visible_gpus()
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
     if gpus and replicas * config.tensor_parallel > len(gpus):
         raise InputError(
@@ -65,13 +65,6 @@ def run(config: EvalConfig) -> None:
         show_comparison(f"{config.ckpt} minus {config.base}", comparison)
     print(f"results and samples: {job.folder}")
     grader.close()
-
-
-def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name: the GPUs of this process, none on CPUs."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return (named.split(",") if named else [str(i) for i in range(count)])[:count]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.guarded import die_with_program
+from bnpo.guarded import signal_at_program_end
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.sampler import Answer
@@ -22,15 +24,16 @@ class Fleet:
 
     def __init__(self, model: Path, gpus: Sequence[str], replicas: int, tensor_parallel: int, settings: dict):
         context = multiprocessing.get_context("spawn")
-        if not gpus and replicas > 1:  # the processes share the cores; libraries read this when they are imported
-            os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // replicas))
         self._members: list[tuple[Connection, multiprocessing.Process]] = []
         for i in range(replicas):
             visible = ",".join(gpus[i * tensor_parallel : (i + 1) * tensor_parallel])
+            share = os.environ.get("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // replicas)))
             ours, theirs = context.Pipe()
-            arguments = (theirs, visible, str(model), settings | {"tensor_parallel": tensor_parallel})
+            arguments = (theirs, str(model), settings | {"tensor_parallel": tensor_parallel})
             process = context.Process(target=_serve, args=arguments)
-            process.start()
+            # From its first instruction on: what a process imports may look for GPUs, or count cores.
+            with _environment({"CUDA_VISIBLE_DEVICES": visible} if gpus else {"OMP_NUM_THREADS": share}):
+                process.start()
             theirs.close()
             self._members.append((ours, process))
         try:
@@ -77,16 +80,27 @@ def _receive(connection: Connection, process: multiprocessing.Process) -> object
         raise RuntimeError(f"a sampler's process ended with status {process.exitcode}; its error is above") from None
 
 
-def _serve(connection: Connection, gpus: str, model: str, settings: dict) -> None:
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """This process's environment with `variables`, for a process that is started meanwhile."""
+    before = dict(os.environ)
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name in variables.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before
+
+
+def _serve(connection: Connection, model: str, settings: dict) -> None:
     """A member's program: load the model, then sample what is asked until the connection closes."""
-    die_with_program()
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
-    from bnpo import runtime  # noqa: F401 - before torch and vLLM
+    signal_at_program_end(signal.SIGKILL)
     from bnpo.models import load_tokenizer
-    from bnpo.sampler import Sampler
 
     tokenizer = load_tokenizer(Path(model), settings["max_tokens"])
+    from bnpo.sampler import Sampler
+
     sampler = Sampler(model, tokenizer, **settings)
     connection.send(None)
     try:

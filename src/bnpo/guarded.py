@@ -5,22 +5,33 @@ kernel when memory is short, for example) stops all of them for ever.
 """
 
 import atexit
+import ctypes
 import fcntl
 import multiprocessing
 import os
 import queue
 import resource
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
+
+import psutil
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
+
+END = signal.SIGUSR1
+"""What tells a keeper to end: sent by its program, and by the kernel when that has ended."""
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Workers:
     Workers are forked from a server process of their own that has imported `preload`: a fresh one costs milliseconds,
     and nothing is forked from a process with threads (torch, vLLM), which can deadlock. Each has a thread and a pipe of
     its own, so that one that is killed, at whatever moment, can neither hold a lock nor lose a call of the others.
+    Each has a keeper, too: whatever ends the worker, all that its calls have started ends with it.
     """
 
     def __init__(self, count: int, preload: Sequence[str]):
@@ -46,7 +58,7 @@ class Workers:
         # Sets of sympy are visited in the order of their hashes: without this, verdicts could differ between runs.
         os.environ.setdefault("PYTHONHASHSEED", "0")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(preload))
+        context.set_forkserver_preload([__name__, *preload])
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=_serve, args=(_Worker(context), self._calls), daemon=True) for _ in range(count)
@@ -85,7 +97,7 @@ def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
 
 
 class _Worker:
-    """A process and the pipe to it."""
+    """The pipe to a worker, and the process that keeps it."""
 
     def __init__(self, context: multiprocessing.context.BaseContext):
         self._context, self._over = context, False
@@ -97,25 +109,28 @@ class _Worker:
         if self._over:
             raise RuntimeError("the program ends")
         pipe, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(theirs,), name="bnpo worker", daemon=True)
+        process = self._context.Process(target=_keep, args=(theirs, get_temp_dir()), name="bnpo worker", daemon=True)
         process.start()
         theirs.close()
         self._pipe, self._process = pipe, process
 
     def end(self) -> None:
-        """Kill the process, whatever it does, for good."""
+        """Kill the worker, whatever it does, for good."""
         self._over = True
         atexit.unregister(self.end)
         self._kill()
 
     def _kill(self) -> int | None:
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, END)
+        self._process.join(timeout=10)
+        self._process.kill()  # should the keeper wait for what it may not kill, such as a process of another user
         self._process.join()
         self._pipe.close()
         return self._process.exitcode
 
     def replace(self) -> int | None:
-        """Kill the process and start another; the exit status of the first."""
+        """Kill the worker and start another; the exit status of the first."""
         status = self._kill()
         self._start()
         return status
@@ -139,23 +154,74 @@ class _Worker:
         return Failure("death", "workers die before they take a call")
 
 
-def die_with_program() -> None:
-    """Have the kernel kill this process when the program that started it ends, whatever either of them is doing.
+def signal_at_program_end(number: int) -> None:
+    """Have the kernel send this process a signal when the program that started it ends, whatever either is doing.
 
     A signal for the death of the parent would not do: that is the fork server, which lives as long as any worker does.
     """
     program = multiprocessing.parent_process().sentinel  # a pipe whose other end the program holds
     fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(program, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(program, fcntl.F_SETSIG, number)
     fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _keep(pipe: Connection, folder: str) -> None:
+    """Fork the worker; when it ends, or END comes, kill it and everything that it has started.
+
+    As their "subreaper" the keeper becomes the parent of descendants whose own has ended, so that it finds all of them,
+    in sessions of their own or not. No time limit and no memory limit kills the keeper itself. After a program that was
+    killed it also deletes `folder`, where multiprocessing has the fork server's socket.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
+    # Ctrl-C and the launcher reach all processes, but the step under way still needs its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.setsid()  # out of reach of what kills the program's whole group
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal_at_program_end(END)
+    keeper, worker = os.getpid(), os.fork()
+    if worker == 0:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == keeper:  # else it has ended before the kernel was told
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {END, signal.SIGCHLD})
+            _work(pipe)
+        return
+    pipe.close()
+    status = None
+    while status is None and signal.sigwait({END, signal.SIGCHLD}) == signal.SIGCHLD:
+        status = _reap(worker)
+    _kill_descendants()
+    if not multiprocessing.parent_process().is_alive():
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(0 if status is None else status if status >= 0 else 128 - status)  # as shells tell of signals
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
+
+
+def _reap(worker: int) -> int | None:
+    """Forget the children that have ended; the exit status of the worker if it is one of them."""
+    while True:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process == worker:
+            return os.waitstatus_to_exitcode(status)
+        if process == 0:
+            return None
+
+
+def _kill_descendants() -> None:
+    with suppress(ChildProcessError):  # none is left
+        while True:  # what was started meanwhile is found in the next round
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    process.kill()
+            os.waitpid(-1, 0)
 
 
 def _work(pipe: Connection) -> None:
     """The main loop of a worker."""
-    # Ctrl-C and the launcher reach all processes, but the step under way still needs its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    die_with_program()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:

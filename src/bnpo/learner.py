@@ -14,10 +14,11 @@ from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
+from bnpo.aggregation import token_weights
 from bnpo.attention import ATTENTION
 from bnpo.batching import MicroBatch, collate, plan
 from bnpo.config import TrainConfig
-from bnpo.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
+from bnpo.loss import Surrogate, clipped_surrogate, importance_weights
 from bnpo.policy import Policy, compute_buffers_again
 
 

@@ -1,43 +1,12 @@
-"""The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 7), its aggregation."""
+"""The objective: token log-probabilities in bounded memory, and the clipped surrogate (Eq. 7)."""
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 LOGIT_CHUNK = {"cpu": 2**25, "cuda": 2**28}
 """Logits held at once, in elements by kind of device: 220 and 1,766 positions of a 152k vocabulary, 128 MB and 1 GB in
 fp32. On GPUs every chunk costs a pass over the head's gradient, so there are fewer."""
-
-AGGREGATIONS = ("seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-
-
-def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np.ndarray:
-    """The weight [answers] that every token of an answer has in the loss of the whole batch.
-
-    `lengths` [answers] are the answer tokens of the global batch. Each aggregation is linear in the tokens with one
-    weight an answer, fixed before the batch is cut up: so neither micro-batches nor ranks can change the gradient.
-    `norm_length` is the constant divisor of `seq-mean-token-sum-norm` (Dr. GRPO).
-
-    >>> token_weights(np.array([1, 3]), "seq-mean-token-sum", 4)
-    array([0.5, 0.5])
-    >>> token_weights(np.array([1, 3]), "token-mean", 4)
-    array([0.25, 0.25])
-    >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
-    array([0.5       , 0.16666667])
-    >>> token_weights(np.array([1, 3]), "seq-mean-token-sum-norm", 4)
-    array([0.125, 0.125])
-    """
-    answers = len(lengths)
-    if aggregation == "seq-mean-token-sum":
-        return np.full(answers, 1 / answers)
-    if aggregation == "token-mean":
-        return np.full(answers, 1 / lengths.sum())
-    if aggregation == "seq-mean-token-mean":
-        return 1 / (answers * lengths)
-    if aggregation == "seq-mean-token-sum-norm":
-        return np.full(answers, 1 / (answers * norm_length))
-    raise ValueError(f"unknown aggregation '{aggregation}'; known: {', '.join(AGGREGATIONS)}")
 
 
 def token_logprobs(

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoTokenizer
 
 from bnpo.problems import InputError
 
@@ -60,6 +59,8 @@ def training_config(folder: Path) -> dict | None:
 
 def load_tokenizer(folder: Path, longest: int):
     """The tokenizer of a model folder. Raises InputError when prompts plus answers of `longest` tokens do not fit."""
+    from transformers import AutoConfig, AutoTokenizer  # imports torch
+
     context = AutoConfig.from_pretrained(folder).max_position_embeddings
     if longest > context:
         raise InputError(

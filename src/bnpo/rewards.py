@@ -94,7 +94,7 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        self._workers = Workers(workers, preload=("bnpo.answers",))
+        self._workers = Workers(workers, preload=("bnpo.symbolic",))
         # On one rank, so that what all report is reported once.
         first = os.environ.get("RANK", "0") == "0"
         users = [reward for reward in rewards if reward not in REWARDS and first]

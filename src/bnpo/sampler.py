@@ -7,7 +7,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from vllm import LLM, SamplingParams
+
+if not torch.cuda.is_available():
+    # vLLM would have one small function compiled: seconds in every process, and nothing gained on CPUs.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+from vllm import LLM, SamplingParams  # isort: skip - reads it when imported
 from vllm.sampling_params import RequestOutputKind
 
 from bnpo.config import MOST_SEQUENCES, PREFILL_TOKENS

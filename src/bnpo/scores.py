@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import comb
 
 import numpy as np
-from scipy.stats import bootstrap
+import scipy  # its parts are imported when they are used: flags are refused without
 
 RESAMPLES = 10_000
 
@@ -89,8 +89,9 @@ def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[s
     `average`, the difference, its 95 % interval (percentiles) and the two-sided p-value of no difference.
     """
     rng = np.random.default_rng(seed)
+    options = {"n_resamples": RESAMPLES, "method": "percentile", "rng": rng}
     draws = {
-        name: bootstrap((values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=rng).bootstrap_distribution
+        name: scipy.stats.bootstrap((values,), np.mean, **options).bootstrap_distribution
         for name, values in differences.items()
     }
     observed = {name: float(values.mean()) for name, values in differences.items()}

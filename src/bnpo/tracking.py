@@ -7,12 +7,33 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
-import wandb
 from tqdm import tqdm
 
 from bnpo.files import flush, writing
 
 BAD_BATCHES = 10
+
+
+class _NoWandb:
+    """In place of W&B's own disabled mode, which leaves two folders of every run in the temporary directory."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+def _start_wandb(run: Path, config: dict, mode: str):
+    """A run of W&B with its files in <run>/wandb; a resumed run goes on there as well."""
+    import wandb  # a second, which most runs need not spend
+
+    identity = run / "wandb" / "id"
+    identity.parent.mkdir(exist_ok=True)
+    if not identity.exists():
+        identity.write_text(secrets.token_hex(4))
+    settings = {"project": "bnpo", "name": run.name, "dir": run, "config": config, "mode": mode}
+    return wandb.init(**settings, id=identity.read_text(), resume="allow")
 
 
 class Tracker:
@@ -23,14 +44,7 @@ class Tracker:
         with writing(run / "metrics.jsonl"):
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
-        settings = {"project": "bnpo", "name": run.name, "dir": run, "config": config, "mode": wandb_mode}
-        if wandb_mode != "disabled":  # a resumed run goes on there as well
-            identity = run / "wandb" / "id"
-            identity.parent.mkdir(exist_ok=True)
-            if not identity.exists():
-                identity.write_text(secrets.token_hex(4))
-            settings |= {"id": identity.read_text(), "resume": "allow"}
-        self._wandb = wandb.init(**settings)
+        self._wandb = _NoWandb() if wandb_mode == "disabled" else _start_wandb(run, config, wandb_mode)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step and move the bar."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from bnpo import runtime  # noqa: F401
+import bnpo  # noqa: F401 - before torch and vLLM
 
 GROUP_BYTES = 2**23
 M_MMAP_THRESHOLD = -3  # malloc.h

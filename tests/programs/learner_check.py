@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from bnpo import runtime  # noqa: F401
+import bnpo  # noqa: F401 - before torch and vLLM
 
 SETTINGS = {
     "one update": [],

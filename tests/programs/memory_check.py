@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from bnpo import runtime  # noqa: F401
+import bnpo  # noqa: F401
 
 SETTINGS = {
     "weights": ["--dtype", "float32", "--micro-batch-tokens", "256"],

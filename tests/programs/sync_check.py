@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import replace
 
-from bnpo import runtime  # noqa: F401
+import bnpo  # noqa: F401 - before torch and vLLM
 
 
 def main() -> None:

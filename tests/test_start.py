@@ -1,0 +1,136 @@
+"""What a program does before its work: what it imports, which GPUs its processes see, what it says of a useless one."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bnpo.config import ROOT
+from bnpo.devices import cuda_problem
+from bnpo.fleet import Fleet
+from bnpo.rewards import Grader
+
+HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
+
+
+def test_what_workers_and_refusals_need_imports_nothing_heavy():
+    modules = "train, eval, bnpo.config, bnpo.answers, bnpo.rewards, bnpo.fleet, bnpo.evaluator"
+    command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
+    imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "bnpo.rewards" in imported
+    assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
+)
+def test_importing_bnpo_sets_what_is_not_set(given, threads):
+    """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
+    command = [sys.executable, "-c", "import bnpo, json, os; print(json.dumps(dict(os.environ)))"]
+    after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert after["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
+    assert after.get("OMP_NUM_THREADS") == threads
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (("train.py", "--algo", "nope"), "error: --algo: unknown algo 'nope'; known: bnpo"),
+        (("eval.py", "--ckpt", "x", "--seed", "-1"), "error: --seed must not be below 0"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_heavy_is_imported(program, message):
+    command = [sys.executable, "-X", "importtime", *program]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    imported = {
+        line.rpartition("|")[2].strip() for line in refused.stderr.splitlines() if line.startswith("import time:")
+    }
+    assert refused.returncode != 0
+    assert message in refused.stderr + refused.stdout
+    assert "bnpo.config" in imported
+    assert set(HEAVY) & imported == set()
+
+
+def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
+    """Under pytest, whose own main file they import, after torch was imported in this process."""
+    assert "torch" in sys.modules
+    file = tmp_path / "mine.py"
+    file.write_text(f"import sys\ndef light(text, reference):\n    return not set({HEAVY}) & set(sys.modules)\n")
+    grader = Grader((f"{file}:light",), workers=1)
+    assert grader(["1"], ["1"]).tolist() == [[1.0]]
+    assert grader.accuracy([r"\boxed{1+x}"], ["x+1"]) == [True]  # math-verify is there now
+    assert grader(["1"], ["1"]).tolist() == [[1.0]]
+    grader.close()
+
+
+def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, monkeypatch):
+    """As the kernel recorded it when they were started; for want of settings they end before they load a model."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    started: dict[int, list[str]] = {}
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while len(started) < 2 and time.monotonic() < deadline:
+            for member in multiprocessing.active_children():
+                place = Path(f"/proc/{member.pid}")
+                if "spawn_main" in (place / "cmdline").read_text():
+                    started[member.pid] = (place / "environ").read_text().split("\0")
+            time.sleep(0.01)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with pytest.raises(RuntimeError, match="a sampler's process ended with status 1"):
+        Fleet(tmp_path, ["4", "5", "6", "7"], 2, 2, settings={})
+    watcher.join()
+    seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
+    assert seen == ["CUDA_VISIBLE_DEVICES=4,5", "CUDA_VISIBLE_DEVICES=6,7"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"  # ours is what it was
+
+
+GPU, NO_GPU = True, False
+
+
+@pytest.mark.parametrize(
+    ("build", "present", "driver", "available", "message"),
+    [
+        ("13.0", GPU, 13000, True, None),
+        ("13.0", GPU, 13020, True, None),  # a newer driver
+        ("13.2", GPU, 13000, True, None),  # releases of one major number work with its first driver
+        (None, GPU, 0, False, None),  # torch for CPUs
+        (None, GPU, 12080, False, None),
+        ("13.0", NO_GPU, 0, False, None),
+        ("13.0", NO_GPU, 13000, False, None),  # a driver without a GPU
+        ("13.0", GPU, 12080, True, "CUDA 13.0, cannot use; the driver here knows CUDA 12.8 at most. It needs NVIDIA "),
+        ("13.0", GPU, 12080, False, "driver R580 or newer: update it, start the container with its runtime (--gpus"),
+        ("12.8", GPU, 11040, False, "It needs NVIDIA driver R525 or newer: "),
+        ("14.1", GPU, 13000, False, "It needs NVIDIA driver for CUDA 14 or newer: "),
+        ("13.0", GPU, 0, False, "libcuda.so.1 is not found: no driver, or a container without the NVIDIA runtime. It"),
+        ("13.0", GPU, 13000, False, "the driver is new enough, yet no GPU is usable (nvidia-smi may say why). It "),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, present, driver, available, message):
+    problem = cuda_problem(build, present, driver, available)
+    if message is None:
+        assert problem is None
+    else:
+        assert message in problem
+        assert "\n" not in problem
+        assert problem.endswith("or use the CPU: CUDA_VISIBLE_DEVICES= in front of the command")
+
+
+def test_the_driver_is_asked_for_its_version(tmp_path):
+    source = tmp_path / "driver.c"
+    source.write_text("int cuDriverGetVersion(int *version) { *version = 12080; return 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
+    command = [sys.executable, "-c", "from bnpo.devices import driver_cuda; print(driver_cuda())"]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "12080\n"
