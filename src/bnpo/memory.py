@@ -121,9 +121,9 @@ def account(shape: Shape, config: TrainConfig, ranks: int, *, share: int = 0, de
     sampler's bytes while it is awake.
 
     On "cpu" it is the learner alone (the sampler never sleeps there, and its cache has a fixed size), without contexts,
-    and four items differ: of the reduce bucket only what is used is really taken, gradients are reduced after the
-    backward pass and not beside it, AdamW works on one tensor with one temporary more, and an offloaded optimizer
-    counts, too.
+    and five items differ: of the reduce bucket only what is used is really taken, gradients are reduced after the
+    backward pass and not beside it, gloo copies them once more, AdamW works on one tensor with one temporary more, and
+    an offloaded optimizer counts, too.
     """
     rank = _Rank(shape, config, ranks, device)
     resident, forward = rank.resident(), rank.forward()
@@ -182,7 +182,7 @@ class _Rank:
 
     def gathered(self, *, head: bool) -> dict[str, int]:
         """Whole weights: the layer at work, those prefetched, those kept since they are needed again soon, and the copy
-        in which some have just arrived."""
+        in which some have just arrived, where not all are kept anyway."""
         if self.ranks == 1:
             return {"gathered weights": 0}
         shape = self.shape
@@ -190,7 +190,8 @@ class _Rank:
         kept = ceil((self.zero.max_reuse_distance - 2 * shape.head) / (2 * shape.layer))
         prefetched = prefetch_bucket(shape.layer)
         whole = shape.layer * (1 + min(max(kept, 0), shape.layers)) + prefetched + shape.head * head
-        return {"gathered weights": self.bytes * (min(whole, shape.parameters) + min(prefetched, shape.parameters))}
+        arriving = prefetched if whole < shape.parameters else 0
+        return {"gathered weights": self.bytes * (min(whole, shape.parameters) + arriving)}
 
     def saved(self, tokens: int) -> dict[str, int]:
         """What the forward pass of all layers keeps for the backward pass, the last norm included."""
@@ -237,10 +238,11 @@ class _Rank:
 
     def reduction(self) -> dict[str, int]:
         """A bucket of gradients in the order of the ranks; this rank's part in fp32. A parameter that is larger than
-        the bucket comes alone."""
+        the bucket comes alone. Gloo, which talks between CPUs, works on a copy."""
         elements = max(self.bucket, self.shape.largest)
         converted = self.reduced_in < 4 or self.config.offload_optimizer
-        return {"reduction": self.reduced_in * elements + 4 * ceil(elements / self.ranks) * converted}
+        copies = 2 if self.device == "cpu" and self.ranks > 1 else 1
+        return {"reduction": copies * self.reduced_in * elements + 4 * ceil(elements / self.ranks) * converted}
 
     def optimizer_step(self) -> dict[str, int]:
         """A part of the gradients in one piece, and AdamW's temporaries."""
