@@ -209,16 +209,20 @@ class _Rank:
         return tokens * (norms + attention + self.bytes * 4 * shape.intermediate)
 
     def logits(self, tokens: int, *, backward: bool) -> int:
-        """Temporaries of loss.py, in which two chunks meet where there is more than one."""
-        size, shape = self.bytes, self.shape
+        """Temporaries of loss.py: chunks of fp32 logits, of which two meet where there is more than one; on CPUs the
+        factors of bf16 products are in fp32, too."""
+        shape, half, on_cpu = self.shape, self.bytes < 4, self.device == "cpu"
         rows = max(1, LOGIT_CHUNK[self.device] // shape.vocabulary)
-        elements = min(tokens, rows) * shape.vocabulary
-        rounded = 0 if size == 4 else size  # half-precision logits beside their fp32 form
-        again = tokens > rows
+        elements, again = min(tokens, rows) * shape.vocabulary, tokens > rows
+        logits = 4 * elements
+        weight = 4 * shape.head * half * on_cpu
         if not backward:
-            return elements * max(8, (8 + rounded) * again, 12 * self.config.exact_entropy)
-        # At the second chunk the first one's logits and gradients still exist; then the product for the head's weight.
-        return max(elements * (8 + 2 * rounded) * again, elements * (4 + rounded) + size * shape.head)
+            normalized = logits * (3 if self.config.exact_entropy else 2)
+            return max(normalized, logits * (1 + again) + weight)
+        # The gradient takes the place of the logits in fp32, and comes beside them in bf16.
+        chunk = logits + 2 * elements * half
+        product = 4 * shape.head + logits * half * on_cpu  # a part of the weight's gradient
+        return chunk + max((logits + weight) * again, product)
 
     def head_backward(self) -> dict[str, int]:
         """Log-probabilities, as the backward pass computes them again; the head's gradient is summed up in fp32."""
