@@ -61,6 +61,7 @@ def ranks(monkeypatch):
         (["--lr", "-1"], "--lr: is -1.0, must be above 0"),
         (["--temperature", "nan"], "--temperature: is nan, must be above 0"),
         (["--reward-range", "1", "0"], "--reward-range: 1 is not below 0"),
+        (["--gpu-memory", "1.5"], "--gpu-memory: is 1.5, must be above 0 and at most 1"),
         (["--train-data", "absent.jsonl"], "absent.jsonl: no such data file"),
         (["--model", "/absent/model"], "/absent/model: no such model folder"),
         (["--model", "tests"], r"tests: holds no config.json"),

@@ -121,9 +121,9 @@ def account(shape: Shape, config: TrainConfig, ranks: int, *, share: int = 0, de
     sampler's bytes while it is awake.
 
     On "cpu" it is the learner alone (the sampler never sleeps there, and its cache has a fixed size), without contexts,
-    and four items differ: of the reduce bucket only what is used is really taken, gradients are reduced after the
-    backward pass and not beside it, AdamW works on one tensor with one temporary more, and an offloaded optimizer
-    counts, too.
+    and five items differ: of the reduce bucket only what is used is really taken, gradients are reduced after the
+    backward pass and not beside it, gloo copies them once more, AdamW works on one tensor with one temporary more, and
+    an offloaded optimizer counts, too.
     """
     rank = _Rank(shape, config, ranks, device)
     resident, forward = rank.resident(), rank.forward()
@@ -182,7 +182,7 @@ class _Rank:
 
     def gathered(self, *, head: bool) -> dict[str, int]:
         """Whole weights: the layer at work, those prefetched, those kept since they are needed again soon, and the copy
-        in which some have just arrived."""
+        in which some have just arrived, where not all are kept anyway."""
         if self.ranks == 1:
             return {"gathered weights": 0}
         shape = self.shape
@@ -190,7 +190,8 @@ class _Rank:
         kept = ceil((self.zero.max_reuse_distance - 2 * shape.head) / (2 * shape.layer))
         prefetched = prefetch_bucket(shape.layer)
         whole = shape.layer * (1 + min(max(kept, 0), shape.layers)) + prefetched + shape.head * head
-        return {"gathered weights": self.bytes * (min(whole, shape.parameters) + min(prefetched, shape.parameters))}
+        arriving = prefetched if whole < shape.parameters else 0
+        return {"gathered weights": self.bytes * (min(whole, shape.parameters) + arriving)}
 
     def saved(self, tokens: int) -> dict[str, int]:
         """What the forward pass of all layers keeps for the backward pass, the last norm included."""
@@ -208,20 +209,20 @@ class _Rank:
         return tokens * (norms + attention + self.bytes * 4 * shape.intermediate)
 
     def logits(self, tokens: int, *, backward: bool) -> int:
-        """Temporaries of loss.py, in which two chunks meet where there is more than one."""
-        shape, half = self.shape, self.bytes == 2
+        """Temporaries of loss.py: chunks of fp32 logits, of which two meet where there is more than one; on CPUs the
+        factors of bf16 products are in fp32, too."""
+        shape, half, on_cpu = self.shape, self.bytes < 4, self.device == "cpu"
         rows = max(1, LOGIT_CHUNK[self.device] // shape.vocabulary)
-        elements = min(tokens, rows) * shape.vocabulary
-        again = tokens > rows
-        # CPUs cannot sum bf16 products in fp32 without copies of the factors.
-        copies = half and self.device == "cpu"
-        head = 4 * shape.head * copies
+        elements, again = min(tokens, rows) * shape.vocabulary, tokens > rows
+        logits = 4 * elements
+        weight = 4 * shape.head * half * on_cpu
         if not backward:
-            return max(elements * (4 + 4 * again) + head, elements * max(8, 12 * self.config.exact_entropy))
-        # At the second chunk the first one's logits and gradients still exist; then the product for the head's weight.
-        gradient = 2 * half
-        meeting = elements * (8 + gradient) * again + head
-        return max(meeting, elements * (4 + gradient + 4 * copies) + 4 * shape.head)
+            normalized = logits * (3 if self.config.exact_entropy else 2)
+            return max(normalized, logits * (1 + again) + weight)
+        # The gradient takes the place of the logits in fp32, and comes beside them in bf16.
+        chunk = logits + 2 * elements * half
+        product = 4 * shape.head + logits * half * on_cpu  # a part of the weight's gradient
+        return chunk + max((logits + weight) * again, product)
 
     def head_backward(self) -> dict[str, int]:
         """Log-probabilities, as the backward pass computes them again; the head's gradient is summed up in fp32."""
@@ -241,10 +242,11 @@ class _Rank:
 
     def reduction(self) -> dict[str, int]:
         """A bucket of gradients in the order of the ranks; this rank's part in fp32. A parameter that is larger than
-        the bucket comes alone."""
+        the bucket comes alone. Gloo, which talks between CPUs, works on a copy."""
         elements = max(self.bucket, self.shape.largest)
         converted = self.reduced_in < 4 or self.config.offload_optimizer
-        return {"reduction": self.reduced_in * elements + 4 * ceil(elements / self.ranks) * converted}
+        copies = 2 if self.device == "cpu" and self.ranks > 1 else 1
+        return {"reduction": copies * self.reduced_in * elements + 4 * ceil(elements / self.ranks) * converted}
 
     def optimizer_step(self) -> dict[str, int]:
         """A part of the gradients in one piece, and AdamW's temporaries."""

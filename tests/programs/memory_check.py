@@ -75,8 +75,6 @@ def main() -> None:
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         expected = account(shape, config, ranks, device="cpu")
         report[name] = {"measured": taken, "moment": expected.peak, "account": expected.update_peak}
-        if dist.get_rank() == 0:
-            print(name, report[name], taken / report[name]["account"], expected, flush=True)
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.destroy_process_group()
