@@ -114,7 +114,8 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     dist.init_process_group("cpu:gloo,cuda:nccl")
     tokenizer = load_tokenizer(Path(folder), 4096)
     learner = Learner(folder, len(tokenizer), config)
-    sampler = Sampler(folder, tokenizer, max_tokens=4096, dtype="bfloat16", gpu_memory=0.3, enforce_eager=enforce_eager)
+    settings = {"max_tokens": 4096, "dtype": "bfloat16", "gpu_memory": 0.3, "sequences": 32 * 16}
+    sampler = Sampler(folder, tokenizer, **settings, enforce_eager=enforce_eager)
     rng = np.random.default_rng(0)
     rows = {}
 

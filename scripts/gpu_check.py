@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import tyro
-from gpu_parts import CheckError, attention, long_answer, require, sleep
+from gpu_parts import CheckError, attention, long_answer, memory, require, sleep
 
 ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05}
@@ -155,6 +155,7 @@ def whole_run(name: str, dtype: str, *, eager: bool = False, all_gpus: bool = Fa
 CHECKS = (
     Check("attention", "packed attention in bfloat16 and its gradients are those of plain attention", attention),
     Check("long-answer", "the learner in bfloat16 scores 3,000 tokens as transformers does, to the end", long_answer),
+    Check("memory", "an update takes at most the memory that the account says", memory),
     Check("sleep", "the sampler gives its memory back; awake, with its weights again, it answers as before", sleep),
     whole_run("fp32-eager", "float32", eager=True),
     whole_run("fp32-graphs", "float32"),

@@ -4,6 +4,10 @@ A check runs in a process of its own. It takes the script's arguments and the nu
 finds a fault, and returns what it measured in a few words.
 """
 
+import os
+import tempfile
+from pathlib import Path
+
 import bnpo  # noqa: F401 - sets what torch and vLLM read from the environment, before they are imported
 
 
@@ -98,15 +102,8 @@ def sleep(_args, _gpus: int) -> str:
 def long_answer(_args, _gpus: int) -> str:
     """3,000 tokens scored by the learner in bf16, heads of size 128, against plain transformers in bf16: as close at
     the end as at the start, which rounded rotary frequencies are not."""
-    import os
-    import tempfile
-
     import torch
-    import torch.distributed as dist
     from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    from bnpo.config import parse_train_config
-    from bnpo.learner import Learner
 
     torch.manual_seed(0)
     shape = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -115,14 +112,11 @@ def long_answer(_args, _gpus: int) -> str:
         layer.self_attn.q_proj.weight.data *= 10
         layer.self_attn.k_proj.weight.data *= 10
     answer = torch.randint(0, 256, (3000,))
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    dist.init_process_group("cpu:gloo,cuda:nccl")
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         # First, since transformers partitions everything that it loads while there is a learner.
         plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).cuda()
-        flags = ["--preset", "tiny", "--dtype", "bfloat16", "--model", folder]
-        learner = Learner(folder, 256, parse_train_config(flags, has_cuda=True)[0])
+        learner, _ = open_learner(folder, "--preset", "tiny", "--dtype", "bfloat16")
         scores = torch.from_numpy(learner.score([1], answer.tolist()))
     with torch.no_grad():
         tokens = torch.tensor([[1, *answer.tolist()]], device="cuda")
@@ -133,6 +127,49 @@ def long_answer(_args, _gpus: int) -> str:
     told = f"mean difference {start:.2g} over the first 500 tokens, {end:.2g} over the last"
     require(end <= 1.5 * start + 1e-6, told)
     return told
+
+
+def memory(_args, _gpus: int) -> str:
+    """What torch allocates during an update of the paper's settings, at most what the account of memory.py says, by
+    which runs are refused. 0.3B parameters, the 1.5B's vocabulary."""
+    import numpy as np
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from bnpo.learner import Experience
+    from bnpo.memory import account, read_shape
+
+    shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 2}
+    config = Qwen2Config(vocab_size=151936, num_hidden_layers=8, tie_word_embeddings=True, **shape)
+    rng = np.random.default_rng(0)
+    answers = [rng.integers(0, 150_000, 4000).tolist() for _ in range(8)]
+    logprobs = [np.full(4000, -11.9) for _ in answers]
+    experience = Experience([[1] * 96] * 8, answers, logprobs, rng.choice([-1.0, 1.0], 8))
+    with tempfile.TemporaryDirectory() as folder:
+        Qwen2ForCausalLM(config).save_pretrained(folder)
+        learner, settings = open_learner(folder, "--preset", "paper-1.5b")
+        expected = account(read_shape(Path(folder)), settings, ranks=1).update_peak
+    learner.update(experience, lr=1e-6)  # makes the optimizer's state
+    torch.cuda.reset_peak_memory_stats()
+    learner.update(experience, lr=1e-6)
+    taken = torch.cuda.max_memory_allocated()
+    told = f"{taken / 2**30:.2f} GiB taken, {expected / 2**30:.2f} by the account"
+    require(taken <= expected, told)
+    return told
+
+
+def open_learner(folder: str, *flags: str):
+    """A learner of the model in `folder` as the only rank, and its config."""
+    import torch.distributed as dist
+
+    from bnpo.config import parse_train_config
+    from bnpo.learner import Learner
+    from bnpo.memory import read_shape
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    config, _ = parse_train_config([*flags, "--model", folder], has_cuda=True)
+    return Learner(folder, read_shape(Path(folder)).vocabulary, config), config
 
 
 def even_length(text: str, _reference: str) -> float:
