@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hostile import CANARIES
 
@@ -222,10 +223,11 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
         texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
         expected = [1.0] * 20 + [0.0]
         assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
-        workers = [child for child in multiprocessing.active_children() if child.name == "bnpo worker"]
+        keepers = [child.pid for child in multiprocessing.active_children() if child.name == "bnpo worker"]
+        workers = [worker for keeper in keepers for worker in psutil.Process(keeper).children()]
         assert len(workers) == 2
         for worker in workers:
-            os.kill(worker.pid, signal.SIGKILL)
+            worker.kill()
         time.sleep(pause)
         assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
         assert grader.take_failures() == {"OutOfRange": 2}
