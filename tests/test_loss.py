@@ -104,7 +104,7 @@ def test_logprobs_of_a_bfloat16_model_are_not_rounded_to_bfloat16():
     hidden = torch.randn(500, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     targets = torch.randint(0, VOCABULARY, (500,))
-    exact = torch.log_softmax((hidden @ head.t()).float(), -1).gather(1, targets[:, None])[:, 0]
+    exact = torch.log_softmax(hidden.float() @ head.float().t(), -1).gather(1, targets[:, None])[:, 0]
     got, _ = token_logprobs(hidden, head, targets, VOCABULARY, 1.0, chunk=VOCABULARY)
     torch.testing.assert_close(got, exact)
     # The head's gradient is summed over 500 chunks: in bfloat16 it would stop growing.
