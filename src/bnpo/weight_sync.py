@@ -48,8 +48,8 @@ def compared_names(model: torch.nn.Module) -> list[str]:
     """Names of a few parameters to compare after a sync: the first (the embedding), those of the middle layer, the
     last (the head, under its own name where it is tied)."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    layers = [int(found[1]) for name in names if (found := re.search(r"\.layers\.(\d+)\.", name))]
-    middle = f".layers.{max(layers) // 2}."
+    layers = [int(found[1]) for name in names if (found := re.search(r"\.(\d+)\.", name))]
+    middle = f".{max(layers) // 2}."
     return [names[0], *(name for name in names if middle in name), names[-1]]
 
 
