@@ -12,11 +12,11 @@ def main() -> None:
     import tyro
 
     from bnpo.config import EvalConfig
-    from bnpo.problems import InputError
+    from bnpo.files import InputError
 
     config = tyro.cli(EvalConfig)
     try:
-        from bnpo.evaluator import run
+        from bnpo.evaluation.program import run
 
         run(config)
     except InputError as error:

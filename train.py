@@ -11,7 +11,7 @@ import sys
 
 def main() -> None:
     from bnpo.config import check_config, parse_train_config
-    from bnpo.problems import InputError
+    from bnpo.files import InputError
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from bnpo.advantages import ALGORITHMS, compute_advantages
+from bnpo.algorithm.advantages import ALGORITHMS, compute_advantages
 
 rng = np.random.default_rng(0)
 rewards = rng.integers(0, 2, (4096, 64, 3)).astype(float)

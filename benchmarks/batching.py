@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 from common import row
 
-from bnpo.batching import collate, plan
+from bnpo.algorithm.batching import collate, plan
 from bnpo.config import TrainConfig
 
 

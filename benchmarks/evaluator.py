@@ -12,13 +12,13 @@ import time
 import zlib
 from pathlib import Path
 
+from bnpo.answers.rewards import Grader
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation import Evaluation, Samples, sample_records
-from bnpo.models import load_tokenizer
+from bnpo.evaluation.protocol import Evaluation, Samples, sample_records
+from bnpo.evaluation.suites import load_suite, override
+from bnpo.policy.folder import load_tokenizer
+from bnpo.policy.sampler import Sampler
 from bnpo.problems import sampling_seeds, stop_token_ids
-from bnpo.rewards import Grader
-from bnpo.sampler import Sampler
-from bnpo.suites import load_suite, override
 
 from vllm import SamplingParams  # isort: skip
 

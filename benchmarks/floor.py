@@ -21,15 +21,15 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from bnpo.advantages import compute_advantages
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.batching import share_out
+from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import open_problems
-from bnpo.batching import share_out
 from bnpo.config import parse_train_config
-from bnpo.models import load_tokenizer, model_folder
+from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.policy.sampler import Sampler
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.ranks import gather
-from bnpo.rewards import Grader
-from bnpo.sampler import Sampler
 
 from vllm import SamplingParams  # isort: skip
 

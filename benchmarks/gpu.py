@@ -103,11 +103,11 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     import torch.distributed as dist
     from vllm import SamplingParams
 
-    from bnpo.models import load_tokenizer
+    from bnpo.policy.folder import load_tokenizer
     from bnpo.config import parse_train_config
-    from bnpo.learner import Learner
+    from bnpo.policy.learner import Learner
     from bnpo.loop import sync_weights
-    from bnpo.sampler import Sampler
+    from bnpo.policy.sampler import Sampler
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
     torch.cuda.set_device(0)
@@ -144,7 +144,7 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from bnpo.learner import Experience
+    from bnpo.policy.learner import Experience
     from bnpo.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(1)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.config import ROOT
+from bnpo.answers.rewards import Grader
+from bnpo.files import ROOT
 from bnpo.problems import load_problems
-from bnpo.rewards import Grader
 
 BATCHES = 12
 ANSWERS = 512

@@ -14,7 +14,7 @@ import time
 import torch
 from common import row
 
-from bnpo.loss import token_logprobs
+from bnpo.algorithm.loss import token_logprobs
 
 VOCABULARY, TOKENS, HIDDEN = 151936, 4096, 256
 

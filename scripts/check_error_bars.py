@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from bnpo.config import ROOT, TINY_MODEL
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT
 
 
 @dataclass

@@ -9,9 +9,9 @@ the next problem (left out where the two are spelled alike).
 import os
 from pathlib import Path
 
-from bnpo.config import ROOT
+from bnpo.answers.rewards import GRADERS, Grader
+from bnpo.files import ROOT
 from bnpo.problems import load_problems
-from bnpo.rewards import GRADERS, Grader
 
 SETS = ("math500", "amc23", "aime2024", "aime2025", "math_train")
 

@@ -16,7 +16,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.config import ROOT, TINY_MODEL
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT
 
 
 @dataclass

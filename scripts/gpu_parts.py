@@ -27,7 +27,7 @@ def attention(_args, _gpus: int, device: str = "cuda") -> str:
     import torch
     import torch.nn.functional as F
 
-    from bnpo.attention import attention as packed
+    from bnpo.policy.attention import attention as packed
 
     lengths = [1, 1, 7, 64, 300, 3000]
     heads, kv_heads, size = 12, 2, 128  # Qwen2.5-Math-1.5B's
@@ -70,9 +70,9 @@ def sleep(_args, _gpus: int) -> str:
 
     from bnpo.arithmetic import open_problems
     from bnpo.config import TINY_MODEL
-    from bnpo.models import load_tokenizer
+    from bnpo.policy.folder import load_tokenizer
+    from bnpo.policy.sampler import Sampler
     from bnpo.problems import encode_prompt
-    from bnpo.sampler import Sampler
 
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     sampler = Sampler(str(TINY_MODEL), tokenizer, max_tokens=192, dtype="float32")
@@ -136,8 +136,8 @@ def memory(_args, _gpus: int) -> str:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from bnpo.learner import Experience
-    from bnpo.memory import account, read_shape
+    from bnpo.policy.learner import Experience
+    from bnpo.policy.memory import account, read_shape
 
     shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 2}
     config = Qwen2Config(vocab_size=151936, num_hidden_layers=8, tie_word_embeddings=True, **shape)
@@ -163,8 +163,8 @@ def open_learner(folder: str, *flags: str):
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.learner import Learner
-    from bnpo.memory import read_shape
+    from bnpo.policy.learner import Learner
+    from bnpo.policy.memory import read_shape
 
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     dist.init_process_group("cpu:gloo,cuda:nccl")

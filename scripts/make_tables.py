@@ -15,8 +15,8 @@ from statistics import fmean, variance
 
 import tyro
 
-from bnpo.config import PRESETS, ROOT, TrainConfig, to_json
-from bnpo.problems import InputError
+from bnpo.config import PRESETS, TrainConfig, to_json
+from bnpo.files import ROOT, InputError
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
 """The paper's data sets: problems, and answers to each that pass@1 is the mean of (Section 5.1)."""

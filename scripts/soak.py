@@ -114,7 +114,7 @@ def rank() -> None:
 
     if os.environ["RANK"] == "0" and (kill := json.loads(os.environ[KILL])):
         import bnpo.loop
-        from bnpo.learner import Learner
+        from bnpo.policy.learner import Learner
 
         phase, call, share = kill
         owners = {"sample": (bnpo.loop, "collect"), "update": (Learner, "update"), "sync": (bnpo.loop, "sync_weights")}

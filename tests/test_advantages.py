@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bnpo.advantages import ALGORITHMS, compute_advantages
-from bnpo.beta import inverse_density
+from bnpo.algorithm.advantages import ALGORITHMS, compute_advantages
+from bnpo.algorithm.beta import inverse_density
 
 GROUP_CENTRED = ("bnpo", "grpo", "reinforce", "rloo")
 

@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from bnpo.answers import quick_verdict
+from bnpo.answers.equality import quick_verdict
 from bnpo.arithmetic import SPLITS, Question, arithmetic_problems, draw_question, spellings
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from bnpo.attention import ATTENTION
-from bnpo.batching import collate
+from bnpo.algorithm.batching import collate
 from bnpo.config import TINY_MODEL
-from bnpo.policy import Policy
+from bnpo.policy.attention import ATTENTION
+from bnpo.policy.model import Policy
 
 
 def test_packed_logprobs_and_gradients_are_those_of_transformers_one_by_one():

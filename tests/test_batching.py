@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnpo.batching import collate, plan
+from bnpo.algorithm.batching import collate, plan
 
 
 @given(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bnpo.beta import MAX_CONCENTRATION, fit_beta, inverse_density
+from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
 
 
 @given(a=st.floats(0.05, 20), b=st.floats(0.05, 20))

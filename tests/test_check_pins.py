@@ -4,7 +4,7 @@ import subprocess
 import sys
 import zipfile
 
-from bnpo.config import ROOT
+from bnpo.files import ROOT
 
 
 def make_wheel(folder, name, files):

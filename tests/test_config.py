@@ -3,11 +3,11 @@ import json
 import pytest
 from conftest import launch
 
-from bnpo.checkpoint import Progress
 from bnpo.config import PRESETS, check_config, parse_train_config
-from bnpo.inputs import prepare
-from bnpo.problems import InputError
-from bnpo.run_folder import claim_output_dir, lock_run, rewind
+from bnpo.files import InputError
+from bnpo.runs.checkpoint import Progress
+from bnpo.runs.folder import claim_output_dir, lock_run, rewind
+from bnpo.runs.start import prepare
 
 
 def parse(*flags):

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import tyro
 
-from bnpo.config import ROOT, TINY_MODEL, EvalConfig
-from bnpo.evaluator import run
-from bnpo.problems import InputError
+from bnpo.config import TINY_MODEL, EvalConfig
+from bnpo.evaluation.program import run
+from bnpo.files import ROOT, InputError
 
 ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
 

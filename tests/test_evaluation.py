@@ -4,9 +4,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation import Evaluation, Samples, claim_results_folder, compare, scores
-from bnpo.problems import InputError
-from bnpo.suites import load_suite, override
+from bnpo.evaluation.protocol import Evaluation, Samples, claim_results_folder, compare, scores
+from bnpo.evaluation.suites import load_suite, override
+from bnpo.files import InputError
 
 
 @pytest.fixture(scope="module")

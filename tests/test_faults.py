@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from bnpo.arithmetic import open_problems
 from bnpo.config import TINY_MODEL
-from bnpo.suites import content_hash
+from bnpo.evaluation.suites import content_hash
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 

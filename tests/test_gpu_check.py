@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from programs.check_outcomes import OUTCOMES
 
-from bnpo.config import ROOT
+from bnpo.files import ROOT
 
 
 @pytest.fixture

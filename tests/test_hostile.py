@@ -18,8 +18,8 @@ import psutil
 import pytest
 from hostile import CANARIES
 
-from bnpo.answers import final_answer
-from bnpo.rewards import Grader
+from bnpo.answers.equality import final_answer
+from bnpo.answers.rewards import Grader
 
 TESTS = Path(__file__).parent
 TIME_LIMIT = 1.0
@@ -90,8 +90,8 @@ import sys
 
 from hostile import MARKER, code_answers
 
-import bnpo.symbolic  # as workers do: or the hook would see the import
-from bnpo.answers import quick_verdict, slow_verdict
+import bnpo.answers.symbolic  # as workers do: or the hook would see the import
+from bnpo.answers.equality import quick_verdict, slow_verdict
 
 events = []
 
@@ -238,7 +238,7 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
 HANG = """
 import sys
 
-from bnpo.rewards import Grader
+from bnpo.answers.rewards import Grader
 
 grader = Grader((f"{sys.argv[1]}:bad",), workers=2, time_limit=1000)
 grader(["good"], ["5"])
@@ -280,7 +280,7 @@ import os
 import signal
 import sys
 
-from bnpo.rewards import Grader
+from bnpo.answers.rewards import Grader
 
 grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=3)
 for text in ("good", "hang"):

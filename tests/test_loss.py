@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from bnpo.aggregation import AGGREGATIONS, token_weights
-from bnpo.batching import collate, plan
-from bnpo.loss import clipped_surrogate, importance_weights, token_logprobs
+from bnpo.algorithm.aggregation import AGGREGATIONS, token_weights
+from bnpo.algorithm.batching import collate, plan
+from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_logprobs
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 

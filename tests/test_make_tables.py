@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.config import PRESETS, ROOT, TrainConfig
-from bnpo.problems import InputError
+from bnpo.config import PRESETS, TrainConfig
+from bnpo.files import ROOT, InputError
 
 SPEC = importlib.util.spec_from_file_location("make_tables", ROOT / "scripts" / "make_tables.py")
 script = importlib.util.module_from_spec(SPEC)

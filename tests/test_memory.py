@@ -8,10 +8,10 @@ from conftest import launch, make_model
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.fit import USABLE, Machine, Plan, plan, plan_here, require_plan
-from bnpo.learner import prefetch_bucket
-from bnpo.memory import GIB, read_shape
-from bnpo.problems import InputError
+from bnpo.files import InputError
+from bnpo.policy.fit import USABLE, Machine, Plan, plan, plan_here, require_plan
+from bnpo.policy.learner import prefetch_bucket
+from bnpo.policy.memory import GIB, read_shape
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096}
 SHAPES = {

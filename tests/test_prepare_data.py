@@ -13,8 +13,7 @@ import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
 
-from bnpo.config import ROOT
-from bnpo.problems import InputError
+from bnpo.files import ROOT, InputError
 
 SCRIPT = ROOT / "scripts" / "prepare_data.py"
 SPEC = importlib.util.spec_from_file_location("prepare_data", SCRIPT)

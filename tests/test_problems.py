@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bnpo.problems import InputError, load_problems, questions_of_step
+from bnpo.files import InputError
+from bnpo.problems import load_problems, questions_of_step
 
 
 def write(tmp_path, text):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conftest import launch
 
-from bnpo.config import ROOT, TINY_MODEL
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT
 
 pytestmark = pytest.mark.sampler
 

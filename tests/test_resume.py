@@ -13,9 +13,9 @@ import pytest
 from conftest import launch, make_model, temporary_folder
 from transformers import AutoModelForCausalLM
 
-from bnpo.config import ROOT, TINY_MODEL, parse_train_config
-from bnpo.inputs import prepare
-from bnpo.problems import InputError
+from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.files import ROOT, InputError
+from bnpo.runs.start import prepare
 
 SPEC = importlib.util.spec_from_file_location("soak", ROOT / "scripts" / "soak.py")
 soak = importlib.util.module_from_spec(SPEC)

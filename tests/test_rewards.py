@@ -3,8 +3,9 @@ import threading
 import numpy as np
 import pytest
 
-from bnpo.problems import InputError, load_problems
-from bnpo.rewards import Grader, check_rewards, format_reward
+from bnpo.answers.rewards import Grader, check_rewards, format_reward
+from bnpo.files import InputError
+from bnpo.problems import load_problems
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from conftest import make_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
+from bnpo.policy.sampler import Sampler, SamplingError
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
-from bnpo.sampler import Sampler, SamplingError
 
 pytestmark = pytest.mark.sampler
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bnpo.scores import average, majority_vote, paired_bootstrap, pass_at_1, pass_at_k, summarize
+from bnpo.evaluation.scores import average, majority_vote, paired_bootstrap, pass_at_1, pass_at_k, summarize
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():

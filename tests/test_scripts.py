@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from bnpo.config import ROOT
+from bnpo.files import ROOT
 
 
 def test_theorem_1_is_confirmed(tmp_path):

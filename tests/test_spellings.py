@@ -10,8 +10,8 @@ import pytest
 import spellings
 from spellings import Rule
 
+from bnpo.answers.rewards import Grader
 from bnpo.problems import load_problems
-from bnpo.rewards import Grader
 
 SAMPLE = 60
 """References a rule is tried on, of those it applies to."""
@@ -196,7 +196,7 @@ GRADE = """
 import json
 import sys
 
-from bnpo.rewards import Grader
+from bnpo.answers.rewards import Grader
 
 grader = Grader(workers=2)
 references, answers = zip(*json.load(sys.stdin))

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.config import ROOT
+from bnpo.answers.rewards import Grader
 from bnpo.devices import cuda_problem
-from bnpo.fleet import Fleet
-from bnpo.rewards import Grader
+from bnpo.evaluation.fleet import Fleet
+from bnpo.files import ROOT
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
 
 def test_what_workers_and_refusals_need_imports_nothing_heavy():
-    modules = "train, eval, bnpo.config, bnpo.answers, bnpo.rewards, bnpo.fleet, bnpo.evaluator"
+    modules = "train, eval, bnpo.config, bnpo.answers.rewards, bnpo.evaluation.fleet, bnpo.evaluation.program"
     command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
     imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert "bnpo.rewards" in imported
+    assert "bnpo.answers.rewards" in imported
     assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
 
 

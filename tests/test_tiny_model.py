@@ -8,11 +8,12 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import arithmetic_problems
-from bnpo.config import ROOT, TINY_MODEL
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT
+from bnpo.policy.sampler import Sampler
 from bnpo.problems import encode_prompt, sampling_seeds
-from bnpo.rewards import Grader
-from bnpo.sampler import Sampler
 
 
 @pytest.mark.sampler

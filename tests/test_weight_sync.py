@@ -5,7 +5,7 @@ import pytest
 from conftest import launch
 
 from bnpo.config import TINY_MODEL
-from bnpo.weight_sync import SyncError, check_sync
+from bnpo.policy.weight_sync import SyncError, check_sync
 
 
 def report(model) -> dict:

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bnpo.advantages import ALGORITHMS
-from bnpo.aggregation import AGGREGATIONS
-from bnpo.beta import MAX_CONCENTRATION
-from bnpo.problems import SYSTEM_PROMPTS, InputError
-from bnpo.rewards import GRADERS, check_rewards
+from bnpo.algorithm.advantages import ALGORITHMS
+from bnpo.algorithm.aggregation import AGGREGATIONS
+from bnpo.algorithm.beta import MAX_CONCENTRATION
+from bnpo.answers.rewards import GRADERS, check_rewards
+from bnpo.files import ROOT, InputError
+from bnpo.problems import SYSTEM_PROMPTS
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY_MODEL = ROOT / "data" / "tiny-model"
 PREFILL_TOKENS = 8192
 """Prompt tokens that the sampler takes at once, at least."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from bnpo.problems import InputError
+from bnpo.files import InputError
 
 DRIVERS = {12: "R525", 13: "R580"}
 """Oldest NVIDIA driver for the releases of CUDA, by their first number; from NVIDIA's CUDA compatibility guide."""

@@ -1,5 +1,6 @@
 """Files that are whole or absent, whatever kills the process or the machine, and what is said when they cannot be."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -8,7 +9,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from bnpo.problems import InputError
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder of the checkout, to which data sets and suites belong."""
+
+
+class InputError(Exception):
+    """Bad input from the user: one line that names what is wrong, where, and what to do."""
 
 
 def flush(path: Path) -> None:
@@ -27,6 +33,44 @@ def write_json(path: Path, content: object) -> None:
     flush(unfinished)
     os.replace(unfinished, path)
     flush(path.parent)
+
+
+def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
+    """The objects of a UTF-8 JSON-lines file, each with its place, `file:line`; empty lines are skipped.
+
+    Raises InputError naming file and line when the file is missing, empty or malformed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); the file must be JSON lines"
+        ) from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}: not JSON ({error}); the file needs one JSON object a line") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: a {type(row).__name__} where a JSON object is needed")
+        rows.append((f"{path}:{number}", row))
+    if not rows:
+        raise InputError(f"{path}: is empty; it needs one JSON object a line")
+    return rows
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file; an empty text for what is no file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

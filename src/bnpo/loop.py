@@ -9,24 +9,22 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bnpo.advantages import compute_advantages
-from bnpo.checkpoint import save_checkpoint, verify_checkpoint
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.answers.rewards import reward_name
 from bnpo.config import TrainConfig
+from bnpo.evaluation.live import eval_metrics, evaluate_live
 from bnpo.files import write_json, writing
-from bnpo.inputs import Inputs, check_agreement, prepare
-from bnpo.interrupt import Interrupt
-from bnpo.learner import Experience, Learner
-from bnpo.lifeline import Lifeline
-from bnpo.live_evaluation import eval_metrics, evaluate_live
+from bnpo.policy.learner import Experience, Learner
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.weight_sync import check_equal, check_sync, compared_names, whole_weights
 from bnpo.problems import questions_of_step
-from bnpo.ranks import gather
-from bnpo.rewards import reward_name
+from bnpo.ranks import Interrupt, Lifeline, gather
 from bnpo.rollouts import Rollouts, batch_metrics, collect
-from bnpo.run_folder import rewind
-from bnpo.sampler import Sampler
+from bnpo.runs.checkpoint import save_checkpoint, verify_checkpoint
+from bnpo.runs.folder import rewind
+from bnpo.runs.start import Inputs, check_agreement, prepare
+from bnpo.runs.tracking import Tracker
 from bnpo.speed import Stopwatch, gpu_name, speed_metrics
-from bnpo.tracking import Tracker
-from bnpo.weight_sync import check_equal, check_sync, compared_names, whole_weights
 
 
 class BadStepsError(RuntimeError):

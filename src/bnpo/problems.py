@@ -1,11 +1,12 @@
 """Problems with a checkable answer: the JSON-lines file, the prompt, the order of an epoch."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from bnpo.files import InputError, read_json_lines
 
 THINK_PROMPT = (
     "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
@@ -15,10 +16,6 @@ THINK_PROMPT = (
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 """Prompt templates by name. `chat` is the tokenizer's own chat template with its default system prompt (the
 paper's setting for Qwen2.5-Math); `think` asks for the tags that the format reward looks for (Table 2)."""
-
-
-class InputError(Exception):
-    """Bad input from the user: one line that names what is wrong, where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -44,36 +41,6 @@ def load_problems(path: str | Path) -> list[Problem]:
                 raise InputError(f"{where}: field '{field}' {found}; it must be a string")
         problems.append(Problem(str(row.get("id", where.rpartition(":")[2])), row["problem"], row["answer"]))
     return problems
-
-
-def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
-    """The objects of a UTF-8 JSON-lines file, each with its place, `file:line`; empty lines are skipped.
-
-    Raises InputError naming file and line when the file is missing, empty or malformed.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); the file must be JSON lines"
-        ) from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{number}: not JSON ({error}); the file needs one JSON object a line") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: a {type(row).__name__} where a JSON object is needed")
-        rows.append((f"{path}:{number}", row))
-    if not rows:
-        raise InputError(f"{path}: is empty; it needs one JSON object a line")
-    return rows
 
 
 def encode_prompt(tokenizer, problem: str, template: str) -> list[int]:

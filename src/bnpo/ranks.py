@@ -1,6 +1,27 @@
-"""What all ranks know of each other."""
+"""What ranks agree on and how they end: together, whether one is killed, raises, or the user stops the run.
 
+Own code: gloo notices a dead rank without naming it, NCCL may wait for one for minutes, and the DeepSpeed launcher
+watches only the ranks of its own machine.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener, wait
+
+import psutil
 import torch.distributed as dist
+
+from bnpo.files import InputError
+
+ECHO_SECONDS = 1.0
+"""Signals this soon after the first are the same wish: Ctrl-C reaches a rank from the terminal and, as SIGTERM, from
+the launcher."""
 
 
 def gather(own: object) -> list:
@@ -8,3 +29,123 @@ def gather(own: object) -> list:
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     return everyone
+
+
+class Lifeline:
+    """The context of what all ranks do together; entering it is a collective.
+
+    Rank 0 holds a connection to every other rank, which the kernel closes when that process ends, in whatever way.
+    An exception that leaves the context is shown as a traceback by the rank that raised it (rank 0, where all did) and
+    becomes SystemExit; InputError passes through.
+    """
+
+    def __enter__(self) -> "Lifeline":
+        self._rank = dist.get_rank()
+        name = f"rank {self._rank} (process {os.getpid()} on {socket.gethostname()})"
+        place = [None]
+        if self._rank == 0:
+            key, ranks = secrets.token_bytes(16), dist.get_world_size()
+            with Listener(("", 0), backlog=ranks, authkey=key) as listener:
+                place = [(listener.address[1], key)]
+                dist.broadcast_object_list(place)
+                peers = [listener.accept() for _ in range(1, ranks)]
+        else:
+            dist.broadcast_object_list(place)
+            port, key = place[0]
+            peers = [Client((os.environ["MASTER_ADDR"], port), authkey=key)]
+        for peer in peers:
+            peer.send(name)
+        self._peers: dict[Connection, str] = {peer: peer.recv() for peer in peers}
+        self._lost, self._leaving = threading.Event(), False
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if not isinstance(error, Exception):
+            self._leave(error and (1, f"ended: {kind.__name__}"))
+            return
+        # What follows from another rank's end (a collective that fails) is raised about when the news of it comes, and
+        # what all ranks raise comes from rank 0 first: wait for the news, whose thread then ends this process.
+        if self._lost.wait(1 if self._rank == 0 else 5):
+            time.sleep(60)
+        if isinstance(error, InputError):
+            self._leave((2, f"error: {error}"))
+            return
+        sys.excepthook(kind, error, trace)
+        sys.stderr.flush()
+        self._leave((1, f"failed: {kind.__name__}: {error}"))
+        raise SystemExit(1) from error
+
+    def _leave(self, last_words: tuple[int, str] | None) -> None:
+        """Tell the others that this rank is done (None), or with which exit status and message it ends."""
+        self._leaving = True
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.send(last_words)
+
+    def _watch(self) -> None:
+        peers = dict(self._peers)
+        while peers:
+            for peer in wait(list(peers)):
+                try:
+                    last_words = peer.recv()
+                except (EOFError, OSError):
+                    last_words = (1, "")
+                if last_words is None:
+                    del peers[peer]
+                elif not self._leaving:
+                    self._follow(peers[peer], *last_words)
+
+    def _follow(self, name: str, status: int, message: str) -> None:
+        """End this process, as the rank `name` did; rank 0 tells the others, and rank 1 tells of rank 0's death."""
+        self._lost.set()
+        if self._rank == 0 or (self._rank == 1 and not message):
+            death = "died without an error of its own: killed or crashed; the launcher shows its return code"
+            print(f"\n{name} {message or death}", file=sys.stderr, flush=True)
+        if not message:
+            time.sleep(2)  # The launcher reports what it finds first: let that be the dead rank.
+        if self._rank == 0:
+            self._leave((status, "told"))
+        os._exit(status)
+
+
+class Interrupt:
+    """From its making on, signals do nothing but set `requested`, until the second. Make it in the main thread."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._launchers = _launchers()
+        # Python's handlers wait for the main thread, which may wait for another rank; this pipe is written at once.
+        self._signals, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        self._wakeup = wakeup
+        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    @property
+    def requested(self) -> bool:
+        """Whether this process was signalled, or the launcher that started it has gone."""
+        return self._asked or _launchers() != self._launchers
+
+    def _watch(self) -> None:
+        first = None
+        while True:
+            number = self._signals.recv(1)[0]
+            if number not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            if first is None:
+                first, self._asked = time.monotonic(), True
+                if os.environ.get("LOCAL_RANK", "0") == "0":
+                    print("\nstopping after this step; a second signal stops at once", file=sys.stderr, flush=True)
+            elif time.monotonic() - first > ECHO_SECONDS:
+                os._exit(128 + number)
+
+
+def _launchers() -> tuple[int, int]:
+    """The processes of `deepspeed`: the one that started this rank, and the one that started that."""
+    try:
+        return os.getppid(), psutil.Process(os.getppid()).ppid()
+    except psutil.NoSuchProcess:
+        return os.getppid(), 0

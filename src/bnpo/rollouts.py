@@ -8,12 +8,12 @@ from itertools import chain
 import numpy as np
 import torch.distributed as dist
 
-from bnpo.beta import BetaFit
+from bnpo.algorithm.beta import BetaFit
+from bnpo.answers.rewards import Grader
 from bnpo.config import TrainConfig
+from bnpo.policy.sampler import Answer, Sampler
 from bnpo.problems import Problem, sampling_seeds
 from bnpo.ranks import gather
-from bnpo.rewards import Grader
-from bnpo.sampler import Answer, Sampler
 from bnpo.speed import Stopwatch
 
 

@@ -37,12 +37,12 @@ def main() -> None:
     from learner_check import fixed_experience
     from transformers import AutoTokenizer
 
-    from bnpo.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
     from bnpo.config import parse_train_config
-    from bnpo.inputs import check_agreement
-    from bnpo.learner import Learner
-    from bnpo.problems import InputError
+    from bnpo.files import InputError
+    from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
+    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
+    from bnpo.runs.start import check_agreement
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")

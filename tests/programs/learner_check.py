@@ -54,7 +54,7 @@ def fixed_experience(setting: str):
     """12 answers of uneven length; the fourth question's three have advantage 0."""
     import numpy as np
 
-    from bnpo.learner import Experience
+    from bnpo.policy.learner import Experience
 
     rng = np.random.default_rng(0)
     longest = 150 if setting == "wide head" else 20
@@ -88,7 +88,7 @@ def long_scores(model: str) -> dict:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.learner import Learner
+    from bnpo.policy.learner import Learner
 
     config, _ = parse_train_config(["--preset", "tiny", "--dtype", "bfloat16", "--model", model], has_cuda=False)
     folder = Path(model) / f"resume-{dist.get_world_size()}"
@@ -110,7 +110,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.learner import Learner
+    from bnpo.policy.learner import Learner
 
     dist.init_process_group("gloo")
     report = {}

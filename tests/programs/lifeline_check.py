@@ -10,8 +10,8 @@ import time
 
 import torch.distributed as dist
 
-from bnpo.lifeline import Lifeline
-from bnpo.problems import InputError
+from bnpo.files import InputError
+from bnpo.ranks import Lifeline
 
 
 def main(fault: str) -> None:

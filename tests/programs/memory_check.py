@@ -33,7 +33,7 @@ def status(field: str) -> int:
 def experience(answers: int):
     import numpy as np
 
-    from bnpo.learner import Experience
+    from bnpo.policy.learner import Experience
 
     tokens = np.random.default_rng(0).integers(20, 110, (answers, 252))
     return Experience(
@@ -46,7 +46,7 @@ def experience(answers: int):
 
 def measure(config, model: str, vocabulary: int, ranks: int) -> int:
     """Bytes by which this process grows at most from before there is a learner to its third update."""
-    from bnpo.learner import Learner
+    from bnpo.policy.learner import Learner
 
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -65,7 +65,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.memory import account, read_shape
+    from bnpo.policy.memory import account, read_shape
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")

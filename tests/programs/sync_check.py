@@ -16,12 +16,12 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     from bnpo.config import parse_train_config
-    from bnpo.learner import Experience, Learner
     from bnpo.loop import measure_sync, sync_weights
+    from bnpo.policy.learner import Experience, Learner
+    from bnpo.policy.sampler import Sampler
+    from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, whole_weights
     from bnpo.problems import encode_prompt
     from bnpo.ranks import gather
-    from bnpo.sampler import Sampler
-    from bnpo.weight_sync import SyncError, check_equal, compared_names, whole_weights
 
     model = sys.argv[-1]
     config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.guarded import signal_at_program_end
+from bnpo.answers.workers import signal_at_program_end
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
-    from bnpo.sampler import Answer
+    from bnpo.policy.sampler import Answer
 
 
 class Fleet:
@@ -96,10 +96,10 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 def _serve(connection: Connection, model: str, settings: dict) -> None:
     """A member's program: load the model, then sample what is asked until the connection closes."""
     signal_at_program_end(signal.SIGKILL)
-    from bnpo.models import load_tokenizer
+    from bnpo.policy.folder import load_tokenizer
 
     tokenizer = load_tokenizer(Path(model), settings["max_tokens"])
-    from bnpo.sampler import Sampler
+    from bnpo.policy.sampler import Sampler
 
     sampler = Sampler(model, tokenizer, **settings)
     connection.send(None)

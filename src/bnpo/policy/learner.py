@@ -14,12 +14,12 @@ from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
-from bnpo.aggregation import token_weights
-from bnpo.attention import ATTENTION
-from bnpo.batching import MicroBatch, collate, plan
+from bnpo.algorithm.aggregation import token_weights
+from bnpo.algorithm.batching import MicroBatch, collate, plan
+from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
-from bnpo.loss import Surrogate, clipped_surrogate, importance_weights
-from bnpo.policy import Policy, compute_buffers_again
+from bnpo.policy.attention import ATTENTION
+from bnpo.policy.model import Policy, compute_buffers_again
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnpo.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
 
 
 @dataclass(frozen=True)

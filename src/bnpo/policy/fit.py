@@ -12,8 +12,8 @@ import psutil
 import torch
 
 from bnpo.config import MOST_SEQUENCES, PREFILL_TOKENS, TrainConfig
-from bnpo.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
-from bnpo.problems import InputError
+from bnpo.files import InputError
+from bnpo.policy.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
 
 USABLE = 0.97
 """Share of a GPU's memory that a run may plan with; the rest is lost between allocations."""

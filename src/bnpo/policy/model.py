@@ -3,8 +3,8 @@
 import torch
 from accelerate import init_empty_weights
 
-from bnpo.batching import MicroBatch
-from bnpo.loss import token_logprobs
+from bnpo.algorithm.batching import MicroBatch
+from bnpo.algorithm.loss import token_logprobs
 
 
 class LogprobHead(torch.nn.Module):

@@ -9,9 +9,9 @@ from typing import Literal
 
 import tyro
 
-from bnpo.answers import final_answer
-from bnpo.problems import InputError, read_json_lines
-from bnpo.rewards import Grader
+from bnpo.answers.equality import final_answer
+from bnpo.answers.rewards import Grader
+from bnpo.files import InputError, read_json_lines
 
 
 def grade_cases(path: Path, grader: str = "default") -> dict:
@@ -73,3 +73,9 @@ def main() -> None:
             print(f"  gold {case['gold']!r}, prediction {case['prediction']!r}")
     agreement = "no case is labelled" if report["agreement"] is None else f"agreement {report['agreement']:.4f}"
     print(f"{report['n']} cases, {agreement}, {report['per_second']:.0f} answers a second")
+
+
+if __name__ == "__main__":
+    # Worker processes import the main module again, and warn where its spec says that it is imported already.
+    __spec__ = None
+    main()

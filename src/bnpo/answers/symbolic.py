@@ -11,7 +11,7 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from math_verify import LatexExtractionConfig, parse, verify
 
-from bnpo.answers import TRIGONOMETRY
+from bnpo.answers.equality import TRIGONOMETRY
 
 # It warns on every call that its own time limits are off, which is the intention.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

