@@ -28,6 +28,7 @@ from bnpo.arithmetic import open_problems
 from bnpo.config import parse_train_config
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
+from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.ranks import gather
 
@@ -55,7 +56,7 @@ def main() -> None:
     longest = config.max_prompt_tokens + config.max_answer_tokens
     tokenizer = load_tokenizer(folder, longest)
     problems = open_problems(config.train_data, "train")
-    sampler = Sampler(str(folder), tokenizer, max_tokens=longest, dtype="float32")
+    sampler = Sampler(str(folder), tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
     grader = Grader()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0)

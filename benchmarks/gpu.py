@@ -106,8 +106,9 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     from bnpo.policy.folder import load_tokenizer
     from bnpo.config import parse_train_config
     from bnpo.policy.learner import Learner
-    from bnpo.loop import sync_weights
+    from bnpo.policy.weight_sync import sync_weights
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.settings import SamplerSettings
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
     torch.cuda.set_device(0)
@@ -115,7 +116,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     tokenizer = load_tokenizer(Path(folder), 4096)
     learner = Learner(folder, len(tokenizer), config)
     settings = {"max_tokens": 4096, "dtype": "bfloat16", "gpu_memory": 0.3, "sequences": 32 * 16}
-    sampler = Sampler(folder, tokenizer, **settings, enforce_eager=enforce_eager)
+    sampler = Sampler(folder, tokenizer, SamplerSettings(**settings, enforce_eager=enforce_eager))
     rng = np.random.default_rng(0)
     rows = {}
 
@@ -131,7 +132,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
         rows |= measure_update(learner, prompts)
 
     def sync() -> None:
-        sync_weights(learner, sampler, 0)
+        sync_weights(learner, sampler, 1)
         sampler.sleep()
 
     rows["sync_seconds"] = median_seconds(sync)

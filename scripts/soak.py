@@ -113,12 +113,13 @@ def rank() -> None:
     import train as program
 
     if os.environ["RANK"] == "0" and (kill := json.loads(os.environ[KILL])):
-        import bnpo.loop
+        from bnpo import loop
         from bnpo.policy.learner import Learner
+        from bnpo.runs.run import Run
 
         phase, call, share = kill
-        owners = {"sample": (bnpo.loop, "collect"), "update": (Learner, "update"), "sync": (bnpo.loop, "sync_weights")}
-        owner, name = (owners | {"save": (bnpo.loop, "save_checkpoint")})[phase]
+        owners = {"sample": (loop, "collect"), "update": (Learner, "update"), "sync": (loop, "sync_weights")}
+        owner, name = (owners | {"save": (Run, "save")})[phase]
         setattr(owner, name, killed_in(getattr(owner, name), call, share))
     program.main()
 

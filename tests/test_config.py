@@ -57,7 +57,7 @@ def ranks(monkeypatch):
         (["--aggregation", "sum"], "known: seq-mean-token-sum, token-mean"),
         (["--questions-per-step", "3"], "3 questions cannot be shared evenly by 2 ranks; take a multiple of 2"),
         (["--mini-batches", "5"], "32 questions cannot be cut into 5 equal parts"),
-        (["--steps", "0"], "--steps: is 0, must be at least 1"),
+        (["--steps", "0"], "--steps: is 0, must be above 0"),
         (["--lr", "-1"], "--lr: is -1.0, must be above 0"),
         (["--temperature", "nan"], "--temperature: is nan, must be above 0"),
         (["--reward-range", "1", "0"], "--reward-range: 1 is not below 0"),

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.sampler import Sampler, SamplingError
+from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
 
 pytestmark = pytest.mark.sampler
@@ -19,7 +20,7 @@ def tokenizer():
 
 
 def open_sampler(model, tokenizer):
-    return Sampler(str(model), tokenizer, max_tokens=192, dtype="float32")
+    return Sampler(str(model), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_the_real_tokenizer_has_two_stop_tokens(qwen_tokenizer_dir):
 
 def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
     tokenizer = AutoTokenizer.from_pretrained(qwen_model)
-    sampler = Sampler(str(qwen_model), tokenizer, max_tokens=192, dtype="bfloat16")
+    sampler = Sampler(str(qwen_model), tokenizer, SamplerSettings(max_tokens=192, dtype="bfloat16"))
     model = AutoModelForCausalLM.from_pretrained(qwen_model, dtype=torch.bfloat16)
     gaps, gaps_of_rounded = [], []
     for k in range(20):

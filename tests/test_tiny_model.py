@@ -13,18 +13,14 @@ from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
 from bnpo.policy.sampler import Sampler
+from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds
 
 
 @pytest.mark.sampler
 def test_accuracies_spread_over_the_unit_interval():
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
-    sampler = Sampler(
-        str(TINY_MODEL),
-        tokenizer,
-        max_tokens=192,
-        dtype="float32",
-    )
+    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
     problems = arithmetic_problems("test", 256)
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
     seeds = sampling_seeds(0, 0, range(256))

@@ -12,149 +12,173 @@ from bnpo.algorithm.aggregation import AGGREGATIONS
 from bnpo.algorithm.beta import MAX_CONCENTRATION
 from bnpo.answers.rewards import GRADERS, check_rewards
 from bnpo.files import ROOT, InputError
+from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, check_marks, one_of, parse_grouped
 from bnpo.problems import SYSTEM_PROMPTS
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
-PREFILL_TOKENS = 8192
-"""Prompt tokens that the sampler takes at once, at least."""
-MOST_SEQUENCES = 1024
-"""Answers that the sampler draws at once, at most: with more the logits of a step would fill gigabytes."""
-
-
-def one_of(names) -> object:
-    """A string flag whose help lists `names`; the check in `check_config` says them too, in one line."""
-    return tyro.conf.arg(metavar="{" + ",".join(names) + "}")
-
-
-COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="NAME[,NAME...]",
-    instance_from_str=lambda words: tuple(words[0].split(",")),
-    is_instance=lambda value: isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(value)],
-)
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """Train a language model with reinforcement learning on answers that can be checked."""
+class Preset:
+    """Where all other defaults come from."""
 
-    preset: Annotated[str, one_of(("auto", "tiny", "paper-1.5b", "paper-7b", "paper-format"))] = "auto"
+    preset: Free[Annotated[str, *one_of(("auto", "tiny", "paper-1.5b", "paper-7b", "paper-format"))]] = "auto"
     """Defaults for all other flags: the paper's (1.5B and 7B: Table 1; format: Table 2) or `tiny`, which runs anywhere.
     `auto` is paper-1.5b where a CUDA device is present, tiny elsewhere."""
-    algo: Annotated[str, one_of(ALGORITHMS)] = "bnpo"
+
+
+@dataclass(frozen=True)
+class Method:
+    """The estimator of the policy gradient."""
+
+    algo: NotCompared[Annotated[str, *one_of(ALGORITHMS)]] = "bnpo"
     """How rewards become advantages."""
-    decompose: bool = False
+    decompose: NotCompared[bool] = False
     """Compute the advantage of each reward alone, then average (Eq. 17), in place of summing the rewards first."""
     beta_moments: Literal["sample", "corrected"] = "sample"
     """Moments that BNPO fits: the paper's, or without the sampling noise of finitely many answers."""
-    max_concentration: float = MAX_CONCENTRATION
+    max_concentration: Positive[float] = MAX_CONCENTRATION
     """Largest a + b of BNPO's fit; acts only where all questions are about equally hard."""
 
-    model: str = "Qwen/Qwen2.5-Math-1.5B"
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned, from what, and how answers are rewarded."""
+
+    model: NotCompared[str] = "Qwen/Qwen2.5-Math-1.5B"
     """Model to start from: a Hugging Face folder or hub name."""
     train_data: str = "data/math_train.jsonl"
     """JSON-lines file with the fields `problem` and `answer`, or `arithmetic`, the built-in task."""
-    template: Annotated[str, one_of(SYSTEM_PROMPTS)] = "chat"
+    template: Annotated[str, *one_of(SYSTEM_PROMPTS)] = "chat"
     """Prompt: the tokenizer's chat template as it is, or with a system prompt that asks for think and answer tags."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
     """Rewards, separated by commas: accuracy (the final answer is right), format (think and answer tags, each once),
     path/to/file.py:function (your own, see README)."""
-    grader: Annotated[str, one_of(GRADERS)] = "default"
+    grader: Annotated[str, *one_of(GRADERS)] = "default"
     """How accuracy and format are judged: our rules, or those of the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of every reward; mapped to [0, 1] before advantages are computed."""
 
-    questions_per_step: int = 32
+
+@dataclass(frozen=True)
+class Batch:
+    """How much is sampled and trained on."""
+
+    questions_per_step: Positive[int] = 32
     """Different questions in a step, over all ranks (n in the paper)."""
-    samples_per_question: int = 16
+    samples_per_question: Positive[int] = 16
     """Answers sampled for every question (m in the paper)."""
-    ppo_iterations: int = 1
+    ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T in the paper)."""
-    mini_batches: int = 1
+    mini_batches: Positive[int] = 1
     """Optimizer updates a pass, each on its share of the questions."""
-    epochs: int = 5
+    epochs: Free[Positive[int]] = 5
     """Passes over the training data; sets the number of steps unless --steps does."""
-    steps: int | None = None
+    steps: Free[Positive[int | None]] = None
     """Number of steps: one sampling phase each."""
 
-    temperature: float = 1.0
-    """Sampling temperature; the learner's log-probabilities use it too."""
-    max_prompt_tokens: int = 1024
-    """Longest prompt, template included; questions beyond it are left out, with a count."""
-    max_answer_tokens: int = 3072
-    """Longest answer; longer ones are cut off."""
 
-    lr: float = 1e-6
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn."""
+
+    temperature: Positive[float] = 1.0
+    """Sampling temperature; the learner's log-probabilities use it too."""
+    max_prompt_tokens: Positive[int] = 1024
+    """Longest prompt, template included; questions beyond it are left out, with a count."""
+    max_answer_tokens: Positive[int] = 3072
+    """Longest answer; longer ones are cut off."""
+    seed: NotCompared[NotNegative[int]] = 0
+    """Seeds the order of questions and all sampling."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Loss and optimizer."""
+
+    lr: Positive[float] = 1e-6
     """Learning rate of AdamW, constant after the warm-up."""
-    warmup_steps: int = 10
+    warmup_steps: NotNegative[int] = 10
     """Steps over which the learning rate rises linearly."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative[float] = 0.0
     """Decoupled weight decay of AdamW."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of AdamW's moments."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Positive[float] = 1.0
     """Gradients are scaled down to this norm; the norm before is logged."""
     clip_low: float = 0.2
     """The probability ratio is clipped below at 1 - clip_low (no effect with one update a step: the ratio is 1)."""
     clip_high: float = 0.2
     """The probability ratio is clipped above at 1 + clip_high."""
-    aggregation: Annotated[str, one_of(AGGREGATIONS)] = "seq-mean-token-sum"
+    aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
     """How token losses become one number; all means are over the global batch."""
-    importance_cap: float | None = None
+    importance_cap: Positive[float | None] = None
     """Weigh tokens by min(pi_learner / pi_sampler, cap): corrects the sampler's different arithmetic."""
+    max_bad_steps: NotCompared[Positive[int]] = 3
+    """Steps in a row with an update skipped, its loss or gradient norm not finite, after which the run stops."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How it is computed: memory and speed, and last bits of results."""
 
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Arithmetic of learner and sampler; bfloat16 keeps fp32 master weights in the optimizer."""
-    micro_batch_tokens: int = 16384
+    micro_batch_tokens: NotCompared[Positive[int]] = 16384
     """Tokens in one forward and backward pass of a rank; sequences are packed, without padding. Fewer take less memory,
     down to the longest prompt and answer."""
-    gradient_checkpointing: bool = True
+    gradient_checkpointing: NotCompared[bool] = True
     """Keep layer inputs only and compute the rest again in the backward pass: less memory, a third more compute."""
-    offload_optimizer: bool = False
+    offload_optimizer: NotCompared[bool] = False
     """Keep master weights and AdamW's moments in CPU memory (20 bytes a parameter) and update there: less GPU memory,
     slower."""
-    exact_entropy: bool = False
-    """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
-    gpu_memory: float | None = None
+    gpu_memory: NotCompared[float | None] = None
     """Share of GPU memory for the sampler while it is awake; by default what the learner leaves, as far as a step's
     answers can use it."""
-    enforce_eager: bool = False
+    enforce_eager: NotCompared[bool] = False
     """Run the sampler without CUDA graphs: slower, but starts at once."""
-    sync_tolerance: float = 0.05
+    sync_tolerance: Free[Positive[float]] = 0.05
     """Largest mean difference of log-probabilities between sampler and learner on an answer after a weight sync."""
 
-    max_bad_steps: int = 3
-    """Steps in a row with an update skipped, its loss or gradient norm not finite, after which the run stops."""
 
-    seed: int = 0
-    """Seeds the order of questions and all sampling."""
-    output_dir: Path | None = None
+@dataclass(frozen=True)
+class Folder:
+    """The run's folder and its checkpoints."""
+
+    output_dir: Free[Path | None] = None
     """Folder for everything the run writes; by default runs/<preset>-<algo>-seed<seed>."""
-    overwrite: bool = False
+    overwrite: Free[bool] = False
     """Delete what an earlier run left in the output folder."""
-    resume: bool = False
+    resume: Free[bool] = False
     """Go on from the newest checkpoint in the output folder; from the start if there is none."""
-    allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
+    allow_changes: Free[Annotated[tuple[str, ...], COMMA_SEPARATED]] = ()
     """Flags, separated by commas, in which a resumed run may differ from what it was."""
-    save_every: int = 100
+    save_every: Free[Positive[int]] = 100
     """Steps between checkpoints; the last step always saves one."""
-    keep: int = 2
+    keep: Free[NotNegative[int]] = 2
     """Newest checkpoints to keep, besides `best`; 0: all."""
-    eval_every: int = 50
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is watched on the way."""
+
+    eval_every: NotCompared[NotNegative[int]] = 50
     """Steps between evaluations with the live sampler, of the start and the end too; 0: none. The best step by
     the average over data sets (not the start) gets a checkpoint of its own and the name `best`."""
-    eval_suite: str = "quick"
+    eval_suite: NotCompared[str] = "quick"
     """What they evaluate: a suite of evals/ or the path of one."""
-    rollouts_every: int = 10
+    rollouts_every: Free[NotNegative[int]] = 10
     """Steps between those whose prompts, answers, rewards and advantages are kept as text; 0: none."""
-    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    exact_entropy: NotCompared[bool] = False
+    """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
+    wandb: Free[Literal["disabled", "offline", "online"]] = "disabled"
     """Weights & Biases; metrics.jsonl is written in any case."""
 
 
 @dataclass(frozen=True)
-class _PresetOnly:
-    preset: str = "auto"
+class TrainConfig(Report, Folder, Hardware, Update, Sampling, Batch, Task, Method, Preset):
+    """Train a language model with reinforcement learning on answers that can be checked."""
 
 
 PRESETS = {
@@ -190,7 +214,7 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
     Raises InputError for an unknown preset; tyro exits on flags it does not know.
     """
     # Only the preset can set the defaults of the other flags, so it is looked up first.
-    chosen, _ = tyro.cli(_PresetOnly, args=argv, return_unknown_args=True, add_help=False)
+    chosen, _ = tyro.cli(Preset, args=argv, return_unknown_args=True, add_help=False)
     preset = chosen.preset
     if preset == "auto":
         preset = "paper-1.5b" if has_cuda else "tiny"
@@ -199,8 +223,7 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
         reason = "asked for"
     if preset not in PRESETS:
         raise InputError(f"--preset: unknown preset '{preset}'; known: auto, {', '.join(PRESETS)}")
-    config = tyro.cli(TrainConfig, args=argv, default=TrainConfig(**PRESETS[preset]), prog="deepspeed train.py")
-    config = replace(config, preset=preset)
+    config = replace(parse_grouped(TrainConfig(**PRESETS[preset]), argv, "deepspeed train.py"), preset=preset)
     if config.output_dir is None:
         config = replace(config, output_dir=Path("runs") / f"{preset}-{config.algo}-seed{config.seed}")
     return config, f"preset {preset} ({reason})"
@@ -208,33 +231,12 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
 
 def check_config(config: TrainConfig, ranks: int) -> None:
     """Raise InputError, one line, for values that cannot work together or alone; touches no file."""
-    for flag, value, known in (
-        ("algo", config.algo, ALGORITHMS),
-        ("template", config.template, SYSTEM_PROMPTS),
-        ("aggregation", config.aggregation, AGGREGATIONS),
-        ("grader", config.grader, GRADERS),
-    ):
-        if value not in known:
-            raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(known)}")
+    check_marks(config)
     check_rewards(config.rewards)
-    for name in (
-        *("questions_per_step", "samples_per_question", "ppo_iterations", "mini_batches", "epochs", "temperature"),
-        *("max_prompt_tokens", "max_answer_tokens", "micro_batch_tokens", "save_every", "max_concentration"),
-        *("lr", "max_grad_norm", "sync_tolerance", "max_bad_steps"),
-    ):
-        if not getattr(config, name) > 0:
-            raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must be above 0")
-    for name in ("seed", "warmup_steps", "weight_decay", "rollouts_every", "eval_every", "keep"):
-        if getattr(config, name) < 0:
-            raise InputError(f"--{name.replace('_', '-')}: is {getattr(config, name)}, must not be below 0")
     if config.gpu_memory is not None and not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
-    if config.importance_cap is not None and not config.importance_cap > 0:
-        raise InputError(f"--importance-cap: is {config.importance_cap}, must be above 0")
     if not (0 <= config.clip_low < 1 and config.clip_high >= 0):
         raise InputError("--clip-low must be in [0, 1) and --clip-high not below 0")
-    if config.steps is not None and config.steps < 1:
-        raise InputError(f"--steps: is {config.steps}, must be at least 1")
     if config.questions_per_step % ranks:
         raise InputError(
             f"--questions-per-step: {config.questions_per_step} questions cannot be shared evenly by {ranks} ranks; "

@@ -11,10 +11,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
 
 import psutil
+import torch
 import torch.distributed as dist
 
 from bnpo.files import InputError
@@ -31,16 +33,32 @@ def gather(own: object) -> list:
     return everyone
 
 
-class Lifeline:
-    """The context of what all ranks do together; entering it is a collective.
+class Ranks:
+    """The ranks that the launcher started, as the context of all that they do together, from the process group on.
 
     Rank 0 holds a connection to every other rank, which the kernel closes when that process ends, in whatever way.
     An exception that leaves the context is shown as a traceback by the rank that raised it (rank 0, where all did) and
-    becomes SystemExit; InputError passes through.
+    becomes SystemExit; InputError passes through. Rank 0 calls `last_words` with the line that says why all end.
     """
 
-    def __enter__(self) -> "Lifeline":
+    def __init__(self) -> None:
+        self.last_words: Callable[[str], None] = lambda line: None
+
+    def __enter__(self) -> "Ranks":
+        self._interrupt = Interrupt()
+        on_gpu = torch.cuda.is_available()
+        if on_gpu:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         self._rank = dist.get_rank()
+        self._connect()
+        return self
+
+    def asked_to_stop(self) -> bool:
+        """Whether any rank was signalled. A collective, so that all agree."""
+        return any(gather(self._interrupt.requested))
+
+    def _connect(self) -> None:
         name = f"rank {self._rank} (process {os.getpid()} on {socket.gethostname()})"
         place = [None]
         if self._rank == 0:
@@ -58,7 +76,6 @@ class Lifeline:
         self._peers: dict[Connection, str] = {peer: peer.recv() for peer in peers}
         self._lost, self._leaving = threading.Event(), False
         threading.Thread(target=self._watch, daemon=True).start()
-        return self
 
     def __exit__(self, kind, error, trace) -> None:
         if not isinstance(error, Exception):
@@ -68,12 +85,15 @@ class Lifeline:
         # what all ranks raise comes from rank 0 first: wait for the news, whose thread then ends this process.
         if self._lost.wait(1 if self._rank == 0 else 5):
             time.sleep(60)
+        line = f"{kind.__name__}: {error}"
+        if self._rank == 0:
+            self.last_words(line)
         if isinstance(error, InputError):
             self._leave((2, f"error: {error}"))
             return
         sys.excepthook(kind, error, trace)
         sys.stderr.flush()
-        self._leave((1, f"failed: {kind.__name__}: {error}"))
+        self._leave((1, f"failed: {line}"))
         raise SystemExit(1) from error
 
     def _leave(self, last_words: tuple[int, str] | None) -> None:
@@ -99,9 +119,12 @@ class Lifeline:
     def _follow(self, name: str, status: int, message: str) -> None:
         """End this process, as the rank `name` did; rank 0 tells the others, and rank 1 tells of rank 0's death."""
         self._lost.set()
+        line = f"{name} {message or 'died without an error of its own: killed or crashed'}"
         if self._rank == 0 or (self._rank == 1 and not message):
-            death = "died without an error of its own: killed or crashed; the launcher shows its return code"
-            print(f"\n{name} {message or death}", file=sys.stderr, flush=True)
+            cure = "" if message else "; the launcher shows its return code"
+            print(f"\n{line}{cure}", file=sys.stderr, flush=True)
+        if self._rank == 0:
+            self.last_words(line)
         if not message:
             time.sleep(2)  # The launcher reports what it finds first: let that be the dead rank.
         if self._rank == 0:

@@ -11,14 +11,12 @@ import time
 import torch.distributed as dist
 
 from bnpo.files import InputError
-from bnpo.ranks import Lifeline
+from bnpo.ranks import Ranks
 
 
 def main(fault: str) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    with Lifeline():
+    with Ranks():
+        rank = dist.get_rank()
         if fault == "all raise":
             raise ValueError("a fault of all ranks")
         if fault == "input":

@@ -16,10 +16,17 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     from bnpo.config import parse_train_config
-    from bnpo.loop import measure_sync, sync_weights
     from bnpo.policy.learner import Experience, Learner
     from bnpo.policy.sampler import Sampler
-    from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, whole_weights
+    from bnpo.policy.settings import SamplerSettings
+    from bnpo.policy.weight_sync import (
+        SyncError,
+        check_equal,
+        compared_names,
+        measure_sync,
+        sync_weights,
+        whole_weights,
+    )
     from bnpo.problems import encode_prompt
     from bnpo.ranks import gather
 
@@ -28,7 +35,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
-    sampler = Sampler(model, tokenizer, max_tokens=192, dtype="float32")
+    sampler = Sampler(model, tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
     names = compared_names(learner.model)
     rank = dist.get_rank()
     prompt = encode_prompt(tokenizer, f"1{rank}+2=?", "chat")
@@ -56,27 +63,27 @@ def main() -> None:
         report["gap_max"] = metrics["sampler_learner_gap_max"]
         return experience
 
-    for step in range(3):
+    for step in (1, 2, 3):
         experience = update_and_sample()
         sync_weights(learner, sampler, step)
-        report["differences"].append(measure_sync(learner, sampler, experience, config, step))
+        report["differences"].append(measure_sync(learner, sampler, experience, step))
         report["ids_ok"] = max(map(max, experience.answers)) < len(tokenizer)
 
     experience = update_and_sample()
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
-        ("whole", lambda: sync_weights(learner, sampler, 3)),
+        ("whole", lambda: sync_weights(learner, sampler, 4)),
     ):
         load()
         report["errors"][case] = [
-            error_of(lambda: measure_sync(learner, sampler, experience, config, 3)),
+            error_of(lambda: measure_sync(learner, sampler, experience, 4)),
             tensors_differ(),
         ]
     learner.update(experience, lr=1e-6)
-    as_in_bf16 = replace(config, sync_tolerance=0.05)
+    learner.config = replace(config, sync_tolerance=0.05)  # as in bf16
     report["errors"]["lost"] = [
-        error_of(lambda: measure_sync(learner, sampler, experience, as_in_bf16, 3)),
+        error_of(lambda: measure_sync(learner, sampler, experience, 4)),
         tensors_differ(),
     ]
     held = sampler.parameters(names)

@@ -100,8 +100,9 @@ def _serve(connection: Connection, model: str, settings: dict) -> None:
 
     tokenizer = load_tokenizer(Path(model), settings["max_tokens"])
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.settings import SamplerSettings
 
-    sampler = Sampler(model, tokenizer, **settings)
+    sampler = Sampler(model, tokenizer, SamplerSettings(**settings))
     connection.send(None)
     try:
         while True:

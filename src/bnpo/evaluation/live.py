@@ -44,11 +44,3 @@ def evaluate_live(evaluation: Evaluation, sampler: Sampler, grader: Grader, conf
             flush(folder / "samples.jsonl")
             write_json(folder / "results.json", results)
     return results
-
-
-def eval_metrics(results: dict) -> dict[str, float]:
-    """The scores that go to metrics.jsonl."""
-    metrics = {"eval/average": results["average"]["pass1"]}
-    for name, result in results["results"].items():
-        metrics |= {f"eval/{name}/{score}": result[score] for score in ("pass1", "se", "mean_tokens", "truncated")}
-    return metrics

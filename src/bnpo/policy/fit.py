@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from bnpo.config import MOST_SEQUENCES, PREFILL_TOKENS, TrainConfig
+from bnpo.config import TrainConfig
 from bnpo.files import InputError
 from bnpo.policy.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
+from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
 
 USABLE = 0.97
 """Share of a GPU's memory that a run may plan with; the rest is lost between allocations."""

@@ -12,10 +12,12 @@ if not torch.cuda.is_available():
     # vLLM would have one small function compiled: seconds in every process, and nothing gained on CPUs.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
+from transformers import PreTrainedTokenizerBase
+
 from vllm import LLM, SamplingParams  # isort: skip - reads it when imported
 from vllm.sampling_params import RequestOutputKind
 
-from bnpo.config import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS, SamplerSettings
 from bnpo.problems import stop_token_ids
 
 
@@ -37,47 +39,33 @@ class Sampler:
     """A vLLM engine that holds the policy in inference form.
 
     `model` is a Hugging Face folder and `tokenizer` its tokenizer, which says what ends an answer and from which id on
-    the head's rows are padding; `max_tokens` is the longest prompt plus answer. Under a launcher every rank holds its
-    own engine. On GPUs it takes the share `gpu_memory` of the memory and draws up to `sequences` answers at once (None:
-    as many as vLLM takes by default, which knows the GPU but not the batch).
+    the head's rows are padding. Under a launcher every rank holds its own engine.
     """
 
-    def __init__(
-        self,
-        model: str,
-        tokenizer,
-        *,
-        max_tokens: int,
-        dtype: str,
-        seed: int = 0,
-        gpu_memory: float | None = 0.5,
-        sequences: int | None = None,
-        enforce_eager: bool = False,
-        tensor_parallel: int = 1,
-    ):
+    def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: SamplerSettings):
         on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         self._can_sleep = on_gpu
-        backend = "external_launcher" if "RANK" in os.environ else "mp" if tensor_parallel > 1 else "uni"
+        backend = "external_launcher" if "RANK" in os.environ else "mp" if settings.tensor_parallel > 1 else "uni"
         self._llm = LLM(
             model,
-            dtype=dtype,
-            seed=seed,
-            max_model_len=max_tokens,
+            dtype=settings.dtype,
+            seed=settings.seed,
+            max_model_len=settings.max_tokens,
             skip_tokenizer_init=True,
-            enforce_eager=enforce_eager or not on_gpu,
+            enforce_eager=settings.enforce_eager or not on_gpu,
             # A prompt that is prefilled in parts draws and discards a token a part, after which vLLM's runner for
             # CPUs does not turn the request's random generator back, but raises.
             enable_chunked_prefill=False,
-            max_num_batched_tokens=max(PREFILL_TOKENS, max_tokens),
+            max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
             # The log-probabilities of what was sampled: after temperature, over the tokens that could be drawn.
             logprobs_mode="processed_logprobs",
             # As the learner: rounded to bf16, logits of 152k tokens make the gap between the two ten times as large.
             hf_overrides={"head_dtype": "float32"},
             distributed_executor_backend=backend,
-            tensor_parallel_size=tensor_parallel,
+            tensor_parallel_size=settings.tensor_parallel,
             use_tqdm_on_load=False,
-            **(_gpu_settings(gpu_memory, sequences) if on_gpu else _CPU_SETTINGS),
+            **(_gpu_settings(settings) if on_gpu else _CPU_SETTINGS),
         )
 
         # On the module that computes the logits, so that it holds for samples and for scores alike.
@@ -175,10 +163,10 @@ class Sampler:
 _CPU_SETTINGS = {"block_size": 32}
 
 
-def _gpu_settings(gpu_memory: float | None, sequences: int | None) -> dict:
+def _gpu_settings(settings: SamplerSettings) -> dict:
     return {
-        "gpu_memory_utilization": gpu_memory,
-        "max_num_seqs": sequences and min(sequences, MOST_SEQUENCES),
+        "gpu_memory_utilization": settings.gpu_memory,
+        "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
         # CUDA graphs keep their memory otherwise while weights and cache sleep.
         "enable_sleep_mode": True,
         "sleep_mode_offload_cudagraph": True,

@@ -3,11 +3,18 @@
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import deepspeed
+import numpy as np
 import torch
+import torch.distributed as dist
 
 from bnpo.ranks import gather
+
+if TYPE_CHECKING:  # vLLM takes seconds to import, and the account of memory needs this module without it
+    from bnpo.policy.learner import Experience, Learner
+    from bnpo.policy.sampler import Sampler
 
 GROUP_BYTES = 2**30
 """Parameters gathered at once: few collectives, and little memory beside the model."""
@@ -91,3 +98,29 @@ def check_sync(difference: float, tolerance: float, step: int) -> None:
             f"differ by {difference:.2g} a token, more than --sync-tolerance {tolerance:g}. The sampler lacks the "
             "learner's weights (a lost update, a head left behind), or their arithmetic differs more than allowed"
         )
+
+
+def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
+    """Give the sampler the learner's weights, and raise SyncError on all ranks if a few of them are not the same to the
+    last bit; its cache takes memory only after the gathering has given it back."""
+    sampler.wake("weights")
+    sampler.load_weights(whole_weights(learner.model, tied_too=True))
+    check_equal(learner.model, sampler.parameters(compared_names(learner.model)), step)
+    sampler.wake("kv_cache")
+
+
+def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int) -> float:
+    """Mean difference between sampler and learner over the tokens of one answer a rank, the largest of the ranks.
+
+    Each rank takes the longest answer of its own part. Raises SyncError on all ranks past the tolerance.
+    """
+    mine = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
+    longest = max(mine, key=lambda i: len(experience.answers[i]))
+    prompt, config = experience.prompts[longest], learner.config
+    # The sampler scores a prompt only if it can go on by one token.
+    room = config.max_prompt_tokens + config.max_answer_tokens - len(prompt) - 1
+    answer = experience.answers[longest][:room]
+    own = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
+    difference = float(np.max(gather(own)))  # the largest, or nan: all ranks raise, or none
+    check_sync(difference, config.sync_tolerance, step)
+    return difference

@@ -9,17 +9,15 @@ from typing import IO
 
 from bnpo.config import TrainConfig, to_json
 from bnpo.files import InputError, flush, write_json, writing
+from bnpo.flags import Free, marked
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, verify_small_files
 
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "evals", "last", "metrics.jsonl", "rollouts", "wandb")
+RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "last")
+RUN_FILES += ("metrics.jsonl", "rollouts", "wandb")
 """What a run writes in its folder, and --overwrite deletes."""
 
 STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts")
 """Those with an entry a step."""
-
-FREE = ("preset", "output_dir", "overwrite", "resume", "allow_changes", "steps", "epochs", "save_every", "keep")
-FREE += ("rollouts_every", "wandb", "sync_tolerance")
-"""Flags that change nothing of what is computed up to a step."""
 
 
 def lock_run(folder: Path) -> IO:
@@ -49,7 +47,7 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
     """
     folder = config.output_dir
     try:
-        if any((folder / name).exists() for name in RUN_FILES):
+        if _run_files(folder):
             if not config.overwrite:
                 raise InputError(
                     f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
@@ -63,6 +61,10 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
     return folder
 
 
+def _run_files(folder: Path) -> list[Path]:
+    return [path for name in RUN_FILES for path in folder.glob(name)]
+
+
 def _delete_run(folder: Path) -> None:
     config = folder / "config.json"
     # A model's folder has a config.json too, but none with a preset.
@@ -70,8 +72,7 @@ def _delete_run(folder: Path) -> None:
         raise InputError(
             f"{folder}: has no config.json of a run, so nothing is deleted; --output-dir names another folder"
         )
-    for name in RUN_FILES:
-        path = folder / name
+    for path in _run_files(folder):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -111,8 +112,9 @@ def check_changes(config: TrainConfig, facts: dict) -> None:
         theirs = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); --resume needs the run's settings") from error
+    free = marked(TrainConfig, Free)
     changed = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-    if refused := [name for name in changed if name not in allowed and name not in FREE]:
+    if refused := [name for name in changed if name not in allowed and name not in free]:
         which = ", ".join(
             f"{name} has changed" if isinstance(ours[name], dict) else f"{name} was {theirs[name]}, is {ours[name]}"
             for name in refused

@@ -5,10 +5,11 @@ import math
 import os
 import secrets
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import asdict
 
 from tqdm import tqdm
 
+from bnpo.config import TrainConfig
 from bnpo.files import flush, writing
 
 BAD_BATCHES = 10
@@ -24,27 +25,28 @@ class _NoWandb:
         pass
 
 
-def _start_wandb(run: Path, config: dict, mode: str):
+def _start_wandb(config: TrainConfig):
     """A run of W&B with its files in <run>/wandb; a resumed run goes on there as well."""
     import wandb  # a second, which most runs need not spend
 
+    run = config.output_dir
     identity = run / "wandb" / "id"
     identity.parent.mkdir(exist_ok=True)
     if not identity.exists():
         identity.write_text(secrets.token_hex(4))
-    settings = {"project": "bnpo", "name": run.name, "dir": run, "config": config, "mode": mode}
-    return wandb.init(**settings, id=identity.read_text(), resume="allow")
+    settings = {"project": "bnpo", "name": run.name, "dir": run, "config": asdict(config)}
+    return wandb.init(**settings, mode=config.wandb, id=identity.read_text(), resume="allow")
 
 
 class Tracker:
     """Writes one line a step to <run>/metrics.jsonl and moves the progress bar; make one on rank 0 only."""
 
-    def __init__(self, run: Path, steps: int, done: int, config: dict, wandb_mode: str):
-        self._run = run
+    def __init__(self, config: TrainConfig, steps: int, done: int):
+        self._run = run = config.output_dir
         with writing(run / "metrics.jsonl"):
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
-        self._wandb = _NoWandb() if wandb_mode == "disabled" else _start_wandb(run, config, wandb_mode)
+        self._wandb = _NoWandb() if config.wandb == "disabled" else _start_wandb(config)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step and move the bar."""

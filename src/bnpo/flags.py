@@ -1,0 +1,77 @@
+"""Command lines of dataclasses: marks on fields, what they forbid, and a heading over every group of flags."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from typing import Annotated, TypeVar, get_type_hints
+
+import tyro
+
+from bnpo.files import InputError
+
+T = TypeVar("T")
+Positive = Annotated[T, "must be above 0"]
+NotNegative = Annotated[T, "must not be below 0"]
+Free = Annotated[T, "free"]
+"""Changes nothing of what is computed up to a step: a resumed run may differ in it."""
+NotCompared = Annotated[T, "not compared"]
+"""Names a row of the tables, or changes no more than the last bits of what is learned."""
+
+COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME[,NAME...]",
+    instance_from_str=lambda words: tuple(words[0].split(",")),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(value)],
+)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Mark of a string that must be one of `names`; refused by `check_marks`, in one line."""
+
+    names: tuple[str, ...]
+
+
+def one_of(names: Iterable[str]) -> tuple[object, OneOf]:
+    """What Annotated needs for a string that is one of `names`: their list in the help, and the mark."""
+    return tyro.conf.arg(metavar="{" + ",".join(names) + "}"), OneOf(tuple(names))
+
+
+def marks(config: type) -> dict[str, tuple]:
+    """The marks on every field of a dataclass."""
+    hints = get_type_hints(config, include_extras=True)
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+
+
+def marked(config: type, mark: object) -> set[str]:
+    """Names of the fields of a dataclass that carry `mark`, such as Free."""
+    return {name for name, found in marks(config).items() if mark.__metadata__[0] in found}
+
+
+def check_marks(config: object) -> None:
+    """Raise InputError, one line, for the first value that a mark on its field forbids; None is never forbidden."""
+    for name, found in marks(type(config)).items():
+        flag, value = name.replace("_", "-"), getattr(config, name)
+        for mark in found if value is not None else ():
+            if isinstance(mark, OneOf) and value not in mark.names:
+                raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(mark.names)}")
+            # Not `value <= 0`: nan must be refused too.
+            if (mark == "must be above 0" and not value > 0) or (mark == "must not be below 0" and not value >= 0):
+                raise InputError(f"--{flag}: is {value}, {mark}")
+
+
+def parse_grouped(defaults, argv: list[str], prog: str):
+    """`defaults`, a dataclass that inherits all of its fields from dataclasses, with the flags of `argv`.
+
+    Each of those is a group with a heading in the help. tyro makes headings of dataclasses within a dataclass, so one
+    of that form is parsed. Exits on flags that are not known.
+    """
+    values = asdict(defaults)
+    parts = []
+    for group in reversed(type(defaults).__bases__):
+        default = group(**{item.name: values[item.name] for item in fields(group)})
+        parts.append((group.__name__.lower(), tyro.conf.OmitArgPrefixes[group], field(default=default)))
+    form = make_dataclass("Form", parts, frozen=True)
+    form.__doc__ = type(defaults).__doc__
+    parsed = tyro.cli(form, args=argv, prog=prog)
+    return type(defaults)(**{name: value for part in vars(parsed).values() for name, value in vars(part).items()})

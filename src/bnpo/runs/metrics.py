@@ -1,0 +1,90 @@
+"""What is told of a step: its metrics and its answers, as they stand in a run's folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch.distributed as dist
+
+from bnpo.algorithm.beta import BetaFit
+from bnpo.rollouts import Rollouts, Task
+from bnpo.speed import Stopwatch, gpu_name, speed_metrics
+
+
+@dataclass(frozen=True)
+class Step:
+    """What step `number` (from 1) made: rollouts, advantages [n, m], the Beta fits of BNPO, the learner's metrics, the
+    mean difference of log-probabilities between sampler and learner after the sync, and the time it took."""
+
+    number: int
+    rollouts: Rollouts
+    advantages: np.ndarray
+    fits: list[BetaFit]
+    update: dict[str, float]
+    sync_difference: float
+    watch: Stopwatch
+
+    def metrics(self, reward_names: Sequence[str]) -> dict[str, float]:
+        """All of it but what the run around the step adds."""
+        metrics = self.update | batch_metrics(self.rollouts, self.advantages, self.fits, reward_names)
+        metrics["sync/difference"] = self.sync_difference
+        return metrics | speed_metrics(metrics, self.watch, dist.get_world_size(), gpu_name())
+
+
+def batch_metrics(
+    rollouts: Rollouts, advantages: np.ndarray, fits: list[BetaFit], reward_names: Sequence[str]
+) -> dict[str, float]:
+    """Metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
+    rewards, lengths = rollouts.rewards, rollouts.lengths
+    finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])
+    metrics = {
+        "reward/mean": rewards.mean(),
+        "reward/timeouts": rollouts.failures["timeout"],
+        "reward/errors": rollouts.failures.total() - rollouts.failures["timeout"],
+        "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
+        "advantage/std": advantages.std(),
+        # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
+        "entropy": -np.concatenate([answer.logprobs for group in rollouts.answers for answer in group]).mean(),
+        "answers/mean_tokens": lengths.mean(),
+        "answers/max_tokens": lengths.max(),
+        "answers/truncated": 1 - finished.mean(),
+        "tokens/sampled": lengths.sum(),
+        "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy),
+    }
+    metrics |= {f"reward/errors/{kind}": n for kind, n in rollouts.failures.items() if kind != "timeout"}
+    metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
+    for k, fit in enumerate(fits):
+        prefix = f"beta/{reward_names[k]}/" if len(fits) > 1 else "beta/"
+        values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
+        metrics |= {prefix + name: value for name, value in values.items()} | {f"{prefix}edge": bool(fit.edge)}
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def eval_metrics(results: dict) -> dict[str, float]:
+    """The scores of an evaluation."""
+    metrics = {"eval/average": results["average"]["pass1"]}
+    for name, result in results["results"].items():
+        metrics |= {f"eval/{name}/{score}": result[score] for score in ("pass1", "se", "mean_tokens", "truncated")}
+    return metrics
+
+
+def rollout_rows(task: Task, step: Step, reward_names: Sequence[str], *, tokens: bool = False) -> list[dict]:
+    """One row an answer, for people to read; with `tokens` also all that the learner was given."""
+    rollouts, rows = step.rollouts, []
+    for i, question in enumerate(rollouts.questions):
+        problem, prompt = task.problems[question], task.prompts[question]
+        for j, answer in enumerate(rollouts.answers[i]):
+            row = {
+                "id": problem.id,
+                "prompt": task.tokenizer.decode(prompt),
+                "reference": problem.answer,
+                "answer": task.tokenizer.decode(answer.token_ids),
+                "tokens": len(answer.token_ids),
+                "rewards": dict(zip(reward_names, rollouts.rewards[i, j].tolist(), strict=True)),
+                "advantage": step.advantages[i, j],
+            }
+            if tokens:
+                row |= {"prompt_ids": prompt, "answer_ids": answer.token_ids}
+                row["sampler_logprobs"] = answer.logprobs.tolist()
+            rows.append(row)
+    return rows

@@ -1,0 +1,155 @@
+"""What surrounds the steps of a run: models and where it goes on, evaluations, records, checkpoints, and its end."""
+
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+
+import torch.distributed as dist
+
+from bnpo.answers.rewards import reward_name
+from bnpo.evaluation.live import evaluate_live
+from bnpo.files import write_json, writing
+from bnpo.policy.learner import Learner
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.weight_sync import sync_weights
+from bnpo.ranks import Ranks
+from bnpo.runs.checkpoint import save_checkpoint, verify_checkpoint
+from bnpo.runs.console import keep_console
+from bnpo.runs.folder import rewind
+from bnpo.runs.metrics import Step, eval_metrics, rollout_rows
+from bnpo.runs.start import Start
+from bnpo.runs.tracking import Tracker
+
+
+class BadStepsError(RuntimeError):
+    """The loss or the gradient norm was not finite in too many steps in a row."""
+
+
+class Run:
+    """The context of a run's steps; every method is a collective. It ends in <run>/end.json: the last step, and why.
+
+    `progress` says how far it is.
+    """
+
+    def __init__(self, start: Start, ranks: Ranks):
+        self._start, self._config, self._ranks = start, start.config, ranks
+        self._rewards = [reward_name(reward) for reward in self._config.rewards]
+        self._tracker: Tracker | None = None  # rank 0 has one
+        self._stopping = False
+        self.progress = start.progress
+
+    def __enter__(self) -> "Run":
+        keep_console(self._config.output_dir)
+        self._ranks.last_words = self._end
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if error is not None:  # self._ranks tells it
+            return
+        if self._tracker:
+            done = self.progress.step >= self._start.steps
+            self._end("done" if done else "signalled")
+            self._tracker.close()
+            end = "done" if done else "stopped (--resume goes on)"
+            where = f"; the model is in {self._config.output_dir / 'last'}" if self.progress.step else ""
+            print(f"{end}: {self.progress.step} steps{where}", flush=True)
+        self._start.task.grader.close()
+        self._sampler.close()
+
+    def _end(self, why: str) -> None:
+        with suppress(OSError):  # a full disk is the reason more often than not
+            end = {"step": self.progress.step, "why": why.splitlines()[0]}
+            write_json(self._config.output_dir / "end.json", end)
+
+    def load(self) -> tuple[Learner, Sampler]:
+        """The models as they are where the run goes on. Raises InputError for ranks that disagree, a damaged
+        checkpoint, a disk that cannot be written."""
+        start, config = self._start, self._config
+        start.check_agreement()
+        if start.checkpoint:
+            verify_checkpoint(start.checkpoint)
+        if dist.get_rank() == 0:
+            start.describe()
+            if config.resume:
+                rewind(config.output_dir, self.progress)
+                with writing(config.output_dir):
+                    write_json(config.output_dir / "config.json", asdict(config) | start.facts)
+        converted = start.checkpoint is not None and self.progress.ranks != dist.get_world_size()
+        self._learner = Learner(str(start.model), len(start.task.tokenizer), config, universal=converted)
+        self._sampler = Sampler(str(start.model), start.task.tokenizer, start.sampler)
+        if start.checkpoint:
+            self._learner.load(start.checkpoint / "trainer")
+        if dist.get_rank() == 0:
+            self._tracker = Tracker(config, start.steps, self.progress.step)
+            if config.resume:
+                self._tracker.say(f"going on after step {self.progress.step}")
+        self._stopping = self._ranks.asked_to_stop()
+        return self._learner, self._sampler
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no step was done before, by an earlier start of the run either."""
+        return self._start.checkpoint is None
+
+    def goes_on(self) -> bool:
+        """Whether steps are left, and nobody has asked to stop."""
+        return self.progress.step < self._start.steps and not self._stopping
+
+    def evaluation_is_due(self, step: int) -> bool:
+        """Whether the model is to be evaluated after `step` (0: before the first)."""
+        if self._start.evaluation is None or self._stopping:
+            return False
+        return step % self._config.eval_every == 0 or step == self._start.steps
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """The scores of the model after `step`; the best since the start is noted, and will be saved."""
+        started, grader = time.perf_counter(), self._start.task.grader
+        results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, step)
+        score = results["average"]["pass1"]
+        if step and score > self.progress.best:
+            self.progress = replace(self.progress, best=score, best_step=step)
+        self._stopping = self._ranks.asked_to_stop()
+        return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
+
+    def record_start(self, scores: dict[str, float]) -> None:
+        """Write the scores of the model that the run starts from, as step 0."""
+        if self._tracker:
+            self._tracker.write(0, scores)
+
+    def record(self, step: Step, scores: dict[str, float]) -> None:
+        """Count the step and write its metrics and answers, with the `scores` of an evaluation if there was one.
+
+        Raises BadStepsError after too many updates in a row that were left out.
+        """
+        config, number = self._config, step.number
+        bad_steps = self.progress.bad_steps + 1 if step.update["updates/skipped"] else 0
+        self.progress = replace(self.progress, step=number, bad_steps=bad_steps)
+        if self._tracker:
+            self._tracker.log(number, step.metrics(self._rewards) | scores | {"bad_steps": bad_steps})
+            if config.rollouts_every and (number - 1) % config.rollouts_every == 0:
+                self._tracker.save_rollouts(number, rollout_rows(self._start.task, step, self._rewards))
+            if bad_steps:
+                rows = rollout_rows(self._start.task, step, self._rewards, tokens=True)
+                self._tracker.save_bad_batch(number, rows)
+        if bad_steps >= config.max_bad_steps:
+            raise BadStepsError(
+                f"the loss or the gradient norm was not finite in step {number}, the last of {bad_steps} in a row "
+                f"(--max-bad-steps); the updates were left out, the batches are in {config.output_dir / 'bad'}"
+            )
+        self._stopping = self._ranks.asked_to_stop()
+
+    def save_is_due(self) -> bool:
+        """Whether the step just recorded gets a checkpoint."""
+        step, last = self.progress.step, not self.goes_on()
+        return last or step % self._config.save_every == 0 or self.progress.best_step == step
+
+    def save(self) -> None:
+        """Write a checkpoint while the sampler sleeps, and wake it with the weights that it had."""
+        config, step = self._config, self.progress.step
+        started = time.perf_counter()
+        asleep = self._sampler.sleep()
+        save_checkpoint(self._learner, self._start.task.tokenizer, config.output_dir, self.progress, config.keep)
+        if asleep:
+            sync_weights(self._learner, self._sampler, step)
+        if self._tracker:
+            self._tracker.say(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s")
