@@ -1,6 +1,6 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
 # make test    install, run all tests
-# make lint    install, check style
+# make lint    install, check style and which rooms of the package import which
 # make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
 # make check-gpu-environment   install what GPUs get into .venv-gpu, on any machine, and test it without a GPU
 #
@@ -24,6 +24,7 @@ test: .venv/.ready
 lint: .venv/.ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
 
 bench: .venv/.ready .venv/trl/.ready
 	.venv/bin/python benchmarks/batching.py

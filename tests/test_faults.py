@@ -111,6 +111,12 @@ def test_a_killed_rank_ends_the_job_at_once_and_is_named(fixture, rank, request)
     assert re.search(rf"\nrank {rank} \(process {pid} on \S+\) died without an error of its own", console)
     assert "exits with return code = -9" in console
     assert "Traceback" not in console
+    end = folder / "run" / "end.json"
+    if rank == 0:  # which writes it
+        assert not end.exists()
+    else:
+        assert f"rank 1 (process {pid} on " in json.loads(end.read_text())["why"]
+        assert "rank 1 (process" in (folder / "run" / "console.log").read_text()
 
 
 @pytest.mark.sampler
@@ -139,6 +145,10 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
         "BadStepsError: the loss or the gradient norm was not finite in step 2, the last of 2 in a row "
         f"(--max-bad-steps); the updates were left out, the batches are in {run}/bad\n"
     ) in failed.stdout
+    end = json.loads((run / "end.json").read_text())
+    assert end["step"] == 2
+    assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in step 2")
+    assert (run / "console.log").read_text().count("Traceback") == 1
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [(line["updates/skipped"], line["bad_steps"]) for line in lines] == [(1, 1), (1, 2)]

@@ -56,6 +56,11 @@ def test_console_and_config(tiny_run):
     assert json.dumps(config, indent=2) in console
     assert "reward=" in console
     assert "Traceback" not in console
+    kept = (tiny_run / "console.log").read_text()
+    assert "reward=" not in kept  # bars stay out
+    assert kept.splitlines()[-1].startswith("done: 4 steps; the model is in ")
+    assert [line for line in kept.splitlines() if line and line not in console] == []
+    assert json.loads((tiny_run / "end.json").read_text()) == {"step": 4, "why": "done"}
 
 
 def test_a_line_of_metrics_a_step(tiny_run):

@@ -187,6 +187,7 @@ def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
     console = run.with_suffix(".log").read_text()
     assert console.count("stopping after this step; a second signal stops at once") == 1
     assert f"stopped (--resume goes on): {job.steps()} steps" in console
+    assert json.loads((run / "end.json").read_text()) == {"step": job.steps(), "why": "signalled"}
 
     # Steps of many seconds, so that one is certainly under way.
     slow = ("--questions-per-step", 64, "--samples-per-question", 64)
@@ -202,4 +203,7 @@ def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
         assert job.end() != 0
         assert time.monotonic() - began < 10
     assert job.steps() == steps
+    assert not (run / "end.json").exists()  # nothing says why
+    assert "stopped (--resume goes on)" in (run / "console-1.log").read_text()
+    assert f"going on after step {steps}" in (run / "console.log").read_text()
     assert (run / "last").resolve().name == f"step-{steps:06d}"

@@ -9,7 +9,6 @@ import os
 import resource
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import bnpo  # noqa: F401 - before torch and vLLM
 
@@ -39,10 +38,11 @@ def main() -> None:
 
     from bnpo.config import parse_train_config
     from bnpo.files import InputError
+    from bnpo.policy import weight_sync
     from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
     from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
-    from bnpo.runs.start import check_agreement
+    from bnpo.runs.start import Start
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")
@@ -52,7 +52,8 @@ def main() -> None:
     learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
 
     def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
-        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=group_bytes)
+        weight_sync.GROUP_BYTES = group_bytes
+        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0)
 
     def error_of(action) -> str:
         try:
@@ -79,8 +80,8 @@ def main() -> None:
     dist.barrier()
     report["edited"] = error_of(lambda: verify_checkpoint(folder)), str(optimizer)
 
-    seen = SimpleNamespace(progress=Progress(dist.get_rank()), steps=3, facts={})
-    report["disagreeing"] = error_of(lambda: check_agreement(config, seen))
+    seen = Start(config, None, 3, None, None, None, None, Progress(dist.get_rank()), {}, None)
+    report["disagreeing"] = error_of(seen.check_agreement)
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 * GROUP_BYTES, resource.RLIM_INFINITY))

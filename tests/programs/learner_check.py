@@ -122,10 +122,6 @@ def main() -> None:
         before = scores(learner, experience)
         metrics = [learner.update(experience, lr=1e-4) for _ in range(2)]
         report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience)}
-    try:
-        learner._accumulate(experience, experience.advantages.nonzero()[0], {}, None, updated=True)
-    except ValueError as error:
-        report["lost"] = str(error)
     report["long"] = long_scores(sys.argv[-3])
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)

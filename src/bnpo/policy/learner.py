@@ -114,7 +114,7 @@ class Learner:
         norms: list[float] = []
         for _ in range(self.config.ppo_iterations):
             for mini_batch in mini_batches:
-                self._accumulate(experience, mini_batch, old, totals, updated=bool(norms))
+                self._accumulate(experience, mini_batch, old, totals)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
                 self._engine.step()
                 if self._engine.was_step_applied():
@@ -149,19 +149,10 @@ class Learner:
             yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 
     def _accumulate(
-        self,
-        experience: Experience,
-        mini_batch: np.ndarray,
-        old: dict[int, np.ndarray],
-        totals: "Totals",
-        *,
-        updated: bool,
+        self, experience: Experience, mini_batch: np.ndarray, old: dict[int, np.ndarray], totals: "Totals"
     ) -> None:
-        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch.
-
-        Answers without old log-probabilities take those of this pass, unless the policy was `updated` since they were
-        sampled: then they are lost, and ValueError names the question.
-        """
+        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch. Answers without old
+        log-probabilities take those of this pass."""
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])
         weights = np.zeros(len(experience.answers))
         weights[mini_batch] = token_weights(lengths, self.config.aggregation, self.config.max_answer_tokens)
@@ -170,12 +161,6 @@ class Learner:
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
             logprobs, entropy = self._engine(micro, with_entropy=self.config.exact_entropy)
             if len(micro.indices) and micro.indices[0] not in old:
-                if updated:
-                    raise ValueError(
-                        f"question {micro.indices[0] // self.config.samples_per_question} of the batch has an answer "
-                        "without old log-probabilities, and the policy was updated since: score all answers before the "
-                        "first update"
-                    )
                 self._remember(old, micro, logprobs.detach())
             old_logprobs = micro.flat(old)
             sampler_logprobs = micro.flat(experience.sampler_logprobs)

@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
 from bnpo.files import InputError, file_hash, flush, write_json, writing
+from bnpo.policy import weight_sync
 from bnpo.policy.learner import Learner
-from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
+from bnpo.policy.weight_sync import whole_weights
 from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
 
@@ -41,7 +43,9 @@ class Progress:
     ranks: int = 0
 
 
-def save_checkpoint(learner: Learner, tokenizer, run: Path, progress: Progress, keep: int, group_bytes=GROUP_BYTES):
+def save_checkpoint(
+    learner: Learner, tokenizer: PreTrainedTokenizerBase, run: Path, progress: Progress, keep: int
+) -> None:
     """Write run/checkpoints/step-<step>, have run/last (and run/best) name it, then delete all but the newest `keep`.
 
     A Hugging Face model, and in trainer/ each rank's part of the optimizer, `progress` and a manifest of hashes. It is
@@ -63,7 +67,7 @@ def save_checkpoint(learner: Learner, tokenizer, run: Path, progress: Progress, 
             generation_config.eos_token_id = stop_token_ids(tokenizer)
             generation_config.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
-        save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), unfinished, group_bytes)
+        save_weights(whole_weights(learner.model, tied_too=False), unfinished)
         learner.save(trainer)  # waits for the folders
         names = [str(path.relative_to(unfinished)) for path in unfinished.rglob("*") if path.is_file()]
         part = f"zero_pp_rank_{dist.get_rank()}_"
@@ -88,10 +92,10 @@ def save_checkpoint(learner: Learner, tokenizer, run: Path, progress: Progress, 
     dist.barrier()
 
 
-def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, shard_bytes: int) -> None:
-    """Write `weights` as the safetensors files of a Hugging Face model, each as soon as `shard_bytes` have come.
+def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
+    """Write `weights` as the safetensors files of a Hugging Face model, each as soon as a group is full.
 
-    Drawing from `weights` is a collective; rank 0 writes, and never holds more than a shard and what has just come.
+    Drawing from `weights` is a collective; rank 0 writes, and never holds more than a group and what has just come.
     """
     shards: list[list[str]] = []
     shard: dict[str, torch.Tensor] = {}
@@ -106,7 +110,7 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, shar
         if dist.get_rank() == 0:
             shard[name] = tensor.cpu()
             total += tensor.nbytes
-            if sum(part.nbytes for part in shard.values()) >= shard_bytes:
+            if sum(part.nbytes for part in shard.values()) >= weight_sync.GROUP_BYTES:
                 write()
     if shard:
         write()
