@@ -63,7 +63,8 @@ class TrainConfig:
     grader: Annotated[str, one_of(GRADERS)] = "default"
     """How accuracy and format are judged: our rules, or those of the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of every reward; mapped to [0, 1] before advantages are computed."""
+    """Lowest and highest value of your own rewards (the built-in ones are in [0, 1]); all are mapped to [0, 1] before
+    advantages are computed."""
 
     questions_per_step: int = 32
     """Different questions in a step, over all ranks (n in the paper)."""
@@ -216,7 +217,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     ):
         if value not in known:
             raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(known)}")
-    check_rewards(config.rewards)
+    check_rewards(config.rewards, config.reward_range)
     for name in (
         *("questions_per_step", "samples_per_question", "ppo_iterations", "mini_batches", "epochs", "temperature"),
         *("max_prompt_tokens", "max_answer_tokens", "micro_batch_tokens", "save_every", "max_concentration"),
@@ -247,9 +248,6 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         )
     if config.resume and config.overwrite:
         raise InputError("--resume goes on with a run and --overwrite deletes it: give one of them")
-    low, high = config.reward_range
-    if not low < high:
-        raise InputError(f"--reward-range: {low:g} is not below {high:g}")
 
 
 def to_json(config: TrainConfig, **facts: object) -> str:

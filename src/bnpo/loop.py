@@ -97,7 +97,7 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
                 config.algo,
                 rollouts.rewards,  # [n, m, K]
                 decompose=config.decompose,
-                reward_range=config.reward_range,
+                ranges=grader.ranges,
                 greedy_rewards=rollouts.greedy_rewards,
                 lengths=rollouts.lengths,
                 moments=config.beta_moments,

@@ -75,7 +75,7 @@ def prepare(config: TrainConfig) -> Inputs:
     if resumed:
         check_changes(config, facts)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
-    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
+    grader = Grader(config.rewards, grader=config.grader, users_range=config.reward_range)
     lock = lock_run(config.output_dir) if rank == 0 else None
     if rank == 0:
         if not resumed:
