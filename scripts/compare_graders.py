@@ -28,9 +28,9 @@ def main() -> None:
         others = texts[1:] + texts[:1]
         cells, verdicts = [], {}
         for rule, grader in graders.items():
-            right = grader.accuracy(texts, references)
+            right = grader(texts, references)[:, 0] == 1
             alike = [text == other for text, other in zip(texts, others, strict=True)]
-            wrong = [v and not a for v, a in zip(grader.accuracy(others, references), alike, strict=True)]
+            wrong = [v and not a for v, a in zip(grader(others, references)[:, 0], alike, strict=True)]
             cells.append(f"{sum(right)} of {len(right)}, {sum(wrong)} of {len(wrong) - sum(alike)}")
             verdicts[rule] = [*zip(references, references, right, strict=True)]
             verdicts[rule] += zip(references, references[1:] + references[:1], wrong, strict=True)

@@ -110,7 +110,18 @@ def test_without_decomposition_rewards_are_summed_first():
 def test_rewards_of_another_range_are_mapped_to_it():
     rewards = np.array([[[1.0], [0]], [[0], [0]]])
     plain = compute_advantages("bnpo", rewards)[0]
-    np.testing.assert_array_equal(compute_advantages("bnpo", 2 * rewards - 1, reward_range=(-1, 1))[0], plain)
+    np.testing.assert_array_equal(compute_advantages("bnpo", 2 * rewards - 1, ranges=[(-1, 1)])[0], plain)
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_every_reward_is_mapped_from_its_own_range(decompose):
+    rewards = np.random.default_rng(0).integers(0, 2, (4, 6, 2)).astype(float)
+    greedy = rewards[:, 0]
+    wide, ranges = np.array([1, 4]), [(0, 1), (-3, 1)]
+    for algo in ("bnpo", "remax"):
+        plain = compute_advantages(algo, rewards, decompose=decompose, greedy_rewards=greedy)[0]
+        options = {"decompose": decompose, "greedy_rewards": wide * greedy - [0, 3], "ranges": ranges}
+        np.testing.assert_array_equal(compute_advantages(algo, wide * rewards - [0, 3], **options)[0], plain)
 
 
 def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
@@ -128,6 +139,12 @@ def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
         ("bnpo", np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
         ("bnpo", np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan"),
         ("bnpo", np.array([[[0.0], [-1]]]), {}, "--reward-range"),
+        (
+            "bnpo",
+            np.array([[[0.0, 3], [-1, 3]]]),
+            {"ranges": [(0, 1), (0, 4)]},
+            r"reward 0 .* is -1.0, outside \[0, 1\]",
+        ),
         ("bnpo", [[[0.0], [1.0]], [[1.0]]], {}, "question 1 has 1 answers, question 0 has 2"),
         ("bnpo", np.zeros((2, 0, 1)), {}, "none empty"),
         ("bnpo", np.zeros((2, 3)), {}, "must be"),

@@ -90,8 +90,8 @@ import sys
 
 from hostile import MARKER, code_answers
 
-import bnpo.answers.symbolic  # as workers do: or the hook would see the import
-from bnpo.answers.equality import quick_verdict, slow_verdict
+from bnpo.answers.equality import quick_verdict
+from bnpo.answers.symbolic import slow_verdict
 
 events = []
 

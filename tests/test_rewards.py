@@ -3,6 +3,7 @@ import threading
 import numpy as np
 import pytest
 
+from bnpo.algorithm.advantages import compute_advantages
 from bnpo.answers.rewards import Grader, check_rewards, format_reward
 from bnpo.files import InputError
 from bnpo.problems import load_problems
@@ -82,10 +83,10 @@ def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     grader.close()
 
 
-def test_accuracy_reads_the_answer_tags_when_format_is_a_reward(grader):
+def test_accuracy_reads_the_answer_tags_only_when_told(grader):
     text = r"<think>\boxed{7}</think><answer>8</answer>"
-    assert grader([text, text], ["7", "8"]).tolist() == [[0, 1], [1, 1]]
-    assert grader.accuracy([text, text], ["7", "8"]) == [True, False]
+    assert grader([text, text], ["7", "8"], tags=True).tolist() == [[0, 1], [1, 1]]
+    assert grader([text, text], ["7", "8"]).tolist() == [[1, 1], [0, 1]]
 
 
 def test_rewards_of_the_users(tmp_path):
@@ -93,6 +94,20 @@ def test_rewards_of_the_users(tmp_path):
     file.write_text("def short(text, reference):\n    return 1.0 if len(text) <= len(reference) else 0.5\n")
     grader = Grader(("accuracy", f"{file}:short"), workers=1)
     assert grader([r"\boxed{1}", "1"], ["1", "1"]).tolist() == [[1, 0.5], [0, 1]]
+    grader.close()
+
+
+def test_the_range_of_the_users_is_theirs_alone(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def far(text, reference):\n    return {'up': 2, 'out': -1.5}.get(text, -1)\n")
+    grader = Grader(("accuracy", f"{file}:far"), users_range=(-1, 2), workers=1)
+    rewards = grader([r"\boxed{1}", "up", "out"], ["1"] * 3)
+    assert rewards.tolist() == [[1, -1], [0, 2], [0, -1]]
+    assert grader.take_failures() == {"OutOfRange": 1}
+    assert grader.ranges == [(0, 1), (-1, 2)]
+    # One is right, the other has the user's highest value: neither is better.
+    advantages, _ = compute_advantages("reinforce", rewards[None, :2], ranges=grader.ranges)
+    assert advantages.tolist() == [[0, 0]]
     grader.close()
 
 
@@ -117,7 +132,6 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
-        ((), "at least one"),
         (("accuracy", "luck"), "unknown reward 'luck'; known: accuracy, format, path/to/file.py:function"),
         (("missing.py:reward",), "no file missing.py"),
         (("missing.py",), "unknown reward 'missing.py'"),
@@ -126,12 +140,12 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 )
 def test_bad_names_of_rewards(rewards, message):
     with pytest.raises(InputError, match=message):
-        check_rewards(rewards)
+        check_rewards(rewards, (0, 1))
 
 
 def test_the_released_rule_reads_only_the_end_of_a_text():
     grader = Grader(grader="reference", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
     assert grader(texts, ["0.5", "0.5"])[:, 0].tolist() == [1, 0]
-    assert Grader.accuracy(grader, [r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]) == [False]  # brace-less
+    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).tolist() == [[0]]  # brace-less
     grader.close()

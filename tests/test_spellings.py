@@ -142,7 +142,9 @@ def sample(pairs: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
 
 def verdicts(grader: Grader, pairs: list[tuple[str, str]]) -> list[bool]:
     """Of answers in a box. Every one is a verdict: none failed."""
-    given = grader.accuracy([f"\\boxed{{{spelling}}}" for _, spelling in pairs], [reference for reference, _ in pairs])
+    given = (
+        grader([f"\\boxed{{{spelling}}}" for _, spelling in pairs], [reference for reference, _ in pairs])[:, 0] == 1
+    )
     assert grader.take_failures() == {}
     return given
 
@@ -200,7 +202,7 @@ from bnpo.answers.rewards import Grader
 
 grader = Grader(workers=2)
 references, answers = zip(*json.load(sys.stdin))
-print(json.dumps(grader.accuracy([f"\\\\boxed{{{answer}}}" for answer in answers], references)))
+print(json.dumps([value == 1 for value in grader([f"\\\\boxed{{{answer}}}" for answer in answers], references)[:, 0]]))
 grader.close()
 """
 

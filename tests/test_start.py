@@ -65,10 +65,10 @@ def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
     assert "torch" in sys.modules
     file = tmp_path / "mine.py"
     file.write_text(f"import sys\ndef light(text, reference):\n    return not set({HEAVY}) & set(sys.modules)\n")
-    grader = Grader((f"{file}:light",), workers=1)
-    assert grader(["1"], ["1"]).tolist() == [[1.0]]
-    assert grader.accuracy([r"\boxed{1+x}"], ["x+1"]) == [True]  # math-verify is there now
-    assert grader(["1"], ["1"]).tolist() == [[1.0]]
+    grader = Grader(("accuracy", f"{file}:light"), workers=1)
+    assert grader(["1"], ["1"]).tolist() == [[0.0, 1.0]]
+    assert grader([r"\boxed{1+x}"], ["x+1"]).tolist() == [[1.0, 1.0]]  # math-verify is there now
+    assert grader(["1"], ["1"]).tolist() == [[0.0, 1.0]]
     grader.close()
 
 

@@ -57,7 +57,8 @@ class Task:
     grader: Annotated[str, *one_of(GRADERS)] = "default"
     """How accuracy and format are judged: our rules, or those of the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of every reward; mapped to [0, 1] before advantages are computed."""
+    """Lowest and highest value of your own rewards (the built-in ones are in [0, 1]); all are mapped to [0, 1] before
+    advantages are computed."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
 def check_config(config: TrainConfig, ranks: int) -> None:
     """Raise InputError, one line, for values that cannot work together or alone; touches no file."""
     check_marks(config)
-    check_rewards(config.rewards)
+    check_rewards(config.rewards, config.reward_range)
     if config.gpu_memory is not None and not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if not (0 <= config.clip_low < 1 and config.clip_high >= 0):
@@ -249,9 +250,6 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         )
     if config.resume and config.overwrite:
         raise InputError("--resume goes on with a run and --overwrite deletes it: give one of them")
-    low, high = config.reward_range
-    if not low < high:
-        raise InputError(f"--reward-range: {low:g} is not below {high:g}")
 
 
 def to_json(config: TrainConfig, **facts: object) -> str:

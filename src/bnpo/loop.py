@@ -43,7 +43,7 @@ def one_step(number: int, task: Task, learner: Learner, sampler: Sampler, config
             config.algo,
             rollouts.rewards,  # [n, m, K]
             decompose=config.decompose,
-            reward_range=config.reward_range,
+            ranges=task.grader.ranges,  # [K, 2]
             greedy_rewards=rollouts.greedy_rewards,  # [n, K], or None
             lengths=rollouts.lengths,  # [n, m]
             moments=config.beta_moments,

@@ -18,6 +18,11 @@ SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 paper's setting for Qwen2.5-Math); `think` asks for the tags that the format reward looks for (Table 2)."""
 
 
+def asks_for_tags(template: str) -> bool:
+    """Whether the prompt asks for answer tags: then the final answer is what they hold, in training and evaluation."""
+    return "<answer>" in (SYSTEM_PROMPTS[template] or "")
+
+
 @dataclass(frozen=True)
 class Problem:
     """One question with its reference answer; `id` is unique within its data set."""

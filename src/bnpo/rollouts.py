@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.answers.rewards import Grader
 from bnpo.config import TrainConfig
 from bnpo.policy.learner import Experience
-from bnpo.problems import Problem, sampling_seeds
+from bnpo.problems import Problem, asks_for_tags, sampling_seeds
 from bnpo.ranks import gather
 from bnpo.speed import Stopwatch
 
@@ -58,7 +58,7 @@ def collect(
     """Sample and grade answers to `questions` [n], indices of the task's problems; a collective on all ranks."""
     mine = np.split(questions, dist.get_world_size())[dist.get_rank()]
     groups: dict[int, list[Answer]] = {}
-    grading = {}
+    grading, tags = {}, asks_for_tags(config.template)
     with watch("generate"):
         for number, answers in sampler.sample(
             [task.prompts[q] for q in mine],
@@ -72,7 +72,7 @@ def collect(
             # Graded while the others are still sampled; what takes math-verify long does so in other processes.
             texts = task.tokenizer.batch_decode([answer.token_ids for answer in answers], skip_special_tokens=True)
             reference = task.problems[mine[number % len(mine)]].answer
-            groups[number], grading[number] = answers, task.grader.start(texts, [reference] * len(texts))
+            groups[number], grading[number] = answers, task.grader.start(texts, [reference] * len(texts), tags)
         sampler.sleep()
     with watch("reward"):
         graded = [task.grader.finish(grading[number]) for number in range(len(grading))]

@@ -23,7 +23,7 @@ def main(seed: int, count: int, time_limit: float) -> None:
         for i in share:
             reference, text = pairs[i]
             started = time.perf_counter()
-            values[i] = grader([text], [reference])[0].tolist()
+            values[i] = grader([text], [reference], tags=True)[0].tolist()
             seconds[i] = time.perf_counter() - started
 
     threads = [threading.Thread(target=grade, args=(range(first, count, 2),)) for first in range(2)]

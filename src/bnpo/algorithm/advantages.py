@@ -126,7 +126,7 @@ def compute_advantages(
     rewards: np.ndarray | Sequence,
     *,
     decompose: bool = False,
-    reward_range: tuple[float, float] = (0.0, 1.0),
+    ranges: np.ndarray | Sequence = (0.0, 1.0),
     greedy_rewards: np.ndarray | None = None,
     lengths: np.ndarray | None = None,
     moments: str = "sample",
@@ -134,9 +134,10 @@ def compute_advantages(
 ) -> tuple[np.ndarray, list[BetaFit]]:
     """Advantages [n, m] of the K rewards [n, m, K] of a whole batch, and the Beta fits (BNPO: one, or K).
 
-    Rewards in [lo, hi] = `reward_range` are first mapped to [0, 1] by (R - lo) / (hi - lo), as the paper's section
-    on limitations allows. With `decompose` every reward gets its own advantage, and these are averaged (Eq. 17).
-    Without it the rewards are summed first, and for BNPO, whose Beta lives on [0, 1], averaged.
+    `ranges` [K, 2] has the lowest and the highest value of each reward, or of all ([2]). They are first mapped to
+    [0, 1] by (R - lo) / (hi - lo), as the paper's section on limitations allows. With `decompose` every reward gets
+    its own advantage, and these are averaged (Eq. 17). Without it the rewards are summed first, and for BNPO, whose
+    Beta lives on [0, 1], averaged.
     `greedy_rewards` [n, K] is needed by remax, `lengths` [n, m] by reinforce_pp.
 
     One question, two answers, two rewards; the second reward tells the answers not apart:
@@ -151,14 +152,14 @@ def compute_advantages(
     """
     if algo not in ALGORITHMS:
         raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    rewards = _unit_rewards(_as_array(rewards), reward_range, "answer")
+    rewards = _unit_rewards(_as_array(rewards), ranges, "answer")
     if algo == "remax":
         if greedy_rewards is None:
             raise ValueError("remax needs greedy_rewards [n, K]: sample one greedy answer a question and grade it")
         greedy_rewards = np.asarray(greedy_rewards, dtype=np.float64)
         if greedy_rewards.shape != rewards.shape[::2]:
             raise ValueError(f"greedy_rewards has shape {greedy_rewards.shape}, not [n, K] = {rewards.shape[::2]}")
-        greedy_rewards = _unit_rewards(greedy_rewards[:, None], reward_range, "greedy answer")[:, 0]
+        greedy_rewards = _unit_rewards(greedy_rewards[:, None], ranges, "greedy answer")[:, 0]
     if algo == "reinforce_pp":
         if lengths is None or np.shape(lengths) != rewards.shape[:2]:
             raise ValueError(f"reinforce_pp needs lengths [n, m] = {rewards.shape[:2]}: the tokens of each answer")
@@ -194,14 +195,14 @@ def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:
     return rewards
 
 
-def _unit_rewards(rewards: np.ndarray, reward_range: tuple[float, float], what: str) -> np.ndarray:
-    low, high = reward_range
+def _unit_rewards(rewards: np.ndarray, ranges: np.ndarray | Sequence, what: str) -> np.ndarray:
+    low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T
     # A comparison with nan is False, so this catches rewards that are not finite too.
     bad = ~((rewards >= low) & (rewards <= high))
     if bad.any():
         question, answer, reward = (int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
             f"reward {reward} of question {question}, {what} {answer}, is {rewards[question, answer, reward]}, outside "
-            f"[{low:g}, {high:g}]: mend the reward function or declare its range (--reward-range)"
+            f"[{low[reward]:g}, {high[reward]:g}]: mend the reward function or declare its range (--reward-range)"
         )
     return (rewards - low) / (high - low)

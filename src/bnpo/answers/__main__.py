@@ -30,9 +30,9 @@ def grade_cases(path: Path, grader: str = "default") -> dict:
         c["prediction"] if final_answer(c["prediction"]) is not None else f"\\boxed{{{c['prediction']}}}" for c in cases
     ]
     pool = Grader(grader=grader)
-    pool.accuracy([r"\boxed{1+x}"], ["x+1"])  # the workers are up before the clock starts
+    pool([r"\boxed{1+x}"], ["x+1"])  # the workers are up before the clock starts
     started = time.perf_counter()
-    verdicts = pool.accuracy(texts, [case["gold"] for case in cases])
+    verdicts = pool(texts, [case["gold"] for case in cases])[:, 0]
     seconds = time.perf_counter() - started
     pool.close()
     labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]

@@ -1,8 +1,8 @@
 r"""Find the final answer in a text and decide whether it equals a reference.
 
-`quick_verdict` settles most pairs in microseconds, by spelling and by value. The rest is for `slow_verdict`, which lets
-math-verify and sympy decide (symbolic.py) and can take seconds or gigabytes: rewards.py runs it in processes that can
-be killed. No text is ever evaluated as Python.
+`quick_verdict` settles most pairs in microseconds, by spelling and by value. The rest is for symbolic.py, where
+math-verify and sympy decide, which can take seconds or gigabytes: rewards.py runs it in processes that can be killed.
+No text is ever evaluated as Python.
 
     python -m bnpo.answers cases.jsonl     # agreement with labelled cases, and every disagreement
 """
@@ -145,14 +145,14 @@ def right_side(text: str) -> str:
     return right.strip() if equals and _NAME.fullmatch(left.split("=")[0].strip()) and "," not in text else text
 
 
-def _comparable(reference: str, answer: str) -> list[str]:
+def comparable(reference: str, answer: str) -> list[str]:
     """Both in normal form; where only one is an equation, its right side."""
     pair = [normal_form(text) for text in (reference, answer)]
     return [right_side(text) for text in pair] if ("=" in pair[0]) != ("=" in pair[1]) else pair
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
-    r"""Whether the two are equal where that is cheap to see, None where it takes `slow_verdict`. Symmetric.
+    r"""Whether the two are equal where that is cheap to see, None where it takes symbolic.py. Symmetric.
 
     An empty answer is wrong whatever the reference.
     """
@@ -163,7 +163,7 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return True
     if max(len(reference), len(answer)) > MAX_LENGTH:
         return False
-    pair = _comparable(reference, answer)
+    pair = comparable(reference, answer)
     # A space matters between digits alone: 1 1/2 is not 11/2.
     if len({re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text) for text in pair}) == 1:
         return pair[0] != ""
@@ -183,27 +183,3 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
     if all(based):  # math-verify reads over the base
         return based[0].groups() == based[1].groups()
     return None
-
-
-def slow_verdict(reference: str, answer: str) -> bool:
-    """Whether math-verify finds the two equal, whichever of them is the reference. Symmetric.
-
-    It can hang, run out of memory or raise anything: call it in a process of its own.
-    """
-    from bnpo.answers.symbolic import equal
-
-    return equal(*_comparable(reference, answer))
-
-
-RELEASED_WINDOW = 500
-"""Characters at the end of a text that the released implementation reads."""
-
-
-def released_verdict(reference: str, text: str) -> bool:
-    """The accuracy rule of the authors' released code: math-verify on the last 500 characters of the whole text.
-
-    Call it in a process of its own, like `slow_verdict`.
-    """
-    from bnpo.answers.symbolic import released_equal
-
-    return released_equal(reference, text[-RELEASED_WINDOW:])

@@ -2,20 +2,20 @@
 
 import importlib.util
 import inspect
+import math
 import os
 import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
-from bnpo.answers.equality import RELEASED_WINDOW, final_answer, quick_verdict, released_verdict, slow_verdict
+from bnpo.answers.equality import final_answer, quick_verdict
 from bnpo.answers.workers import Failure, Workers
 from bnpo.files import InputError
 
@@ -30,8 +30,6 @@ _FORMATS = {
 }
 GRADERS = tuple(_FORMATS)
 """`default`, or `reference`: the rules of the authors' released code, for those who compare with the paper."""
-REWARDS = ("accuracy", "format")
-"""Names of the built-in rewards; `accuracy` is 1 where the final answer equals the reference."""
 
 
 def format_reward(text: str, grader: str = "default") -> bool:
@@ -45,33 +43,12 @@ def format_reward(text: str, grader: str = "default") -> bool:
     return all(text.count(tag) == 1 for tag in _TAGS) and _FORMATS[grader].fullmatch(text) is not None
 
 
-def reward_name(reward: str) -> str:
-    """`accuracy`, `format`, or the function's name of a user's `path/to/file.py:function`."""
-    return reward.rpartition(":")[2]
-
-
-def check_rewards(rewards: Sequence[str]) -> None:
-    """Raise InputError for an unknown, missing or repeated reward; runs none of the user's code."""
-    if not rewards:
-        raise InputError(f"--rewards: at least one is needed of {', '.join(REWARDS)}, path/to/file.py:function")
-    for reward in rewards:
-        file, _, function = reward.rpartition(":")
-        if reward not in REWARDS and not (file.endswith(".py") and function.isidentifier()):
-            raise InputError(
-                f"--rewards: unknown reward '{reward}'; known: {', '.join(REWARDS)}, path/to/file.py:function"
-            )
-        if reward not in REWARDS and not Path(file).is_file():
-            raise InputError(f"--rewards: no file {file}; write path/to/file.py:function")
-    names = [reward_name(reward) for reward in rewards]
-    if len(set(names)) < len(names):
-        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
-
-
 class Grader:
     """Grades answers in a pool of worker processes that lives as long as the grader; share one, from any thread.
 
     A user's reward is `function(text: str, reference: str) -> float`: `text` is the decoded answer, `reference` the
-    problem's `answer` field, the value lies in `value_range`. Raises InputError when it cannot be loaded or called so.
+    problem's `answer` field, the value lies in `users_range`. Raises InputError when it cannot be loaded or called so.
+    `ranges` [K] has the lowest and the highest value of each reward.
 
     What takes longer than `time_limit` seconds, exhausts a worker's memory, kills it or raises scores the lowest value
     and is counted by kind (`take_failures`).
@@ -82,85 +59,79 @@ class Grader:
         rewards: Sequence[str] = ("accuracy",),
         *,
         grader: str = "default",
-        value_range: tuple[float, float] = (0.0, 1.0),
+        users_range: tuple[float, float] = (0.0, 1.0),
         workers: int | None = None,
         time_limit: float = TIME_LIMIT,
     ):
+        self.rewards, self.grader = tuple(rewards), grader
+        self.ranges = [(0.0, 1.0) if reward in REWARDS else users_range for reward in rewards]
         self._failures: Counter[str] = Counter()
         self._reported: set[str] = set()
         self._lock = threading.Lock()
-        self._rewards, self._grader, self._time_limit = tuple(rewards), grader, time_limit
-        self._low, self._high = value_range
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        self._workers = Workers(workers, preload=("bnpo.answers.symbolic",))
-        # On one rank, so that what all report is reported once.
-        first = os.environ.get("RANK", "0") == "0"
-        users = [reward for reward in rewards if reward not in REWARDS and first]
-        problems = [self._workers.submit(user_reward_problem, (reward,), time_limit) for reward in users]
-        for reward, future in zip(users, problems, strict=True):
-            if (problem := future.result()) is not None:
-                if isinstance(problem, Failure):
-                    problem = f"its import failed ({problem.kind}: {problem.message}), which is part of a first call"
-                self.close()
-                raise InputError(f"--rewards: {reward}: {problem}; it must be function(text: str, reference: str)")
+        self._workers = Workers(workers, time_limit, preload="bnpo.answers.symbolic")
+        if os.environ.get("RANK", "0") == "0":  # so that what all ranks would report is reported once
+            users = [reward for reward in rewards if reward not in REWARDS]
+            checks = [self._workers.submit(f"{__name__}:check_users_reward", reward) for reward in users]
+            for reward, check in zip(users, checks, strict=True):
+                if isinstance(problem := check.result(), Failure):
+                    self.close()
+                    raise InputError(
+                        f"--rewards: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
+                        f"reference: str), in a file that is imported within {time_limit:g} s"
+                    )
 
-    def __call__(self, texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        """Rewards [answers, K] of `texts` against `references`, one each."""
-        return self.finish(self.start(texts, references))
+    def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> np.ndarray:
+        """Rewards [answers, K] of `texts` against `references`, one each; `tags` as in `judge`."""
+        return self.finish(self.start(texts, references, tags))
 
-    def start(self, texts: Sequence[str], references: Sequence[str]) -> list[list[Future]]:
+    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool) -> list[list]:
         """Begin to grade; `finish` turns what this returns into the rewards. Most verdicts are immediate."""
         columns = []
-        for reward in self._rewards:
-            if reward == "accuracy":
-                columns.append(self.judge(texts, references, tags="format" in self._rewards))
-            elif reward == "format":
-                columns.append([_known(format_reward(text, self._grader)) for text in texts])
+        for reward in self.rewards:
+            if reward in REWARDS:
+                columns.append(REWARDS[reward](self, texts, references, tags))
             else:
-                calls = [(reward, text, reference) for text, reference in zip(texts, references, strict=True)]
-                columns.append(self._each_once(user_reward, calls))
+                call = partial(self._workers.submit, f"{__name__}:users_reward", reward)
+                columns.append(_each(call, texts, references))
         return columns
 
-    def finish(self, columns: list[list[Future]]) -> np.ndarray:
+    def finish(self, columns: list[list]) -> np.ndarray:
         """Rewards [answers, K], when all are there; failures count here, once for each different call."""
-        return np.array([self._values(*column) for column in zip(self._rewards, columns, strict=True)]).T
+        return np.array([self._values(*column) for column in zip(self.rewards, self.ranges, columns, strict=True)]).T
 
-    def judge(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[Future]:
+    def judge(self, texts: Sequence[str], references: Sequence[str], tags: bool) -> list[Future]:
         """Futures of whether the final answer of each text is its reference; with `tags`, that inside the answer tags.
 
         Their results are True, False, or the Failure where there is no verdict.
         """
-        if self._grader == "reference":
-            pairs = [(ref, text[-RELEASED_WINDOW:]) for ref, text in zip(references, texts, strict=True)]
-            return self._each_once(released_verdict, pairs)
-        pairs = [(ref, final_answer(text, tags) or "") for ref, text in zip(references, texts, strict=True)]
-        quick = {pair: quick_verdict(*pair) for pair in dict.fromkeys(pairs)}
-        return self._each_once(slow_verdict, pairs, {pair: _known(v) for pair, v in quick.items() if v is not None})
+        if self.grader == "reference":
+            released = partial(self._workers.submit, "bnpo.answers.symbolic:released_verdict")
+            return _each(released, references, texts)
+        return _each(self._verdict, references, [final_answer(text, tags) or "" for text in texts])
 
-    def accuracy(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[bool]:
-        """As `judge`, with the results; failures are wrong, and counted."""
-        return [value == 1.0 for value in self._values("accuracy", self.judge(texts, references, tags))]
+    def _verdict(self, reference: str, answer: str) -> Future:
+        verdict = quick_verdict(reference, answer)
+        if verdict is None:
+            return self._workers.submit("bnpo.answers.symbolic:slow_verdict", reference, answer)
+        known: Future = Future()
+        known.set_result(verdict)
+        return known
 
-    def _each_once(self, function: Callable, calls: Sequence[tuple], known: Mapping = MappingProxyType({})) -> list:
-        futures = dict(known)
-        for call in calls:
-            if call not in futures:
-                futures[call] = self._workers.submit(function, call, self._time_limit)
-        return [futures[call] for call in calls]
-
-    def _values(self, reward: str, futures: list[Future]) -> list[float]:
-        lowest = 0.0 if reward in REWARDS else self._low
+    def _values(self, reward: str, limits: tuple[float, float], column: list) -> list[float]:
+        low, high = limits
         values = {}
-        for future in dict.fromkeys(futures):
-            result = future.result()
-            if reward not in REWARDS and not isinstance(result, Failure) and not self._low <= result <= self._high:
-                result = Failure("OutOfRange", f"{reward} gave {result:g}, not in {self._low:g} to {self._high:g}")
-            if isinstance(result, Failure):
-                self._count(result)
-            values[future] = lowest if isinstance(result, Failure) else float(result)
-        return [values[future] for future in futures]
+        for item in dict.fromkeys(column):
+            value = item.result() if isinstance(item, Future) else item
+            if not isinstance(value, Failure) and not low <= value <= high:
+                value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
+            if isinstance(value, Failure):
+                self._count(value)
+                value = low
+            values[item] = float(value)
+        return [values[item] for item in column]
 
     def _count(self, failure: Failure) -> None:
         with self._lock:
@@ -183,23 +154,54 @@ class Grader:
         self._workers.close()
 
 
-def _known(result: bool) -> Future:
-    future: Future = Future()
-    future.set_result(result)
-    return future
+def _each(function: Callable, *columns: Sequence[str]) -> list:
+    """`function` of every row of `columns`; calls that are alike are one."""
+    once = cache(function)
+    return [once(*row) for row in zip(*columns, strict=True)]
 
 
-def user_reward_problem(reward: str) -> str | None:
-    """What keeps a user's reward from being called, None if nothing does; runs in a worker."""
-    try:
-        function = _load(reward)
-        inspect.signature(function).bind("text", "reference")
-    except Exception as error:  # whatever the user's file raises
-        return f"{type(error).__name__}: {error}"
-    return None
+REWARDS: dict[str, Callable[[Grader, Sequence[str], Sequence[str], bool], list]] = {
+    "accuracy": Grader.judge,
+    "format": lambda grader, texts, *_: [format_reward(text, grader.grader) for text in texts],
+}
+"""The built-in rewards: functions of a grader, texts, references and `tags` as in `judge`. They give a value in [0, 1],
+or the future of one, for every text."""
 
 
-def user_reward(reward: str, text: str, reference: str) -> float:
+def reward_name(reward: str) -> str:
+    """`accuracy`, `format`, or the function's name of a user's `path/to/file.py:function`."""
+    return reward.rpartition(":")[2]
+
+
+def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> None:
+    """Raise InputError for an unknown, missing or repeated reward; runs none of the user's code."""
+    known = f"known: {', '.join(REWARDS)}, path/to/file.py:function"
+    users = [reward for reward in rewards if reward not in REWARDS]
+    for reward in users:
+        file, _, function = reward.rpartition(":")
+        if not (file.endswith(".py") and function.isidentifier()):
+            raise InputError(f"--rewards: unknown reward '{reward}'; {known}")
+        if not Path(file).is_file():
+            raise InputError(f"--rewards: no file {file}; write path/to/file.py:function")
+    names = [reward_name(reward) for reward in rewards]
+    if len(set(names)) < len(names):
+        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
+    low, high = users_range
+    if not -math.inf < low < high < math.inf:
+        raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
+    if (low, high) != (0, 1) and not users:
+        raise InputError(
+            "--reward-range: is the range of your own rewards, and --rewards has none; leave it out, or add "
+            "path/to/file.py:function"
+        )
+
+
+def check_users_reward(reward: str) -> None:
+    """Raise what keeps a user's reward from being called; runs in a worker."""
+    inspect.signature(_load(reward)).bind("text", "reference")
+
+
+def users_reward(reward: str, text: str, reference: str) -> float:
     """A user's reward of one answer; runs in a worker."""
     return float(_load(reward)(text, reference))
 

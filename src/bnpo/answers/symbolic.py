@@ -11,15 +11,15 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from math_verify import LatexExtractionConfig, parse, verify
 
-from bnpo.answers.equality import TRIGONOMETRY
+from bnpo.answers.equality import TRIGONOMETRY, comparable
 
 # It warns on every call that its own time limits are off, which is the intention.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
-def equal(first_text: str, second_text: str) -> bool:
-    """Whether math-verify finds two answers in `normal_form` equal, whichever of them is the reference. Symmetric."""
-    first, second = _expression(first_text), _expression(second_text)
+def slow_verdict(reference: str, answer: str) -> bool:
+    """Whether math-verify finds the two equal, whichever of them is the reference. Symmetric."""
+    first, second = map(_expression, comparable(reference, answer))
     if _clearly_different(first[0], second[0]):
         return False
     options = {"allow_set_relation_comp": True, "timeout_seconds": None, "raise_on_error": True}
@@ -70,10 +70,10 @@ def _clearly_different(first: object, second: object) -> bool:
         return False
 
 
-def released_equal(reference: str, text: str) -> bool:
-    """Whether math-verify finds `reference` in `text` with the extraction settings of the authors' released code."""
+def released_verdict(reference: str, text: str) -> bool:
+    """The accuracy rule of the authors' released code: math-verify on the last 500 characters of the whole text."""
     gold = _released_parse(f"\\boxed{{{reference}}}", is_reference=True)
-    found = _released_parse(text, is_reference=False)
+    found = _released_parse(text[-500:], is_reference=False)
     return bool(gold and found) and verify(gold, found, timeout_seconds=None)
 
 

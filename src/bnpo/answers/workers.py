@@ -15,13 +15,14 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
+from pkgutil import resolve_name
 
 import psutil
 
@@ -45,34 +46,35 @@ class Failure:
 class Workers:
     """`count` worker processes, usable from any thread; they end with the process that made them.
 
+    What they run is given by name, `module:function`: the program itself need not import what takes its workers long.
+
     Workers are forked from a server process of their own that has imported `preload`: a fresh one costs milliseconds,
     and nothing is forked from a process with threads (torch, vLLM), which can deadlock. Each has a thread and a pipe of
     its own, so that one that is killed, at whatever moment, can neither hold a lock nor lose a call of the others.
     Each has a keeper, too: whatever ends the worker, all that its calls have started ends with it.
     """
 
-    def __init__(self, count: int, preload: Sequence[str]):
+    def __init__(self, count: int, time_limit: float, preload: str):
         main_file = getattr(sys.modules["__main__"], "__file__", None)
         if main_file and not Path(main_file).exists():
             raise RuntimeError(f"worker processes import the main program, but {main_file} is no file; put it in one")
         # Sets of sympy are visited in the order of their hashes: without this, verdicts could differ between runs.
         os.environ.setdefault("PYTHONHASHSEED", "0")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, *preload])
+        context.set_forkserver_preload([__name__, preload])
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=_serve, args=(_Worker(context), self._calls), daemon=True) for _ in range(count)
-        ]
+        workers = [_Worker(context, time_limit) for _ in range(count)]
+        self._threads = [threading.Thread(target=_serve, args=(w, self._calls), daemon=True) for w in workers]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, function: Callable, args: tuple, time_limit: float) -> "Future[object | Failure]":
+    def submit(self, function: str, *args: object) -> "Future[object | Failure]":
         """`function(*args)` in a worker, for at most `time_limit` seconds; a call that fails results in a Failure.
 
-        `function` must be importable by the workers. The future never raises.
+        The future never raises.
         """
         future: Future = Future()
-        self._calls.put((future, function, args, time_limit))
+        self._calls.put((future, function, args))
         return future
 
     def close(self) -> None:
@@ -86,9 +88,9 @@ class Workers:
 def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
     """One thread a worker: hands it one call after the other, until there is a None."""
     while (item := calls.get()) is not None:
-        future, function, args, time_limit = item
+        future, *call = item
         try:
-            result = worker.call(function, args, time_limit)
+            result = worker.call(call)
         except Exception as error:
             # Arguments that cannot be sent, or no memory for a new process: whoever waits must hear of it.
             result = Failure(type(error).__name__, str(error)[:200])
@@ -99,8 +101,8 @@ def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
 class _Worker:
     """The pipe to a worker, and the process that keeps it."""
 
-    def __init__(self, context: multiprocessing.context.BaseContext):
-        self._context, self._over = context, False
+    def __init__(self, context: multiprocessing.context.BaseContext, time_limit: float):
+        self._context, self._time_limit, self._over = context, time_limit, False
         self._start()
         # At exit multiprocessing sends SIGTERM, which workers ignore, and waits: for ever.
         atexit.register(self.end)
@@ -135,17 +137,17 @@ class _Worker:
         self._start()
         return status
 
-    def call(self, function: Callable, args: tuple, time_limit: float) -> object | Failure:
+    def call(self, call: list) -> object | Failure:
         for _ in range(3):
             started = False
             try:
-                self._pipe.send((function, args))
+                self._pipe.send(call)
                 self._pipe.recv()  # the worker has taken the call
                 started = True
-                if self._pipe.poll(time_limit):
+                if self._pipe.poll(self._time_limit):
                     return self._pipe.recv()
                 self.replace()
-                return Failure("timeout", f"no result in {time_limit:g} s")
+                return Failure("timeout", f"no result in {self._time_limit:g} s")
             except (EOFError, OSError):
                 status = self.replace()
                 if started:
@@ -226,9 +228,10 @@ def _work(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
         try:
-            function, args = pipe.recv()
+            name, args = pipe.recv()
         except EOFError:  # closed by the other side
             return
+        function = resolve_name(name)  # an import, perhaps, which is no part of the call
         pipe.send(None)
         pipe.send(_call(function, args))
 

@@ -21,7 +21,7 @@ from bnpo.answers.workers import Failure
 from bnpo.evaluation.scores import average, paired_bootstrap, summarize
 from bnpo.evaluation.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
 from bnpo.files import InputError, write_json
-from bnpo.problems import Problem, sampling_seeds
+from bnpo.problems import Problem, asks_for_tags, sampling_seeds
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.policy.sampler import Answer
@@ -83,7 +83,7 @@ def sample_records(
     prompts = [evaluation.prompts[request.dataset][request.index] for request in requests]
     sampling = {"max_tokens": suite.max_answer_tokens, "temperature": suite.temperature, "top_p": suite.top_p}
 
-    tags = suite.template == "think"
+    tags = asks_for_tags(suite.template)
 
     def record(number: int, answer: "Answer", text: str, verdict: bool | Failure) -> dict:
         request = requests[number]

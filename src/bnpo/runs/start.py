@@ -95,7 +95,7 @@ def prepare(config: TrainConfig) -> Start:
     if resumed:
         check_changes(config, facts)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
-    grader = Grader(config.rewards, grader=config.grader, value_range=config.reward_range)
+    grader = Grader(config.rewards, grader=config.grader, users_range=config.reward_range)
     lock = None
     if rank == 0:
         lock = lock_run(config.output_dir)
