@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from bnpo.files import InputError, file_hash, flush, write_json, writing
+from bnpo.files import InputError, file_hash, flush, step_name, write_json, writing
 from bnpo.policy.learner import Learner
 from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
 from bnpo.problems import stop_token_ids
@@ -20,7 +20,7 @@ from bnpo.ranks import gather
 
 def checkpoint_folder(run: Path, step: int) -> Path:
     """Where the checkpoint of `step` is, or would be."""
-    return run / "checkpoints" / f"step-{step:06d}"
+    return run / "checkpoints" / step_name(step)
 
 
 def checkpoints(run: Path) -> list[Path]:
