@@ -20,7 +20,7 @@ from bnpo.policy.weight_sync import check_equal, check_sync, compared_names, who
 from bnpo.problems import questions_of_step
 from bnpo.ranks import Interrupt, Lifeline, gather
 from bnpo.rollouts import Rollouts, batch_metrics, collect
-from bnpo.runs.checkpoint import save_checkpoint, verify_checkpoint
+from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint, verify_checkpoint
 from bnpo.runs.folder import rewind
 from bnpo.runs.start import Inputs, check_agreement, prepare
 from bnpo.runs.tracking import Tracker
@@ -81,7 +81,8 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
 
     stop = interrupted()
     if inputs.evaluation and not inputs.checkpoint and not stop:
-        results = evaluate_live(inputs.evaluation, sampler, grader, config, 0)
+        checkpoint = checkpoint_folder(config.output_dir, 0)
+        results = evaluate_live(inputs.evaluation, sampler, grader, config, checkpoint)
         if tracker:
             tracker.write(0, eval_metrics(results))
         stop = interrupted()
@@ -114,7 +115,8 @@ def run_steps(config: TrainConfig, inputs: Inputs, interrupt: Interrupt) -> None
         progress = replace(progress, step=step + 1, bad_steps=bad_steps)
         if inputs.evaluation and (progress.step % config.eval_every == 0 or last):
             with watch("evaluate"):
-                results = evaluate_live(inputs.evaluation, sampler, grader, config, progress.step)
+                checkpoint = checkpoint_folder(config.output_dir, progress.step)
+                results = evaluate_live(inputs.evaluation, sampler, grader, config, checkpoint)
             metrics |= eval_metrics(results)
             if results["average"]["pass1"] > progress.best:
                 progress = replace(progress, best=results["average"]["pass1"], best_step=progress.step)

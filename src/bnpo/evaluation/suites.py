@@ -3,13 +3,17 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from bnpo.arithmetic import open_problems
 from bnpo.files import ROOT, InputError
 from bnpo.problems import SYSTEM_PROMPTS, Problem, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SUITES = ROOT / "evals"
 
@@ -37,18 +41,17 @@ class Suite:
     max_answer_tokens: int
 
 
-@dataclass(frozen=True)
-class Request:
-    """One answer to be sampled: problem `index` of `dataset`, `run` of its runs."""
+class Request(NamedTuple):
+    """One answer to be sampled: problem `index` of `dataset`, `run` of its runs. The key of its record."""
 
     dataset: str
     index: int
     run: int
 
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """How records are found: data set, index, run."""
-        return (self.dataset, self.index, self.run)
+    @classmethod
+    def of(cls, record: Mapping) -> "Request":
+        """What `record` answers."""
+        return cls(record["dataset"], record["index"], record["run"])
 
 
 def load_suite(name: str) -> Suite:
@@ -123,7 +126,7 @@ def content_hash(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
+def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
     """Prompts of all problems. Raises InputError where one is longer than the suite allows: leaving problems out would
     change the score."""
     prompts = [encode_prompt(tokenizer, problem.problem, suite.template) for problem in problems]

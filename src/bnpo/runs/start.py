@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import open_problems
@@ -18,6 +18,10 @@ from bnpo.ranks import gather
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.folder import check_changes, claim_output_dir, find_checkpoint, lock_run
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+    from transformers import PreTrainedTokenizerBase
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -28,7 +32,7 @@ class Inputs:
 
     problems: list[Problem]
     prompts: list[list[int]]
-    tokenizer: object
+    tokenizer: "PreTrainedTokenizerBase"
     model: Path
     steps: int
     evaluation: Evaluation | None
@@ -38,7 +42,7 @@ class Inputs:
     checkpoint: Path | None
     progress: Progress
     facts: dict
-    lock: IO | None
+    lock: "FileLock | None"
 
 
 def prepare(config: TrainConfig) -> Inputs:
@@ -102,7 +106,7 @@ def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evalu
         "data_sha256": content_hash(problems),
         "questions_dropped": dropped,
         "reward_sha256": {reward: file_hash(file) for reward, file in files.items()},
-        "evaluated": evaluation.protocol()["suite"] if evaluation else {},
+        "evaluated": evaluation.hashed_suite() if evaluation else {},
     }
 
 
