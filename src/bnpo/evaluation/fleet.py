@@ -15,7 +15,6 @@ from bnpo.answers.workers import signal_at_program_end
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.policy.sampler import Answer
 
-
 Member = tuple[Connection, multiprocessing.Process]
 Sample = Callable[..., Iterator[tuple[int, list["Answer"]]]]
 
@@ -33,30 +32,30 @@ def fleet(model: Path, gpus: Sequence[str], replicas: int, tensor_parallel: int,
         members = []
         for i in range(replicas):
             if gpus:
-                part = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * tensor_parallel : (i + 1) * tensor_parallel])}
+                share = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * tensor_parallel : (i + 1) * tensor_parallel])
             else:
                 cores = max(1, len(os.sched_getaffinity(0)) // replicas)
-                part = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
-            members.append(running.enter_context(_member(part, str(model), settings)))
+                share = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
+            members.append(running.enter_context(_member(*share, str(model), settings)))
         for member in members:
             _receive(*member)  # the model is loaded
         yield partial(_sample, members)
 
 
 @contextmanager
-def _member(environment: dict[str, str], model: str, settings: dict) -> Iterator[Member]:
-    """A process that serves while the context lasts; after an error it would wait for ever, and is ended at once."""
+def _member(variable: str, value: str, model: str, settings: dict) -> Iterator[Member]:
+    """A process that serves as long as the context lasts, with a variable of the environment of its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, model, settings))
     # From its first instruction on: what a process imports may look for GPUs, or count cores.
-    with _environment(environment):
+    with _environment(variable, value):
         process.start()
     theirs.close()
     try:
         yield ours, process
     except BaseException:
-        process.terminate()
+        process.terminate()  # it may be in the middle of its work
         raise
     finally:
         ours.close()
@@ -90,15 +89,14 @@ def _receive(connection: Connection, process: multiprocessing.Process) -> object
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """This process's environment with `variables`, for a process that is started meanwhile."""
-    before = dict(os.environ)
-    os.environ |= variables
+def _environment(variable: str, value: str) -> Iterator[None]:
+    """This process's environment with another value of `variable`, for a process that is started meanwhile."""
+    before = {variable: os.environ[variable]} if variable in os.environ else {}
+    os.environ[variable] = value
     try:
         yield
     finally:
-        for name in variables.keys() - before.keys():
-            del os.environ[name]
+        del os.environ[variable]
         os.environ |= before
 
 

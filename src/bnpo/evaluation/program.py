@@ -107,12 +107,12 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         }
         with fleet(job.model, gpus, replicas, config.tensor_parallel, settings) as sample:
             right = sum(record["correct"] for record in samples.records.values())
-            with tqdm(total=len(requests), initial=len(samples.records), unit="sample") as bar:
-                for record in sample_records(job.evaluation, missing, sample, grader):
-                    samples.add(record)
-                    right += record["correct"]
-                    bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)
-                    bar.update()
+            records = sample_records(job.evaluation, missing, sample, grader)
+            bar = tqdm(records, total=len(requests), initial=len(samples.records), unit="sample")
+            for record in bar:
+                samples.add(record)
+                right += record["correct"]
+                bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)
     samples.close()
     path = job.folder / "results.json"
     if not missing and path.exists():

@@ -83,7 +83,7 @@ def sample_records(
 ) -> Iterator[dict]:
     """Sample and grade `requests`; yields the record of each as soon as it is graded, while sampling goes on.
 
-    `sample` is that of a Sampler or a Fleet. The seed of a sample depends on the evaluation's seed, the data set's
+    `sample` is that of a Sampler or a fleet's. The seed of a sample depends on the evaluation's seed, the data set's
     name, the problem's place in it and the run, and on nothing else.
     """
     suite = evaluation.suite

@@ -4,16 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import comb
 from statistics import multimode
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy  # its parts are imported when they are used: flags are refused without
 
-if TYPE_CHECKING:
-    from bnpo.evaluation.protocol import Evaluation
-    from bnpo.evaluation.suites import Request
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.suites import Request
 
 RESAMPLES = 10_000
+Records = Mapping[Request, Mapping]
 
 
 def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
@@ -83,7 +82,7 @@ def summarize(records: Sequence[Mapping], runs: int) -> dict:
     }
 
 
-def scores(evaluation: "Evaluation", records: Mapping["Request", Mapping]) -> dict:
+def scores(evaluation: Evaluation, records: Records) -> dict:
     """Scores of every data set and their average, from all records."""
     results = {
         name: summarize(of_dataset(evaluation, records, name), dataset.runs)
@@ -98,9 +97,7 @@ def scores(evaluation: "Evaluation", records: Mapping["Request", Mapping]) -> di
     }
 
 
-def compare(
-    evaluation: "Evaluation", base: Mapping["Request", Mapping], other: Mapping["Request", Mapping]
-) -> dict[str, dict[str, float]]:
+def compare(evaluation: Evaluation, base: Records, other: Records) -> dict[str, dict[str, float]]:
     """Paired bootstrap of `other` against `base`, all records of two models."""
     differences = {}
     for name, dataset in evaluation.suite.datasets.items():
@@ -109,7 +106,7 @@ def compare(
     return paired_bootstrap(differences, evaluation.seed)
 
 
-def of_dataset(evaluation: "Evaluation", records: Mapping["Request", Mapping], name: str) -> list[Mapping]:
+def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[Mapping]:
     """The records of a data set, problem by problem."""
     return [records[request] for request in evaluation.requests() if request.dataset == name]
 

@@ -67,16 +67,16 @@ def load_suite(name: str) -> Suite:
         fields = json.loads(path.read_text(encoding="utf-8"))
         datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
         suite = Suite(name=path.stem, datasets=datasets, **fields)
-        positive = {f"runs of {key}": dataset.runs for key, dataset in datasets.items()}
-        positive |= {"max_prompt_tokens": suite.max_prompt_tokens, "max_answer_tokens": suite.max_answer_tokens}
+        least = {"max_prompt_tokens": (suite.max_prompt_tokens, 1), "max_answer_tokens": (suite.max_answer_tokens, 1)}
         for key, dataset in datasets.items():
             if not isinstance(dataset.data, str):
                 raise ValueError(f"data of {key} is {dataset.data!r}, must be a path or arithmetic")
-            if dataset.problems is not None and not (isinstance(dataset.problems, int) and dataset.problems > 1):
-                raise ValueError(f"problems of {key} is {dataset.problems!r}, must be a number above 1")
-        for field, value in positive.items():
-            if not (isinstance(value, int) and value > 0):
-                raise ValueError(f"{field} is {value!r}, must be a number above 0")
+            least[f"runs of {key}"] = (dataset.runs, 1)
+            if dataset.problems is not None:
+                least[f"problems of {key}"] = (dataset.problems, 2)
+        for field, (value, minimum) in least.items():
+            if not (isinstance(value, int) and value >= minimum):
+                raise ValueError(f"{field} is {value!r}, must be a number of at least {minimum}")
         if suite.template not in SYSTEM_PROMPTS:
             raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}")
         if not datasets or not (suite.temperature >= 0 and 0 < suite.top_p <= 1):
