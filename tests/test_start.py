@@ -13,7 +13,7 @@ import pytest
 
 from bnpo.answers.rewards import Grader
 from bnpo.devices import cuda_problem
-from bnpo.evaluation.fleet import Fleet
+from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
@@ -88,8 +88,9 @@ def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, mon
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    with pytest.raises(RuntimeError, match="a sampler's process ended with status 1"):
-        Fleet(tmp_path, ["4", "5", "6", "7"], 2, 2, settings={})
+    ends = pytest.raises(RuntimeError, match="a sampler's process ended with status 1")
+    with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, 2, settings={}):
+        pass
     watcher.join()
     seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
     assert seen == ["CUDA_VISIBLE_DEVICES=4,5", "CUDA_VISIBLE_DEVICES=6,7"]

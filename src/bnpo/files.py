@@ -3,11 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder of the checkout, to which data sets and suites belong."""
@@ -33,6 +37,19 @@ def write_json(path: Path, content: object) -> None:
     flush(unfinished)
     os.replace(unfinished, path)
     flush(path.parent)
+
+
+def step_name(step: int) -> str:
+    """What the files and folders of a step are called; in the order of the steps."""
+    return f"step-{step:06d}"
+
+
+def write_json_lines(path: Path, rows: Iterable[dict]) -> None:
+    """Write `rows`, one a line, in a folder that is created if need be. Raises InputError."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        flush(path)
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
@@ -71,6 +88,35 @@ def file_hash(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lock(folder: Path, refusal: str) -> "FileLock":
+    """Keep other processes out of `folder`, which is created, until the returned lock is released or deleted, or this
+    process ends, however it does.
+
+    Raises InputError with the text `refusal` when another process has it, OSError when it cannot be written.
+    """
+    from filelock import FileLock, Timeout  # workers of the grader need none
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # The kernel's lock or none: a soft one would outlive a process that is killed.
+    held = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
+    try:
+        held.acquire()
+    except Timeout as error:
+        raise InputError(refusal) from error
+    return held
+
+
+@contextmanager
+def claiming(folder: Path) -> Iterator[None]:
+    """Raise InputError for an output folder in which nothing can be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
+        ) from error
 
 
 @contextmanager

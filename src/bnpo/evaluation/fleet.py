@@ -3,73 +3,81 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.answers.workers import signal_at_program_end
+from bnpo.policy.settings import SamplerSettings
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.policy.sampler import Answer
 
+Member = tuple[Connection, multiprocessing.Process]
+Sample = Callable[..., Iterator[tuple[int, list["Answer"]]]]
 
-class Fleet:
-    """`replicas` samplers of the model in folder `model`, each on `tensor_parallel` GPUs (or its share of the cores).
 
-    A process of its own for each also gives all its memory back when it ends. `settings` are the Sampler's other
-    arguments. Raises RuntimeError when a sampler dies; its own error is on the console.
+@contextmanager
+def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: SamplerSettings) -> Iterator[Sample]:
+    """Gives a function like `Sampler.sample`, without greedy answers, of `replicas` samplers of the model in folder
+    `model`, each on GPUs of its own (or its share of the cores).
+
+    A process of its own for each also gives all its memory back when it ends. Raises RuntimeError when a sampler dies; its own error is on the console.
     """
-
-    def __init__(self, model: Path, gpus: Sequence[str], replicas: int, tensor_parallel: int, settings: dict):
-        context = multiprocessing.get_context("spawn")
-        self._members: list[tuple[Connection, multiprocessing.Process]] = []
+    size = settings.tensor_parallel
+    with ExitStack() as running:
+        members = []
         for i in range(replicas):
-            visible = ",".join(gpus[i * tensor_parallel : (i + 1) * tensor_parallel])
-            share = os.environ.get("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // replicas)))
-            ours, theirs = context.Pipe()
-            arguments = (theirs, str(model), settings | {"tensor_parallel": tensor_parallel})
-            process = context.Process(target=_serve, args=arguments)
-            # From its first instruction on: what a process imports may look for GPUs, or count cores.
-            with _environment({"CUDA_VISIBLE_DEVICES": visible} if gpus else {"OMP_NUM_THREADS": share}):
-                process.start()
-            theirs.close()
-            self._members.append((ours, process))
-        try:
-            for connection, process in self._members:
-                _receive(connection, process)  # the model is loaded
-        except BaseException as error:  # the others would wait for ever, and with them this program's end
-            self.__exit__(type(error))
-            raise
+            if gpus:
+                share = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * size : (i + 1) * size])
+            else:
+                cores = max(1, len(os.sched_getaffinity(0)) // replicas)
+                share = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
+            members.append(running.enter_context(_member(*share, str(model), settings)))
+        for member in members:
+            _receive(*member)  # the model is loaded
+        yield partial(_sample, members)
 
-    def sample(
-        self, prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
-    ) -> Iterator[tuple[int, list["Answer"]]]:
-        """As `Sampler.sample`, which says what it yields; without greedy answers."""
-        count = len(self._members)
-        for i, (connection, _) in enumerate(self._members):
-            connection.send((prompts[i::count], seeds[i::count], sampling))
-        busy = {connection: (i, process) for i, (connection, process) in enumerate(self._members)}
-        while busy:
-            for connection in wait(list(busy)):
-                i, process = busy[connection]
-                message = _receive(connection, process)
-                if message is None:
-                    del busy[connection]
-                else:
-                    number, answers = message
-                    yield number * count + i, answers
 
-    def __enter__(self) -> "Fleet":
-        return self
+@contextmanager
+def _member(variable: str, value: str, model: str, settings: SamplerSettings) -> Iterator[Member]:
+    """A process that serves as long as the context lasts, with a variable of the environment of its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, model, settings))
+    # From its first instruction on: what a process imports may look for GPUs, or count cores.
+    with _environment(variable, value):
+        process.start()
+    theirs.close()
+    try:
+        yield ours, process
+    except BaseException:
+        process.terminate()  # it may be in the middle of its work
+        raise
+    finally:
+        ours.close()
+        process.join()
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        for connection, process in self._members:
-            connection.close()
-            if error is not None:
-                process.terminate()
-            process.join()
+
+def _sample(
+    members: Sequence[Member], prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
+) -> Iterator[tuple[int, list["Answer"]]]:
+    count = len(members)
+    for i, (connection, _) in enumerate(members):
+        connection.send((prompts[i::count], seeds[i::count], sampling))
+    busy = {connection: (i, process) for i, (connection, process) in enumerate(members)}
+    while busy:
+        for connection in wait(list(busy)):
+            i, process = busy[connection]
+            message = _receive(connection, process)
+            if message is None:
+                del busy[connection]
+            else:
+                number, answers = message
+                yield number * count + i, answers
 
 
 def _receive(connection: Connection, process: multiprocessing.Process) -> object:
@@ -81,28 +89,26 @@ def _receive(connection: Connection, process: multiprocessing.Process) -> object
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """This process's environment with `variables`, for a process that is started meanwhile."""
-    before = dict(os.environ)
-    os.environ |= variables
+def _environment(variable: str, value: str) -> Iterator[None]:
+    """This process's environment with another value of `variable`, for a process that is started meanwhile."""
+    before = {variable: os.environ[variable]} if variable in os.environ else {}
+    os.environ[variable] = value
     try:
         yield
     finally:
-        for name in variables.keys() - before.keys():
-            del os.environ[name]
+        del os.environ[variable]
         os.environ |= before
 
 
-def _serve(connection: Connection, model: str, settings: dict) -> None:
+def _serve(connection: Connection, model: str, settings: SamplerSettings) -> None:
     """A member's program: load the model, then sample what is asked until the connection closes."""
     signal_at_program_end(signal.SIGKILL)
     from bnpo.policy.folder import load_tokenizer
 
-    tokenizer = load_tokenizer(Path(model), settings["max_tokens"])
+    tokenizer = load_tokenizer(Path(model), settings.max_tokens)
     from bnpo.policy.sampler import Sampler
-    from bnpo.policy.settings import SamplerSettings
 
-    sampler = Sampler(model, tokenizer, SamplerSettings(**settings))
+    sampler = Sampler(model, tokenizer, settings)
     connection.send(None)
     try:
         while True:

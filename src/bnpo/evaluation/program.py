@@ -1,4 +1,4 @@
-"""`python eval.py`: check everything, sample what is missing, write and show the results."""
+"""`python eval.py`: check everything, sample what is missing, score them."""
 
 import hashlib
 import json
@@ -9,30 +9,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from bnpo.answers.rewards import Grader
 from bnpo.config import EvalConfig
-from bnpo.evaluation.fleet import Fleet
-from bnpo.evaluation.protocol import (
-    Evaluation,
-    Samples,
-    claim_results_folder,
-    compare,
-    package_versions,
-    sample_records,
-    scores,
-)
-from bnpo.evaluation.suites import load_suite, override
+from bnpo.evaluation.fleet import fleet
+from bnpo.evaluation.protocol import Evaluation, sample_records
+from bnpo.evaluation.samples import Samples, claim_results_folder
+from bnpo.evaluation.scores import compare, scores
+from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, write_json
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
+from bnpo.policy.settings import SamplerSettings
 
 
-def run(config: EvalConfig) -> None:
-    """Evaluate --ckpt, and --base if given; raises InputError before a model is loaded."""
+def run(config: EvalConfig) -> tuple[Path, Sequence[dict], dict | None]:
+    """Evaluate --ckpt, and --base if given; raises InputError before a model is loaded.
+
+    Gives the folder with all of it, the contents of each results.json, that of --base first, and of comparison.json.
+    """
     if config.seed < 0 or not 0 < config.gpu_memory <= 1:
         raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
     if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
@@ -48,22 +43,16 @@ def run(config: EvalConfig) -> None:
             f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}: {len(gpus)} GPUs are visible"
         )
     dtype = config.dtype if config.dtype != "auto" else "bfloat16" if gpus else "float32"
-    job = plan(config, config.ckpt, config.output_dir, dtype)
-    base_dir = config.output_dir / "base" if config.output_dir else None
-    base = plan(config, config.base, base_dir, dtype) if config.base else None
-
+    jobs = plan(config, dtype)
     grader = Grader(grader=config.grader)
-    results, records = evaluate(job, config, gpus, replicas, grader)
-    if base:
-        base_results, base_records = evaluate(base, config, gpus, replicas, grader)
-        comparison = compare(base_records, records, config.seed)
-        write_json(job.folder / "comparison.json", {"base": base.protocol, "ckpt": job.protocol, "paired": comparison})
-        show(config.base, base_results)
-    show(config.ckpt, results)
-    if base:
-        show_comparison(f"{config.ckpt} minus {config.base}", comparison)
-    print(f"results and samples: {job.folder}")
+    results, records = zip(*(evaluate(job, config, gpus, replicas, grader) for job in jobs), strict=True)
     grader.close()
+    comparison = None
+    if config.base:
+        protocols = {"base": jobs[1].protocol, "ckpt": jobs[0].protocol}
+        comparison = protocols | {"paired": compare(jobs[0].evaluation, records[1], records[0])}
+        write_json(jobs[0].folder / "comparison.json", comparison)
+    return jobs[0].folder, results[::-1], comparison
 
 
 @dataclass(frozen=True)
@@ -77,56 +66,55 @@ class Job:
     samples: Samples
 
 
-def plan(config: EvalConfig, ckpt: str, output_dir: Path | None, dtype: str) -> Job:
-    """Check and read everything that one model's evaluation needs. Raises InputError."""
-    model = model_folder(ckpt)
-    run = training_config(model)
+def plan(config: EvalConfig, dtype: str) -> list[Job]:
+    """Check and read everything that the evaluation of --ckpt, and of --base if given, needs. Raises InputError."""
+    ckpts = [config.ckpt, config.base] if config.base else [config.ckpt]
+    models = [model_folder(ckpt) for ckpt in ckpts]
     name = config.suite
-    if name == "auto":
-        name = {"tiny": "arithmetic", "paper-format": "paper-format"}.get((run or {}).get("preset"), "paper")
+    if name == "auto":  # for both models what --ckpt was trained for: only answers to the same prompts compare
+        run = training_config(models[0]) or {}
+        name = {"tiny": "arithmetic", "paper-format": "paper-format"}.get(run.get("preset"), "paper")
     suite = override(load_suite(name), config.runs, config.limit)
+    folders = [config.output_dir, config.output_dir and config.output_dir / "base"]
+    return [_job(config, *model, suite, dtype) for model in zip(ckpts, models, folders, strict=False)]
+
+
+def _job(config: EvalConfig, ckpt: str, model: Path, folder: Path | None, suite: Suite, dtype: str) -> Job:
     tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
     evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
-    protocol = {
-        "ckpt": ckpt,
-        "checkpoint_sha256": model_hash(model),
-        "run": run,
-        **evaluation.protocol(),
-        "limit": config.limit,
-        "dtype": dtype,
-        "grader": config.grader,
-        "versions": package_versions(),
-    }
-    label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
-    digest = hashlib.sha256(json.dumps(protocol, default=str).encode()).hexdigest()
-    folder = output_dir or ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
+    protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.grader, config.limit)
+    if folder is None:
+        label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
+        digest = hashlib.sha256(json.dumps(protocol, default=str).encode()).hexdigest()
+        folder = ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
     claim_results_folder(folder, protocol)
-    return Job(model, evaluation, folder, protocol, Samples(folder, evaluation))
+    return Job(model, evaluation, folder, protocol, Samples(folder, evaluation.requests()))
 
 
 def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> tuple[dict, Mapping]:
     """Sample what is not there yet, write results.json; returns the results and the records."""
     suite, samples = job.evaluation.suite, job.samples
     requests = job.evaluation.requests()
-    missing = [request for request in requests if request.key not in samples.records]
+    missing = [request for request in requests if request not in samples.records]
     print(f"{job.folder}: {len(requests)} samples, {len(requests) - len(missing)} there already", flush=True)
     started = time.perf_counter()
     if missing:
-        settings = {
-            "max_tokens": suite.max_prompt_tokens + suite.max_answer_tokens,
-            "dtype": job.protocol["dtype"],
-            "gpu_memory": config.gpu_memory,
-            "sequences": math.ceil(len(missing) / replicas),
-            "enforce_eager": config.enforce_eager,
-        }
-        with Fleet(job.model, gpus, replicas, config.tensor_parallel, settings) as fleet:
+        settings = SamplerSettings(
+            max_tokens=suite.max_prompt_tokens + suite.max_answer_tokens,
+            dtype=job.protocol["dtype"],
+            gpu_memory=config.gpu_memory,
+            sequences=math.ceil(len(missing) / replicas),
+            enforce_eager=config.enforce_eager,
+            tensor_parallel=config.tensor_parallel,
+        )
+        with fleet(job.model, gpus, replicas, settings) as sample:
             right = sum(record["correct"] for record in samples.records.values())
-            with tqdm(total=len(requests), initial=len(samples.records), unit="sample") as bar:
-                for record in sample_records(job.evaluation, missing, fleet.sample, grader):
-                    samples.add(record)
-                    right += record["correct"]
-                    bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)
-                    bar.update()
+            records = sample_records(job.evaluation, missing, sample, grader)
+            bar = tqdm(records, total=len(requests), initial=len(samples.records), unit="sample")
+            for record in bar:
+                samples.add(record)
+                right += record["correct"]
+                bar.set_postfix(correct=f"{right / len(samples.records):.3f}", refresh=False)
     samples.close()
     path = job.folder / "results.json"
     if not missing and path.exists():
@@ -139,49 +127,3 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
     }
     write_json(path, results)
     return results, samples.records
-
-
-def show(title: str, results: dict) -> None:
-    """Print the scores of one model as a table."""
-    rows = []
-    for name, r in results["results"].items():
-        best_k = max(r["pass_at_k"], key=int)
-        rows.append(
-            (
-                name,
-                f"{r['problems']} x {r['runs']}",
-                f"{100 * r['pass1']:.1f} ± {100 * r['se']:.1f}",
-                f"{100 * r['pass_at_k'][best_k]:.1f} k={best_k}",
-                f"{100 * r['majority']:.1f}",
-                f"{r['mean_tokens']:.0f}",
-                f"{100 * r['truncated']:.1f}",
-                f"{100 * r['no_box']:.1f}",
-            )
-        )
-    if len(results["results"]) > 1:
-        average = results["average"]
-        rows.append(("average", "", f"{100 * average['pass1']:.1f} ± {100 * average['se']:.1f}"))
-    columns = ("data set", "problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box")
-    print_table(f"{title}: scores in %, with standard errors over problems", columns, rows)
-    if results["grading_failures"]:
-        print(f"answers that could not be graded, scored wrong: {results['grading_failures']}")
-
-
-def show_comparison(title: str, comparison: dict) -> None:
-    """Print the paired bootstrap as a table."""
-    rows = []
-    for name, r in comparison.items():
-        interval = f"{100 * r['low']:+.1f} to {100 * r['high']:+.1f}"
-        rows.append((name, f"{100 * r['difference']:+.1f}", interval, f"{r['p_value']:.4f}"))
-    print_table(f"{title}: paired by problem, in %", ("data set", "difference", "95 % interval", "p-value"), rows)
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table of texts; the first column names, the others hold numbers."""
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    print(title)  # not as the table's title, which would be broken to the table's width
-    Console().print(table)

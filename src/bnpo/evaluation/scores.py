@@ -1,13 +1,18 @@
-"""Scores of evaluated answers and their uncertainty. Pure functions of correct [problems, runs] in {0, 1}."""
+"""Scores of evaluated answers and their uncertainty, most of them functions of correct [problems, runs] in {0, 1}."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import comb
+from statistics import multimode
 
 import numpy as np
 import scipy  # its parts are imported when they are used: flags are refused without
 
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.suites import Request
+
 RESAMPLES = 10_000
+Records = Mapping[Request, Mapping]
 
 
 def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
@@ -45,11 +50,9 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
     """
     shares = []
     for row, texts in zip(correct, answers, strict=True):
-        votes = Counter(
-            "right" if c else ("wrong", text) for c, text in zip(row, texts, strict=True) if c or text is not None
-        )
-        best = [party for party, count in votes.items() if count == max(votes.values())]
-        shares.append((best.count("right") / len(best)) if best else 0.0)
+        voters = [(c, text) for c, text in zip(row, texts, strict=True) if c or text is not None]
+        best = multimode("right" if c else ("wrong", text) for c, text in voters)
+        shares.append(best.count("right") / len(best) if best else 0.0)
     return float(np.mean(shares))
 
 
@@ -59,27 +62,58 @@ def average(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return float(means.mean()), float(np.sqrt((errors**2).sum()) / len(errors))
 
 
-def summarize(records: Sequence[Mapping], problems: int, runs: int) -> dict:
-    """All scores of one data set from its sample records, one for every problem (`index`) and run."""
-    correct = np.zeros((problems, runs))
-    answers: list[list[str | None]] = [[None] * runs for _ in range(problems)]
-    for record in records:
-        correct[record["index"], record["run"]] = record["correct"]
-        answers[record["index"]][record["run"]] = record["vote"]
+def summarize(records: Sequence[Mapping], runs: int) -> dict:
+    """All scores of one data set from its records, problem by problem, `runs` of each."""
+    correct = verdicts(records, runs)
+    votes = np.array([record["vote"] for record in records], object).reshape(-1, runs)
     score, error = pass_at_1(correct)
     powers = [2**i for i in range(runs.bit_length()) if 2**i < runs]
     return {
-        "problems": problems,
+        "problems": len(correct),
         "runs": runs,
         "pass1": score,
         "se": error,
         "sd_runs": float(correct.mean(axis=0).std(ddof=1)) if runs > 1 else None,
         "pass_at_k": {str(k): pass_at_k(correct, k) for k in [*powers, runs]},
-        "majority": majority_vote(correct, answers),
+        "majority": majority_vote(correct, votes.tolist()),
         "mean_tokens": float(np.mean([record["tokens"] for record in records])),
         "truncated": float(np.mean([record["finish_reason"] == "length" for record in records])),
         "no_box": float(np.mean([record["answer"] is None for record in records])),
     }
+
+
+def scores(evaluation: Evaluation, records: Records) -> dict:
+    """Scores of every data set and their average, from all records."""
+    results = {
+        name: summarize(of_dataset(evaluation, records, name), dataset.runs)
+        for name, dataset in evaluation.suite.datasets.items()
+    }
+    mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
+    failures = Counter(record["failure"] for record in records.values() if record["failure"])
+    return {
+        "results": results,
+        "average": {"pass1": mean, "se": error},
+        "grading_failures": dict(sorted(failures.items())),
+    }
+
+
+def compare(evaluation: Evaluation, base: Records, other: Records) -> dict[str, dict[str, float]]:
+    """Paired bootstrap of `other` against `base`, all records of two models."""
+    differences = {}
+    for name, dataset in evaluation.suite.datasets.items():
+        correct = [verdicts(of_dataset(evaluation, records, name), dataset.runs) for records in (base, other)]
+        differences[name] = (correct[1] - correct[0]).mean(axis=1)
+    return paired_bootstrap(differences, evaluation.seed)
+
+
+def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[Mapping]:
+    """The records of a data set, problem by problem."""
+    return [records[request] for request in evaluation.requests() if request.dataset == name]
+
+
+def verdicts(records: Sequence[Mapping], runs: int) -> np.ndarray:
+    """correct [problems, runs] of a data set's records, problem by problem."""
+    return np.array([record["correct"] for record in records], float).reshape(-1, runs)
 
 
 def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, dict[str, float]]:

@@ -3,13 +3,17 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from bnpo.arithmetic import open_problems
 from bnpo.files import ROOT, InputError
 from bnpo.problems import SYSTEM_PROMPTS, Problem, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SUITES = ROOT / "evals"
 
@@ -37,18 +41,17 @@ class Suite:
     max_answer_tokens: int
 
 
-@dataclass(frozen=True)
-class Request:
-    """One answer to be sampled: problem `index` of `dataset`, `run` of its runs."""
+class Request(NamedTuple):
+    """One answer to be sampled: problem `index` of `dataset`, `run` of its runs. The key of its record."""
 
     dataset: str
     index: int
     run: int
 
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """How records are found: data set, index, run."""
-        return (self.dataset, self.index, self.run)
+    @classmethod
+    def of(cls, record: Mapping) -> "Request":
+        """What `record` answers."""
+        return cls(record["dataset"], record["index"], record["run"])
 
 
 def load_suite(name: str) -> Suite:
@@ -64,16 +67,16 @@ def load_suite(name: str) -> Suite:
         fields = json.loads(path.read_text(encoding="utf-8"))
         datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
         suite = Suite(name=path.stem, datasets=datasets, **fields)
-        positive = {f"runs of {key}": dataset.runs for key, dataset in datasets.items()}
-        positive |= {"max_prompt_tokens": suite.max_prompt_tokens, "max_answer_tokens": suite.max_answer_tokens}
+        least = {"max_prompt_tokens": (suite.max_prompt_tokens, 1), "max_answer_tokens": (suite.max_answer_tokens, 1)}
         for key, dataset in datasets.items():
             if not isinstance(dataset.data, str):
                 raise ValueError(f"data of {key} is {dataset.data!r}, must be a path or arithmetic")
-            if dataset.problems is not None and not (isinstance(dataset.problems, int) and dataset.problems > 1):
-                raise ValueError(f"problems of {key} is {dataset.problems!r}, must be a number above 1")
-        for field, value in positive.items():
-            if not (isinstance(value, int) and value > 0):
-                raise ValueError(f"{field} is {value!r}, must be a number above 0")
+            least[f"runs of {key}"] = (dataset.runs, 1)
+            if dataset.problems is not None:
+                least[f"problems of {key}"] = (dataset.problems, 2)
+        for field, (value, minimum) in least.items():
+            if not (isinstance(value, int) and value >= minimum):
+                raise ValueError(f"{field} is {value!r}, must be a number of at least {minimum}")
         if suite.template not in SYSTEM_PROMPTS:
             raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}")
         if not datasets or not (suite.temperature >= 0 and 0 < suite.top_p <= 1):
@@ -123,7 +126,7 @@ def content_hash(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
+def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
     """Prompts of all problems. Raises InputError where one is longer than the suite allows: leaving problems out would
     change the score."""
     prompts = [encode_prompt(tokenizer, problem.problem, suite.template) for problem in problems]

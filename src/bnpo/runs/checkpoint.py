@@ -12,7 +12,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.files import InputError, file_hash, flush, write_json, writing
+from bnpo.files import InputError, file_hash, flush, step_name, write_json, writing
 from bnpo.policy import weight_sync
 from bnpo.policy.learner import Learner
 from bnpo.policy.weight_sync import whole_weights
@@ -22,7 +22,7 @@ from bnpo.ranks import gather
 
 def checkpoint_folder(run: Path, step: int) -> Path:
     """Where the checkpoint of `step` is, or would be."""
-    return run / "checkpoints" / f"step-{step:06d}"
+    return run / "checkpoints" / step_name(step)
 
 
 def checkpoints(run: Path) -> list[Path]:

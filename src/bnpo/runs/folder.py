@@ -1,16 +1,18 @@
 """A run's folder: claimed by a new run; with --resume, where it goes on, whether it is the same run, and rewound."""
 
-import fcntl
 import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from bnpo.config import TrainConfig, to_json
-from bnpo.files import InputError, flush, write_json, writing
+from bnpo.files import InputError, claiming, flush, lock, write_json, writing
 from bnpo.flags import Free, marked
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, verify_small_files
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "last")
 RUN_FILES += ("metrics.jsonl", "rollouts", "wandb")
@@ -20,24 +22,14 @@ STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts")
 """Those with an entry a step."""
 
 
-def lock_run(folder: Path) -> IO:
-    """Create a run's folder, and keep others from training in it as long as the returned file is open (rank 0 only).
+def lock_run(folder: Path) -> "FileLock":
+    """Create a run's folder, and keep others from training in it as long as the returned lock lives (rank 0 only).
 
     Raises InputError when another process does, or the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InputError(
-            f"{folder}: another process is training in it; stop that one, or --output-dir names another folder"
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
-        ) from error
-    return lock
+    refusal = "another process is training in it; stop that one, or --output-dir names another folder"
+    with claiming(folder):
+        return lock(folder, f"{folder}: {refusal}")
 
 
 def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
@@ -46,7 +38,7 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
     Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
     """
     folder = config.output_dir
-    try:
+    with claiming(folder):
         if _run_files(folder):
             if not config.overwrite:
                 raise InputError(
@@ -54,10 +46,6 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
                 )
             _delete_run(folder)
         write_json(folder / "config.json", asdict(config) | facts)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written ({error.strerror}); --output-dir names another folder"
-        ) from error
     return folder
 
 

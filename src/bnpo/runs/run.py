@@ -13,7 +13,7 @@ from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import Ranks
-from bnpo.runs.checkpoint import save_checkpoint, verify_checkpoint
+from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint, verify_checkpoint
 from bnpo.runs.console import keep_console
 from bnpo.runs.folder import rewind
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows
@@ -104,7 +104,8 @@ class Run:
     def evaluate(self, step: int) -> dict[str, float]:
         """The scores of the model after `step`; the best since the start is noted, and will be saved."""
         started, grader = time.perf_counter(), self._start.task.grader
-        results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, step)
+        checkpoint = checkpoint_folder(self._config.output_dir, step)  # if it is saved
+        results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
             self.progress = replace(self.progress, best=score, best_step=step)

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
@@ -23,6 +23,9 @@ from bnpo.runs.checkpoint import Progress
 from bnpo.runs.console import set_end_aside
 from bnpo.runs.folder import check_changes, claim_output_dir, find_checkpoint, lock_run
 
+if TYPE_CHECKING:
+    from filelock import FileLock
+
 
 @dataclass(frozen=True)
 class Start:
@@ -41,7 +44,7 @@ class Start:
     checkpoint: Path | None
     progress: Progress
     facts: dict
-    lock: IO | None
+    lock: "FileLock | None"
 
     def check_agreement(self) -> None:
         """Raise InputError on all ranks where one has read other data than rank 0, or goes on from another step. A
@@ -137,5 +140,5 @@ def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evalu
         "data_sha256": content_hash(problems),
         "questions_dropped": dropped,
         "reward_sha256": {reward: file_hash(file) for reward, file in files.items()},
-        "evaluated": evaluation.protocol()["suite"] if evaluation else {},
+        "evaluated": evaluation.hashed_suite() if evaluation else {},
     }

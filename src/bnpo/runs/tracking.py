@@ -10,7 +10,7 @@ from dataclasses import asdict
 from tqdm import tqdm
 
 from bnpo.config import TrainConfig
-from bnpo.files import flush, writing
+from bnpo.files import step_name, write_json_lines, writing
 
 BAD_BATCHES = 10
 
@@ -67,20 +67,14 @@ class Tracker:
 
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
         """Keep the answers of a step as JSON lines in <run>/rollouts."""
-        self._save("rollouts", step, rows)
+        write_json_lines(self._run / "rollouts" / f"{step_name(step)}.jsonl", rows)
 
     def save_bad_batch(self, step: int, rows: Iterable[dict]) -> None:
         """Keep what a skipped update was computed from in <run>/bad, for the last BAD_BATCHES such steps."""
-        self._save("bad", step, rows)
-        for old in sorted((self._run / "bad").iterdir())[:-BAD_BATCHES]:
+        folder = self._run / "bad"
+        write_json_lines(folder / f"{step_name(step)}.jsonl", rows)
+        for old in sorted(folder.iterdir())[:-BAD_BATCHES]:
             old.unlink()
-
-    def _save(self, folder: str, step: int, rows: Iterable[dict]) -> None:
-        path = self._run / folder / f"step-{step:06d}.jsonl"
-        with writing(path):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-            flush(path)
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
