@@ -25,7 +25,8 @@ def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: SamplerSett
     """Gives a function like `Sampler.sample`, without greedy answers, of `replicas` samplers of the model in folder
     `model`, each on GPUs of its own (or its share of the cores).
 
-    A process of its own for each also gives all its memory back when it ends. Raises RuntimeError when a sampler dies; its own error is on the console.
+    A process of its own for each also gives all its memory back when it ends. Raises RuntimeError when a sampler dies;
+    its own error is on the console.
     """
     size = settings.tensor_parallel
     with ExitStack() as running:
