@@ -1,8 +1,11 @@
 """What a run says, kept in its folder as well: console.log, and console-1.log and so on of the starts before."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
+
+from bnpo.files import writing
 
 
 class _Both:
@@ -13,7 +16,8 @@ class _Both:
 
     def write(self, text: str) -> int:
         if not text.startswith("\r"):
-            self._file.write(text)
+            with suppress(OSError):  # a full disk is told by what must be written
+                self._file.write(text)
         return self._stream.write(text)
 
     def __getattr__(self, name: str):
@@ -21,8 +25,10 @@ class _Both:
 
 
 def keep_console(run: Path) -> None:
-    """From here on this process's lines are added to <run>/console.log too; every rank adds its own."""
-    file = (run / "console.log").open("a", encoding="utf-8", buffering=1)
+    """From here on this process's lines are added to <run>/console.log too; every rank adds its own. Raises InputError
+    where it cannot be opened."""
+    with writing(run):
+        file = (run / "console.log").open("a", encoding="utf-8", buffering=1)
     sys.stdout, sys.stderr = _Both(sys.stdout, file), _Both(sys.stderr, file)
 
 
