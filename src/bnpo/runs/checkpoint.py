@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -76,7 +78,7 @@ def save_checkpoint(
             flush(unfinished / name)
         everyone = gather({name: file_hash(unfinished / name) for name in own})
         if rank_0:
-            write_json(trainer / "manifest.json", {name: digest for part in everyone for name, digest in part.items()})
+            write_json(trainer / "manifest.json", dict(ChainMap(*everyone)))
             for path in (trainer / "zero", unfinished):
                 flush(path)
             unfinished.rename(folder)
@@ -129,7 +131,7 @@ def verify_checkpoint(folder: Path) -> None:
     manifest = read_manifest(folder)
     mine = list(manifest)[dist.get_rank() :: dist.get_world_size()]
     everyone = gather([name for name in mine if file_hash(folder / name) != manifest[name]])
-    if broken := sorted(name for part in everyone for name in part):
+    if broken := sorted(chain.from_iterable(everyone)):
         raise InputError(damaged(folder, folder / broken[0], "is not what the manifest says: truncated or edited"))
 
 

@@ -15,16 +15,6 @@ from bnpo.files import step_name, write_json_lines, writing
 BAD_BATCHES = 10
 
 
-class _NoWandb:
-    """In place of W&B's own disabled mode, which leaves two folders of every run in the temporary directory."""
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-
 def _start_wandb(config: TrainConfig):
     """A run of W&B with its files in <run>/wandb; a resumed run goes on there as well."""
     import wandb  # a second, which most runs need not spend
@@ -46,7 +36,8 @@ class Tracker:
         with writing(run / "metrics.jsonl"):
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         self._bar = tqdm(total=steps, initial=done, desc="step", unit="step")
-        self._wandb = _NoWandb() if config.wandb == "disabled" else _start_wandb(config)
+        # Not W&B's own disabled mode, which leaves two folders of every run in the temporary directory.
+        self._wandb = None if config.wandb == "disabled" else _start_wandb(config)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step and move the bar."""
@@ -63,7 +54,8 @@ class Tracker:
             self._metrics.write(json.dumps({"step": step} | finite) + "\n")
             self._metrics.flush()
             os.fsync(self._metrics.fileno())  # before a checkpoint of this step is
-        self._wandb.log(metrics, step=step)
+        if self._wandb:
+            self._wandb.log(metrics, step=step)
 
     def save_rollouts(self, step: int, rows: Iterable[dict]) -> None:
         """Keep the answers of a step as JSON lines in <run>/rollouts."""
@@ -83,4 +75,5 @@ class Tracker:
     def close(self) -> None:
         self._metrics.close()
         self._bar.close()
-        self._wandb.finish()
+        if self._wandb:
+            self._wandb.finish()
