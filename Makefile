@@ -1,5 +1,6 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
 # make test    install, run all tests
+# make check   install, check style and types, run the tests that start no program: two minutes
 # make lint    install, check style and which rooms of the package import which
 # make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
 # make check-gpu-environment   install what GPUs get into .venv-gpu, on any machine, and test it without a GPU
@@ -12,14 +13,21 @@ TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+# Two tests at a time, for the second to use what the first, while it starts programs, leaves idle.
+PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test lint bench check-gpu-environment
+.PHONY: demo test check lint bench check-gpu-environment
 
 demo: .venv/.ready
 	.venv/bin/python scripts/demo.py
 
 test: .venv/.ready
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest $(PARALLEL) -m "not deadline"
+	.venv/bin/python -m pytest -m deadline
+
+check: lint
+	.venv/bin/mypy
+	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program"
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

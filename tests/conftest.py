@@ -15,6 +15,44 @@ import pytest
 import bnpo  # noqa: F401 - before torch and vLLM
 
 ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = {"sampler", "program"}
+"""Markers of tests that may start one."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Programs first, for short tests to fill what is left; and tests that share a fixture share its process."""
+    items.sort(key=lambda item: not markers(item) & PROGRAMS)
+    for item in items:
+        definitions = getattr(item, "_fixtureinfo", None)
+        fixtures = definitions.name2fixturedefs.items() if definitions else ()
+        shared = [name for name, found in fixtures if found[-1].scope == "module"]
+        if shared:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {sorted(shared)[0]}"))
+
+
+@pytest.fixture(autouse=True)
+def _programs_are_marked(request) -> Iterator[None]:
+    """Python programs are started by tests with a marker alone: `make check` runs the others."""
+    global _may_start_programs
+    _may_start_programs = bool(markers(request.node) & PROGRAMS)
+    yield
+    _may_start_programs = True
+
+
+_may_start_programs = True
+
+
+def _refuse_programs(event: str, arguments: tuple) -> None:
+    if event == "subprocess.Popen" and not _may_start_programs and str(arguments[0]) == sys.executable:
+        raise RuntimeError("this test starts a program: mark it with @pytest.mark.program")
+
+
+sys.addaudithook(_refuse_programs)
+
+
+def markers(item: pytest.Item) -> set[str]:
+    return {marker.name for marker in item.iter_markers()}
 
 
 @pytest.fixture(scope="session")

@@ -146,6 +146,7 @@ def run_cases(path, *flags):
     )
 
 
+@pytest.mark.program
 def test_labelled_cases_of_other_projects(data_dir):
     result = run_cases(data_dir / "grader_cases.jsonl", "--json")
     assert (result.returncode, result.stderr) == (0, "")
@@ -156,6 +157,7 @@ def test_labelled_cases_of_other_projects(data_dir):
     assert report["false_positives"] == []
 
 
+@pytest.mark.program
 def test_the_report_shows_every_disagreement(tmp_path):
     cases = tmp_path / "cases.jsonl"
     rows = [("1", r"\boxed{1}", True), ("1", "2", True), ("x+1", "1+x", False), ("y", r"\frac{", False)]
@@ -166,6 +168,7 @@ def test_the_report_shows_every_disagreement(tmp_path):
     assert "4 cases, agreement 0.5000" in result.stdout
 
 
+@pytest.mark.program
 def test_bad_cases_name_file_and_line(tmp_path):
     cases = tmp_path / "cases.jsonl"
     cases.write_text('{"gold": "1", "prediction": "1"}\n{"gold": "1", "prediction": 1}\n')

@@ -4,7 +4,11 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
+
 from bnpo.files import ROOT
+
+pytestmark = pytest.mark.program
 
 
 def make_wheel(folder, name, files):

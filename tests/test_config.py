@@ -155,6 +155,7 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     assert (tmp_path / "last").resolve() == tmp_path / "checkpoints" / "step-000002"
 
 
+@pytest.mark.program
 def test_the_program_prints_one_line_and_stops(tmp_path):
     done = launch(2, "train.py", "--algo", "ppo", "--output-dir", tmp_path / "run", check=False)
     assert done.returncode != 0

@@ -167,6 +167,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.program
 def test_a_refusal_is_all_that_the_console_shows(tmp_path):
     flags = ("--ckpt", str(TINY_MODEL), "--suite", "nowhere")
     result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)

@@ -23,6 +23,7 @@ from bnpo.evaluation.suites import content_hash
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("fault", "statuses", "told", "traceback"),
     [

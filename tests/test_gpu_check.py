@@ -23,6 +23,7 @@ def run(script, *flags):
     return subprocess.run([sys.executable, script, *flags], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.program
 def test_the_list_names_every_check(gpu_check):
     done = run("scripts/gpu_check.py", "--list")
     assert done.returncode == 0, done.stderr
@@ -31,6 +32,7 @@ def test_the_list_names_every_check(gpu_check):
     assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
 
 
+@pytest.mark.program
 def test_the_list_of_rows():
     done = run("benchmarks/gpu.py", "--list")
     assert done.returncode == 0, done.stderr
@@ -40,6 +42,7 @@ def test_the_list_of_rows():
     assert "7b_mfu" not in names  # its optimizer does not fit
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("script", ["scripts/gpu_check.py", "benchmarks/gpu.py"])
 def test_without_a_gpu_one_line_says_so(script):
     done = run(script)
@@ -79,6 +82,7 @@ def test_what_went_wrong_in_a_run_is_named(gpu_check, changes, fault):
         gpu_check.verify_metrics(metrics(**changes), 2, 0.05)
 
 
+@pytest.mark.program
 def test_a_verdict_comes_of_every_check_however_it_ends(gpu_check, capfd):
     checks = [gpu_check.Check(work.__name__, "", work, all_gpus=True) for work in OUTCOMES]
     assert [gpu_check.verdict(check, gpu_check.Args(), 4) for check in checks] == [True, False, False]

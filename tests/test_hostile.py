@@ -59,6 +59,8 @@ def is_empty(answer: str | None) -> bool:
     return re.sub(r"\\text|\\q?quad|\\[,;:!> ]|[\s{}$~]", "", answer or "") == ""
 
 
+@pytest.mark.program
+@pytest.mark.deadline
 def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_path, environment):
     working_directory = tmp_path / "here"
     working_directory.mkdir()
@@ -126,6 +128,7 @@ assert len(events) == 1, events  # the hook does see what it should
 """
 
 
+@pytest.mark.program
 def test_no_answer_is_compiled_run_or_opened(tmp_path, environment):
     command = [sys.executable, "-c", RECORD_WHAT_VERDICTS_DO]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
@@ -247,6 +250,7 @@ grader(["hang", "hang on"], ["5"] * 2)
 """
 
 
+@pytest.mark.program
 def test_a_killed_program_leaves_no_process(tmp_path, environment):
     file = tmp_path / "user_rewards.py"
     file.write_text(USER_REWARDS)
@@ -296,6 +300,7 @@ os.killpg(0, signal.SIGKILL)
 """
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
     """After a call that is too late, when the grader is closed, and when the program's whole group is killed."""

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
 
+pytestmark = pytest.mark.program
+
 
 @pytest.fixture(scope="module")
 def wide_model(tmp_path_factory):

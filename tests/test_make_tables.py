@@ -329,6 +329,7 @@ def make(*arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
 
 
+@pytest.mark.program
 def test_the_script(tmp_path, write):
     file = write("bnpo", "paper-1.5b")
     printed = make(file)

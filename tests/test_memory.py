@@ -108,6 +108,7 @@ def test_nothing_is_planned_on_cpus():
     assert plan_here(config, TINY_MODEL, 192) == Plan()
 
 
+@pytest.mark.program
 def test_the_learner_takes_what_the_account_says(tmp_path):
     """23M parameters on two ranks: which moment of a real update is the largest depends on the setting. One rank, whose
     weights are never gathered, was measured by hand (docs/LOG.md): a launch takes a minute."""

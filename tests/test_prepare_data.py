@@ -209,6 +209,7 @@ def run(*flags: object, home: Path) -> subprocess.CompletedProcess:
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.program
 def test_without_a_network(data_dir, cache, tmp_path):
     """What the cache holds is prepared and stays; the first set that it lacks ends the run in one line."""
     fill(cache, "amc23", real_rows("amc23", data_dir))
@@ -223,6 +224,7 @@ def test_without_a_network(data_dir, cache, tmp_path):
     assert read(folder / "amc23.jsonl") == real_rows("amc23", data_dir)
 
 
+@pytest.mark.program
 def test_an_unknown_set_is_named(tmp_path):
     done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm8k", home=tmp_path)
     assert done.returncode == 1

@@ -116,6 +116,7 @@ def report(tmp_path_factory) -> dict:
     return report | {"run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
 
 
+@pytest.mark.program
 def test_saving_never_holds_a_second_model(report):
     assert min(report["at_once"]) > report["bytes"]  # the measurement sees a copy where there is one
     assert max(report["groups"]) < report["bytes"] / 3
@@ -123,6 +124,7 @@ def test_saving_never_holds_a_second_model(report):
     assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]
 
 
+@pytest.mark.program
 def test_damage_is_found_by_hashes(report):
     assert report["whole"] == ""
     for kind in ("truncated", "edited"):
@@ -133,10 +135,12 @@ def test_damage_is_found_by_hashes(report):
         )
 
 
+@pytest.mark.program
 def test_ranks_that_see_other_files_say_so(report):
     assert report["disagreeing"].startswith("rank 1 finds other data than rank 0, or another checkpoint in runs/")
 
 
+@pytest.mark.program
 def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(report):
     assert "cannot be written (" in report["full"]
     assert "make room there, and go on with --resume" in report["full"]

@@ -4,9 +4,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from bnpo.files import ROOT
 
 
+@pytest.mark.program
 def test_theorem_1_is_confirmed(tmp_path):
     figure = tmp_path / "figure1.png"
     command = [sys.executable, "scripts/verify_theorem.py", "--points", "5", "--figure", str(figure)]

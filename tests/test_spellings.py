@@ -207,6 +207,7 @@ grader.close()
 """
 
 
+@pytest.mark.program
 def test_verdicts_do_not_depend_on_the_order_of_hashes(grader, mixed_pairs):
     given = []
     for seed in ("1", "20"):

@@ -19,6 +19,7 @@ from bnpo.files import ROOT
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
 
+@pytest.mark.program
 def test_what_workers_and_refusals_need_imports_nothing_heavy():
     modules = "train, eval, bnpo.config, bnpo.answers.rewards, bnpo.evaluation.fleet, bnpo.evaluation.program"
     command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
@@ -27,6 +28,7 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy():
     assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("given", "threads"),
     [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
@@ -41,6 +43,7 @@ def test_importing_bnpo_sets_what_is_not_set(given, threads):
     assert after.get("OMP_NUM_THREADS") == threads
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("program", "message"),
     [
@@ -72,6 +75,7 @@ def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
     grader.close()
 
 
+@pytest.mark.program
 def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, monkeypatch):
     """As the kernel recorded it when they were started; for want of settings they end before they load a model."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
@@ -128,6 +132,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, present, dri
         assert problem.endswith("or use the CPU: CUDA_VISIBLE_DEVICES= in front of the command")
 
 
+@pytest.mark.program
 def test_the_driver_is_asked_for_its_version(tmp_path):
     source = tmp_path / "driver.c"
     source.write_text("int cuDriverGetVersion(int *version) { *version = 12080; return 0; }\n")

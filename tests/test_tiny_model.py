@@ -47,6 +47,7 @@ def test_size():
     assert sum(file.stat().st_size for file in TINY_MODEL.iterdir()) < 5e6
 
 
+@pytest.mark.program
 def test_the_script_is_reproducible_from_its_seed(tmp_path):
     for i, seed in enumerate((0, 0, 1)):
         flags = ["--output-dir", str(tmp_path / str(i)), "--steps", "2", "--batch-size", "8", "--seed", str(seed)]

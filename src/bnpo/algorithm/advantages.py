@@ -58,6 +58,7 @@ def remax(batch: Batch) -> Estimate:
     array([[ 0., -1.],
            [ 1.,  0.]])
     """
+    assert batch.greedy_rewards is not None
     return batch.rewards - batch.greedy_rewards[:, None], None
 
 
@@ -83,6 +84,7 @@ def reinforce_pp(batch: Batch) -> Estimate:
     >>> reinforce_pp(Batch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]])))[0].round(4)
     array([[ 0.5, -1.5]])
     """
+    assert batch.lengths is not None
     tokens = batch.lengths.sum()
     centred = batch.rewards - (batch.rewards * batch.lengths).sum() / tokens
     variance = (centred**2 * batch.lengths).sum() / max(1, tokens - 1)

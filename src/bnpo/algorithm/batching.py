@@ -82,7 +82,9 @@ class MicroBatch:
         return torch.from_numpy(values).to(self.input_ids.device, dtype)
 
 
-def collate(prompts: list[list[int]], answers: list[list[int]], indices: np.ndarray, device) -> MicroBatch:
+def collate(
+    prompts: list[list[int]], answers: list[list[int]], indices: np.ndarray, device: torch.device | str
+) -> MicroBatch:
     """Tensors of the answers at `indices`; `prompts` and `answers` are token ids of the whole batch, one per answer."""
     pairs = [(prompts[i], answers[i]) for i in indices] or [([0], [0])]
     lengths = [len(prompt) + len(answer) for prompt, answer in pairs]

@@ -167,19 +167,19 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
     # A space matters between digits alone: 1 1/2 is not 11/2.
     if len({re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text) for text in pair}) == 1:
         return pair[0] != ""
-    values = [number(text) for text in pair]
-    if None not in values:
-        if values[0] == values[1]:
+    first, second = values = [number(text) for text in pair]
+    if first is not None and second is not None:
+        if first == second:
             return True
         # One may be the other to six decimals, which math-verify allows.
-        return None if abs(values[0] - values[1]) <= 1e-5 else False
+        return None if abs(first - second) <= 1e-5 else False
     if any(value is not None and "=" in text for value, text in zip(values, reversed(pair), strict=True)):
         return False  # a number, and an equation that is more than a name for one
     if "" in pair:
         return False
-    if {re.match(r"\\{|\(|", text)[0] for text in pair} == {r"\{", "("}:  # a set is no tuple and no interval
-        return False
-    based = [_BASED.fullmatch(text) for text in pair]
-    if all(based):  # math-verify reads over the base
-        return based[0].groups() == based[1].groups()
+    if any(one.startswith(r"\{") and other.startswith("(") for one, other in (pair, pair[::-1])):
+        return False  # a set is no tuple and no interval
+    based = [match.groups() for match in map(_BASED.fullmatch, pair) if match]
+    if len(based) == 2:  # math-verify reads over the base
+        return based[0] == based[1]
     return None
