@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bnpo.arithmetic import open_problems
 from bnpo.files import ROOT, InputError
@@ -41,8 +41,7 @@ class Suite:
     max_answer_tokens: int
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One answer to be sampled: problem `index` of `dataset`, `run` of its runs. The key of its record."""
 
     dataset: str
