@@ -45,7 +45,7 @@ class Request(NamedTuple):
     """One answer to be sampled: problem `index` of `dataset`, `run` of its runs. The key of its record."""
 
     dataset: str
-    index: int
+    index: int  # type: ignore[assignment]  # in place of tuple.index, which nobody calls
     run: int
 
     @classmethod
