@@ -119,6 +119,7 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
         ("import no_such_module", "ModuleNotFoundError"),
         ("def reward(:", "SyntaxError"),
         ("import time; time.sleep(60)", "timeout"),
+        (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
     ],
 )
 def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, message):
