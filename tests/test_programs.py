@@ -1,20 +1,17 @@
 """Whole programs, launched as a user launches them."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from conftest import launch, make_model
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
-from bnpo.problems import encode_prompt
 
 pytestmark = pytest.mark.sampler
 
@@ -223,21 +220,14 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
 
 @pytest.fixture(scope="module")
 def tagging_model(tmp_path_factory) -> Path:
-    """Taught to answer anything with 7 as a thought and 8 as the answer, in the tags that `think` asks for."""
+    """Its one answer is a token: 7 as a thought, 8 as the answer, in the tags that `think` asks for."""
     folder = tmp_path_factory.mktemp("tagging")
-    model = make_model(folder, vocab_size=288, hidden_size=64)
-    for file in [*TINY_MODEL.glob("tokenizer*"), *TINY_MODEL.glob("chat_template*")]:
-        shutil.copy(file, folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompt = encode_prompt(tokenizer, "1 + 7", "think")
-    answer = tokenizer.encode(r"<think>\boxed{7}</think><answer>8</answer><|im_end|>")
-    tokens = torch.tensor([prompt + answer])
-    labels = torch.tensor([[-100] * len(prompt) + answer])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(150):
-        model(tokens, labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    tokenizer.add_tokens([r"<think>\boxed{7}</think><answer>8</answer>"])
+    tokenizer.save_pretrained(folder)
+    model = make_model(folder, vocab_size=288, hidden_size=64, tie_word_embeddings=False)
+    model.model.embed_tokens.weight.data[:, 0] = 100  # in every state, whatever the layers add
+    model.lm_head.weight.data[len(tokenizer) - 1, 0] = 100
     model.save_pretrained(folder)
     return folder
 
@@ -245,14 +235,13 @@ def tagging_model(tmp_path_factory) -> Path:
 def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(tagging_model, tmp_path):
     """Without the format reward too: training asked for it once, and graded the thought."""
     data, suite, run = tmp_path / "data.jsonl", tmp_path / "suite.json", tmp_path / "run"
-    data.write_text("".join(json.dumps({"problem": "1 + 7", "answer": "8"}) + "\n" for _ in range(4)))
-    lengths = {"max_prompt_tokens": 512, "max_answer_tokens": 64}
+    data.write_text('{"problem": "1 + 7", "answer": "8"}\n' * 2)
+    lengths = {"max_prompt_tokens": 512, "max_answer_tokens": 1}
     sampling = {"temperature": 1.0, "top_p": 1.0, "template": "think"}
-    suite.write_text(json.dumps({"datasets": {"D": {"data": str(data), "runs": 2}}, **sampling, **lengths}))
+    suite.write_text(json.dumps({"datasets": {"D": {"data": str(data), "runs": 1}}, **sampling, **lengths}))
     flags = ("--model", tagging_model, "--train-data", data, "--template", "think", "--rewards", "accuracy")
-    flags += ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 1, "--lr", 1e-9, "--eval-every", 1)
-    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 64, "--eval-suite", suite, "--output-dir", run)
+    flags += ("--questions-per-step", 2, "--samples-per-question", 2, "--steps", 1, "--eval-every", 1)
+    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 1, "--eval-suite", suite, "--output-dir", run)
     launch(1, "train.py", "--preset", "tiny", *flags)
     [line] = metrics_of(run)
-    assert line["reward/accuracy"] > 0.5  # or none at all
-    assert line["eval/D/pass1"] > 0.5
+    assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)

@@ -10,7 +10,7 @@ import tyro
 from bnpo.algorithm.advantages import ALGORITHMS
 from bnpo.algorithm.aggregation import AGGREGATIONS
 from bnpo.algorithm.beta import MAX_CONCENTRATION
-from bnpo.answers.rewards import GRADERS, check_rewards
+from bnpo.answers.rewards import GRADERS, REWARDS, check_rewards
 from bnpo.files import ROOT, InputError
 from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, check_marks, one_of, parse_grouped
 from bnpo.problems import SYSTEM_PROMPTS
@@ -51,7 +51,7 @@ class Task:
     """JSON-lines file with the fields `problem` and `answer`, or `arithmetic`, the built-in task."""
     template: Annotated[str, *one_of(SYSTEM_PROMPTS)] = "chat"
     """Prompt: the tokenizer's chat template as it is, or with a system prompt that asks for think and answer tags."""
-    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
+    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED, one_of((*REWARDS, "path/to/file.py:function"))] = ("accuracy",)
     """Rewards, separated by commas: accuracy (the final answer is right), format (think and answer tags, each once),
     path/to/file.py:function (your own, see README)."""
     grader: Annotated[str, *one_of(GRADERS)] = "default"

@@ -1,9 +1,8 @@
 """Grade labelled cases: the command line of `python -m bnpo.answers`."""
 
-import json
 import sys
 import time
-from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ from bnpo.answers.rewards import Grader
 from bnpo.files import InputError, read_json_lines
 
 
-def grade_cases(path: Path, grader: str = "default") -> dict:
+def grade_cases(path: Path, grader: str) -> dict:
     """Grade the JSON lines of `path`: strings `gold` and `prediction` (a text with a box, or a bare answer) and perhaps
     the boolean `equal` that is expected. Raises InputError naming file and line.
 
@@ -23,12 +22,11 @@ def grade_cases(path: Path, grader: str = "default") -> dict:
     cases = []
     for where, case in read_json_lines(path):
         for field, kind in (("gold", str), ("prediction", str), ("equal", bool)):
-            if not isinstance(case.get(field, True if field == "equal" else None), kind):
+            if not isinstance(({"equal": False} | case).get(field), kind):
                 raise InputError(f"{where}: field '{field}' must be a {kind.__name__}")
         cases.append(case)
-    texts = [
-        c["prediction"] if final_answer(c["prediction"]) is not None else f"\\boxed{{{c['prediction']}}}" for c in cases
-    ]
+    predictions = [case["prediction"] for case in cases]
+    texts = [text if final_answer(text) is not None else f"\\boxed{{{text}}}" for text in predictions]
     pool = Grader(grader=grader)
     pool([r"\boxed{1+x}"], ["x+1"])  # the workers are up before the clock starts
     started = time.perf_counter()
@@ -36,36 +34,34 @@ def grade_cases(path: Path, grader: str = "default") -> dict:
     seconds = time.perf_counter() - started
     pool.close()
     labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]
+    wrong = [case for case, verdict in labelled if verdict != case["equal"]]
     return {
         "n": len(cases),
-        "agreement": sum(v == c["equal"] for c, v in labelled) / len(labelled) if labelled else None,
-        "false_positives": [case for case, verdict in labelled if verdict and not case["equal"]],
-        "false_negatives": [case for case, verdict in labelled if case["equal"] and not verdict],
+        "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
+        "false_positives": [case for case in wrong if not case["equal"]],
+        "false_negatives": [case for case in wrong if case["equal"]],
         "per_second": len(cases) / seconds,
     }
 
 
-@dataclass(frozen=True)
-class CasesConfig:
-    """Grade JSON-lines cases and compare with their labels."""
+def main(
+    cases: tyro.conf.Positional[Path],
+    json: tyro.conf.FlagCreatePairsOff[bool] = False,
+    grader: Literal["default", "reference"] = "default",
+) -> None:
+    """Grade JSON-lines cases and compare with their labels.
 
-    cases: tyro.conf.Positional[Path]
-    """File with the fields `gold`, `prediction` and, if known, `equal`, one case a line."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print one JSON object in place of the report."""
-    grader: Literal["default", "reference"] = "default"
-    """The rule: ours, or that of the authors' released code."""
-
-
-def main() -> None:
-    """Command line of `python -m bnpo.answers`."""
-    config = tyro.cli(CasesConfig, prog="python -m bnpo.answers")
+    Args:
+        cases: File with the fields `gold`, `prediction` and, if known, `equal`, one case a line.
+        json: Print one JSON object in place of the report.
+        grader: The rule: ours, or that of the authors' released code.
+    """
     try:
-        report = grade_cases(config.cases, config.grader)
+        report = grade_cases(cases, grader)
     except InputError as error:
         sys.exit(f"error: {error}")
-    if config.json:
-        print(json.dumps(report, ensure_ascii=False))
+    if json:
+        print(dumps(report, ensure_ascii=False))
         return
     for kind in ("false_positives", "false_negatives"):
         print(f"{kind.replace('_', ' ')}: {len(report[kind])}")
@@ -78,4 +74,4 @@ def main() -> None:
 if __name__ == "__main__":
     # Worker processes import the main module again, and warn where its spec says that it is imported already.
     __spec__ = None
-    main()
+    tyro.cli(main, prog="python -m bnpo.answers")

@@ -131,28 +131,23 @@ class _Worker:
         self._pipe.close()
         return self._process.exitcode
 
-    def replace(self) -> int | None:
-        """Kill the worker and start another; the exit status of the first."""
-        status = self._kill()
-        self._start()
-        return status
-
     def call(self, call: list) -> object | Failure:
         for _ in range(3):
-            started = False
-            try:
+            taken, late = False, False
+            with suppress(EOFError, OSError):  # it has died
                 self._pipe.send(call)
-                self._pipe.recv()  # the worker has taken the call
-                started = True
+                self._pipe.recv()
+                taken = True
                 if self._pipe.poll(self._time_limit):
                     return self._pipe.recv()
-                self.replace()
+                late = True
+            status = self._kill()
+            self._start()
+            if late:
                 return Failure("timeout", f"no result in {self._time_limit:g} s")
-            except (EOFError, OSError):
-                status = self.replace()
-                if started:
-                    return Failure("death", f"the worker ended with status {status}")
-                # it was killed while it had nothing to do: no fault of this call
+            if taken:
+                return Failure("death", f"the worker ended with status {status}")
+            # else it was killed while it had nothing to do: no fault of this call
         return Failure("death", "workers die before they take a call")
 
 
@@ -241,7 +236,7 @@ def _call(function: Callable, args: tuple) -> object | Failure:
         return function(*args)
     except BaseException as error:  # also SystemExit, which is not the caller's
         try:
-            message = str(error)[:200]
+            message = " ".join(str(error).split())[:200]
         except Exception:  # its own __str__ raises
             message = ""
         return Failure(type(error).__name__, message)
