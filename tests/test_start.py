@@ -15,6 +15,7 @@ from bnpo.answers.rewards import Grader
 from bnpo.devices import cuda_problem
 from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT
+from bnpo.policy.settings import SamplerSettings
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
@@ -92,8 +93,9 @@ def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, mon
 
     watcher = threading.Thread(target=watch)
     watcher.start()
+    settings = SamplerSettings(max_tokens=192, dtype="float32", tensor_parallel=2)
     ends = pytest.raises(RuntimeError, match="a sampler's process ended with status 1")
-    with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, 2, settings={}):
+    with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, settings):
         pass
     watcher.join()
     seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
