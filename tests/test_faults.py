@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, free_port, launch
+from conftest import ROOT, free_port, run_ranks
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -133,7 +133,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     run = tmp_path / "run"
     flags = ("--algo", "reinforce_pp", "--temperature", 1e-38, "--max-bad-steps", 2, "--save-every", 1)
     flags += ("--eval-every", 0, "--steps", 9, "--output-dir", run)
-    failed = launch(2, "train.py", *SMALL, *flags, check=False)
+    failed = run_ranks(2, "train.py", *SMALL, *flags, check=False)
     assert failed.returncode == 1
     assert failed.stdout.count("Traceback") == 1
     assert (
