@@ -103,9 +103,9 @@ def two_machines(tmp_path_factory) -> Path:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize(("fixture", "rank"), [("one_machine", 0), ("two_machines", 1)])
-def test_a_killed_rank_ends_the_job_at_once_and_is_named(fixture, rank, request):
-    folder = request.getfixturevalue(fixture)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job_at_once_and_is_named(rank, one_machine, two_machines):
+    folder = (one_machine, two_machines)[rank]
     pid, seconds = json.loads((folder / "killed").read_text())
     assert seconds < 30
     console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
