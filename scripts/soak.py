@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,14 +69,6 @@ def main() -> None:
     print(f"exact: {sum(result['exact'] for result in results)} of {len(results)}")
 
 
-def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]]) -> list[int]:
-    """Train with each of `kills`, resuming after it, then to the end; the steps after which it was gone on with."""
-    for kill in kills:
-        train(run, ranks, kill)
-    train(run, ranks, None)
-    return [int(line.split()[-1]) for line in (run.with_suffix(".log")).read_text().splitlines() if "going on" in line]
-
-
 def train(run: Path, ranks: int, kill: tuple[str, int, float] | None, *flags: str) -> None:
     """Start or resume `run`, its output in <run>.log. Raises AssertionError where it ends otherwise than it should."""
     with socket.socket() as listener:
@@ -98,6 +90,13 @@ def train(run: Path, ranks: int, kill: tuple[str, int, float] | None, *flags: st
         )
     expected = -signal.SIGKILL if kill else 0
     assert done.returncode == expected, f"{kill}: exit status {done.returncode}, see {log}:\n{log.read_text()[-3000:]}"
+
+
+def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], train: Callable = train) -> list[int]:
+    """Train with each of `kills`, resuming after it, then to the end; the steps after which it was gone on with."""
+    for kill in [*kills, None]:
+        train(run, ranks, kill)
+    return [int(line.split()[-1]) for line in (run.with_suffix(".log")).read_text().splitlines() if "going on" in line]
 
 
 def outcome(run: Path) -> tuple[list[dict], str]:

@@ -1,14 +1,17 @@
 """What several test files need: real data, small models to start from, a way to launch ranks."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -147,12 +150,11 @@ def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subpr
     """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
     launcher = Path(sys.executable).with_name("deepspeed")
     command = [launcher, "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
-    environment = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
     with temporary_folder() as folder:
         done = subprocess.run(
             [str(part) for part in command],
             cwd=ROOT,
-            env=environment | folder,
+            env=users_environment() | folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -160,6 +162,34 @@ def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subpr
         )
     assert not check or done.returncode == 0, done.stdout[-5000:]
     return done
+
+
+def run_ranks(
+    ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess:
+    """As `launch`, without the launcher and half a minute of imports: for what the ranks do, not how they start."""
+    server = _rank_server(ranks)
+    with tempfile.NamedTemporaryFile("r") as output, temporary_folder() as folder:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+        job = {"command": [script, *map(str, flags)], "output": output.name, "ranks": ranks}
+        print(json.dumps(job | {"environment": folder | place | dict(environment)}), file=server.stdin, flush=True)
+        done = subprocess.CompletedProcess(job["command"], int(server.stdout.readline()), output.read())
+    assert not check or done.returncode == 0, done.stdout[-5000:]
+    return done
+
+
+@cache
+def _rank_server(ranks: int) -> subprocess.Popen:
+    """It ends with this process."""
+    command = [sys.executable, "tests/programs/rank_server.py"]
+    environment = users_environment() | {"LOCAL_SIZE": str(ranks)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+
+
+def users_environment() -> dict[str, str]:
+    """Ours without what a launcher sets."""
+    return {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
 
 
 def free_port() -> int:

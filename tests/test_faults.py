@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, free_port, launch
+from conftest import ROOT, free_port, run_ranks
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -103,9 +103,9 @@ def two_machines(tmp_path_factory) -> Path:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize(("fixture", "rank"), [("one_machine", 0), ("two_machines", 1)])
-def test_a_killed_rank_ends_the_job_at_once_and_is_named(fixture, rank, request):
-    folder = request.getfixturevalue(fixture)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job_at_once_and_is_named(rank, one_machine, two_machines):
+    folder = (one_machine, two_machines)[rank]
     pid, seconds = json.loads((folder / "killed").read_text())
     assert seconds < 30
     console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
@@ -139,7 +139,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     run = tmp_path / "run"
     flags = ("--algo", "reinforce_pp", "--temperature", 1e-38, "--max-bad-steps", 2, "--save-every", 1)
     flags += ("--eval-every", 0, "--steps", 9, "--output-dir", run)
-    failed = launch(2, "train.py", *SMALL, *flags, check=False)
+    failed = run_ranks(2, "train.py", *SMALL, *flags, check=False)
     assert failed.returncode == 1
     assert failed.stdout.count("Traceback") == 1
     assert (

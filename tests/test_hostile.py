@@ -68,7 +68,7 @@ def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_p
     assert not any(canary.exists() for canary in canaries)
     program = TESTS / "programs" / "grade_hostile.py"
     done = subprocess.run(
-        [sys.executable, str(program), "0", "10000", str(TIME_LIMIT)],
+        [sys.executable, str(program), "0", "10000", "0.5"],
         cwd=working_directory,
         env=environment,
         capture_output=True,
@@ -155,6 +155,8 @@ class Unpicklable(Exception):
 
 
 def bad(text: str, reference: str) -> float:
+    if text.startswith("hang"):
+        open(f"{__file__} {text}", "w").close()
     if text == "hang":
         time.sleep(10_000)
     if text == "hang on":
@@ -258,7 +260,9 @@ def test_a_killed_program_leaves_no_process(tmp_path, environment):
         [sys.executable, "-c", HANG, str(file)], env=environment, stdout=subprocess.PIPE, start_new_session=True
     )
     assert program.stdout.readline() == b"started\n"
-    time.sleep(1)  # until both calls hang
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.glob("user_rewards.py hang*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert len(processes_of(environment)) >= 4  # the program, the fork server, two workers
     program.kill()
     program.communicate()

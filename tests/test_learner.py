@@ -1,6 +1,7 @@
 """The learner under DeepSpeed ZeRO-3, on one rank and on two, against plain PyTorch."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ def logprobs_of(model, prompt, answer, temperature, vocabulary):
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(answer)[:, None])[:, 0]
 
 
+@cache
 def plain_updates(config, updates: int, setting: str):
     """The same updates from the definitions: one answer at a time, no micro-batches, no ranks."""
     wide = setting == "wide head"

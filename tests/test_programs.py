@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+<<<<<<< HEAD
 from conftest import launch, make_model
 from transformers import AutoTokenizer
+=======
+from conftest import launch, run_ranks
+>>>>>>> tests
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
@@ -130,7 +134,7 @@ def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, t
 def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp_path):
     run = tmp_path / "run"
     flags = ("--steps", 1, "--rollouts-every", 1, "--eval-every", 0, "--output-dir", run)
-    launch(1, "train.py", "--preset", "tiny", *flags)
+    run_ranks(1, "train.py", "--preset", "tiny", *flags)
     assert metrics_of(run)[0]["reward/mean"] == metrics_of(tiny_run)[0]["reward/mean"]
     assert rollouts_of(run, 1) == rollouts_of(tiny_run, 1)  # advantages are float64, written with all their digits
     one, two = metrics_of(run)[0], metrics_of(tiny_run)[0]
@@ -150,7 +154,7 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
     flags = ("--preset", "tiny", "--model", qwen_model, "--train-data", data, "--steps", 2, "--rollouts-every", 1)
     flags += ("--questions-per-step", 4, "--samples-per-question", 8, "--max-prompt-tokens", 512)
     flags += ("--max-answer-tokens", 64, "--eval-every", 0)
-    console = launch(2, "train.py", *flags, "--output-dir", run).stdout
+    console = run_ranks(2, "train.py", *flags, "--output-dir", run).stdout
     assert "80 questions (1 left out: prompt over 512 tokens)" in console
     rows, metrics = rollouts_of(run, 1), metrics_of(run)
     assert len(rows) == 32
@@ -178,7 +182,7 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
     flags = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, "--rollouts-every", 1)
     flags += ("--eval-every", 0, "--rewards", "accuracy,format", "--decompose")
     flags += ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)
-    launch(2, "train.py", "--preset", "tiny", "--algo", "remax", *flags, "--output-dir", run)
+    run_ranks(2, "train.py", "--preset", "tiny", "--algo", "remax", *flags, "--output-dir", run)
     rows, lines = rollouts_of(run, 1), metrics_of(run)
     assert len(rows) == 16
     assert lines[0]["tokens/greedy"] > 0
@@ -200,7 +204,7 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
     flags = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, "--rollouts-every", 1)
     flags += ("--eval-every", 0, "--rewards", f"accuracy,format,{file}:short", "--output-dir", run)
     flags += ("--decompose", "--beta-moments", "corrected")
-    console = launch(2, "train.py", "--preset", "tiny", "--algo", "bnpo", *flags).stdout
+    console = run_ranks(2, "train.py", "--preset", "tiny", "--algo", "bnpo", *flags).stdout
     rows = rollouts_of(run, 1)
     [line] = metrics_of(run)
     # The end token is not part of the text that is graded, and the tiny model writes a character a token.

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
-from conftest import launch, make_model, temporary_folder
+from conftest import free_port, launch, make_model, run_ranks, temporary_folder
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT, InputError
+from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.start import prepare
 
 SPEC = importlib.util.spec_from_file_location("soak", ROOT / "scripts" / "soak.py")
@@ -22,17 +24,29 @@ soak = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(soak)
 
 
+def train(run, ranks, kill) -> None:
+    """As `soak.train`; the ranks kill the process that started them too."""
+    suite = run.with_name("suite.json")
+    suite.write_text(json.dumps(soak.SUITE))
+    flags = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", run]
+    environment = {soak.KILL: json.dumps(kill)}
+    done = run_ranks(ranks, "scripts/soak.py", *flags, check=False, environment=environment)
+    with run.with_suffix(".log").open("a") as log:
+        log.write(done.stdout)
+    assert done.returncode == (-signal.SIGKILL if kill else 0), done.stdout[-3000:]
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     run = tmp_path_factory.mktemp("soak") / "reference"
-    soak.train(run, 2, None)
+    train(run, 2, None)
     return run
 
 
 @pytest.mark.sampler
 def test_three_kills_and_resumes_leave_no_trace(reference):
     run = reference.with_name("killed")
-    went_on = soak.survive(run, 2, [("sync", 2, 0.5), ("save", 3, 0.5), ("sample", 3, 0.5)])
+    went_on = soak.survive(run, 2, [("sync", 2, 0.5), ("save", 3, 0.5), ("sample", 3, 0.5)], train)
     assert went_on[:2] == [0, 0]  # the first was killed before there was a checkpoint
     assert went_on[3] > went_on[2] > 0
     assert soak.outcome(run) == soak.outcome(reference)
@@ -153,10 +167,10 @@ class Job:
 
     def __init__(self, run, environment, *flags):
         self._run, self._log = run, run.with_suffix(".log").open("a")
-        command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "--master_port", "29532", "train.py"]
+        command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "--master_port", free_port(), "train.py"]
         flags = (*soak.FLAGS, "--steps", "1000", "--eval-every", "0", "--resume", "--output-dir", run, *flags)
         self._process = subprocess.Popen(
-            [*command, *map(str, flags)],
+            [str(part) for part in (*command, *flags)],
             **{"cwd": ROOT, "env": os.environ | environment, "stdout": self._log, "stderr": self._log},
             start_new_session=True,
         )
@@ -169,6 +183,10 @@ class Job:
         while not condition():
             assert self._process.poll() is None
             time.sleep(0.05)
+
+    def seconds_of_work(self) -> float:
+        processes = psutil.Process(self._process.pid).children(recursive=True)
+        return sum(process.cpu_times().user for process in processes)
 
     def signal(self, number: int) -> None:
         os.killpg(self._process.pid, number)
@@ -199,9 +217,11 @@ def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
         job = Job(run, folder, *slow, "--allow-changes", "questions_per_step,samples_per_question")
         steps, log = job.steps(), run.with_suffix(".log")
         job.wait_for(lambda: f"going on after step {steps}" in log.read_text())
-        time.sleep(1)
+        worked = job.seconds_of_work()
+        job.wait_for(lambda: job.seconds_of_work() > worked + 1)
         job.signal(signal.SIGINT)
-        time.sleep(1.5)
+        job.wait_for(lambda: log.read_text().count("stopping after this step") == 2)
+        time.sleep(1.5 * ECHO_SECONDS)  # or the second were the same wish
         began = time.monotonic()
         job.signal(signal.SIGINT)
         assert job.end() != 0

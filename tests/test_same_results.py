@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import launch
+from conftest import run_ranks
 
 pytestmark = pytest.mark.sampler
 
@@ -67,5 +67,5 @@ def results(run: Path) -> dict[str, str]:
 def test_results_are_the_recorded_ones(name, tmp_path):
     ranks, *flags = RUNS[name]
     often = ("--steps", 6, "--rollouts-every", 1, "--eval-every", 0)
-    launch(ranks, "train.py", "--preset", "tiny", *flags, *often, "--output-dir", tmp_path / "run")
+    run_ranks(ranks, "train.py", "--preset", "tiny", *flags, *often, "--output-dir", tmp_path / "run")
     assert results(tmp_path / "run") == RECORDED[name]

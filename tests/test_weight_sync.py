@@ -2,14 +2,14 @@ import json
 
 import numpy as np
 import pytest
-from conftest import launch
+from conftest import run_ranks
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.weight_sync import SyncError, check_sync
 
 
 def report(model) -> dict:
-    output = launch(2, "tests/programs/sync_check.py", model).stdout
+    output = run_ranks(2, "tests/programs/sync_check.py", model).stdout
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 
