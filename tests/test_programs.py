@@ -7,12 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-<<<<<<< HEAD
-from conftest import launch, make_model
+from conftest import launch, make_model, run_ranks
 from transformers import AutoTokenizer
-=======
-from conftest import launch, run_ranks
->>>>>>> tests
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
