@@ -242,6 +242,6 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
     flags = ("--model", tagging_model, "--train-data", data, "--template", "think", "--rewards", "accuracy")
     flags += ("--questions-per-step", 2, "--samples-per-question", 2, "--steps", 1, "--eval-every", 1)
     flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 1, "--eval-suite", suite, "--output-dir", run)
-    launch(1, "train.py", "--preset", "tiny", *flags)
+    run_ranks(1, "train.py", "--preset", "tiny", *flags)
     [line] = metrics_of(run)
     assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)
