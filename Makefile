@@ -14,7 +14,7 @@ REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirement
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # Two tests at a time, for the second to use what the first, while it starts programs, leaves idle.
-PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test check lint bench check-gpu-environment
 

@@ -22,16 +22,9 @@ PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Programs first, for short tests to fill what is left; and tests that share a fixture share its process."""
+    """Programs first, for short tests to fill what is left."""
     items.sort(key=lambda item: not markers(item) & PROGRAMS)
-    for item in items:
-        definitions = getattr(item, "_fixtureinfo", None)
-        fixtures = definitions.name2fixturedefs.items() if definitions else ()
-        shared = [name for name, found in fixtures if found[-1].scope == "module"]
-        if shared:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {sorted(shared)[0]}"))
 
 
 @pytest.fixture(autouse=True)
