@@ -43,6 +43,12 @@ def reference(tmp_path_factory):
     return run
 
 
+def files(run) -> list[str]:
+    """What a run has left, apart from the consoles of its starts and the optimizer's files."""
+    names = (str(file.relative_to(run)) for file in run.rglob("*"))
+    return sorted(name for name in names if not name.startswith("console") and "/trainer/" not in name)
+
+
 @pytest.mark.sampler
 def test_three_kills_and_resumes_leave_no_trace(reference):
     run = reference.with_name("killed")
@@ -53,8 +59,8 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
     rows, _ = soak.outcome(reference)
     assert [row["step"] for row in rows] == list(range(11))
     assert sum(row.get("grad_norm", 0) > 0 for row in rows) >= 8  # there was something to get wrong
-    files = [sorted(str(f.relative_to(r)) for f in r.rglob("*") if "/trainer/" not in str(f)) for r in (run, reference)]
-    assert files[0] == files[1]
+    assert files(run) == files(reference)
+    assert len(list(run.glob("console-*.log"))) == 3
 
 
 @pytest.mark.sampler

@@ -202,7 +202,7 @@ from bnpo.answers.rewards import Grader
 
 grader = Grader(workers=2)
 references, answers = zip(*json.load(sys.stdin))
-print(json.dumps([value == 1 for value in grader([f"\\\\boxed{{{answer}}}" for answer in answers], references)[:, 0]]))
+print(json.dumps([bool(value == 1) for value in grader([f"\\\\boxed{{{answer}}}" for answer in answers], references)[:, 0]]))
 grader.close()
 """
 
