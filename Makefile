@@ -13,8 +13,8 @@ TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-# Two tests at a time, for the second to use what the first, while it starts programs, leaves idle.
-PARALLEL := -n 2 --dist loadscope --no-loadscope-reorder
+# Three tests at a time, on two cores too: starting programs leaves a third of them idle.
+PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test check lint bench check-gpu-environment
 
