@@ -142,11 +142,10 @@ def sample(pairs: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
 
 def verdicts(grader: Grader, pairs: list[tuple[str, str]]) -> list[bool]:
     """Of answers in a box. Every one is a verdict: none failed."""
-    given = (
-        grader([f"\\boxed{{{spelling}}}" for _, spelling in pairs], [reference for reference, _ in pairs])[:, 0] == 1
-    )
+    answers, references = [f"\\boxed{{{spelling}}}" for _, spelling in pairs], [reference for reference, _ in pairs]
+    given = grader(answers, references)[:, 0] == 1
     assert grader.take_failures() == {}
-    return given
+    return given.tolist()
 
 
 def listed(pairs: list[tuple[str, str]]) -> str:
@@ -202,7 +201,8 @@ from bnpo.answers.rewards import Grader
 
 grader = Grader(workers=2)
 references, answers = zip(*json.load(sys.stdin))
-print(json.dumps([bool(value == 1) for value in grader([f"\\\\boxed{{{answer}}}" for answer in answers], references)[:, 0]]))
+rewards = grader([f"\\\\boxed{{{answer}}}" for answer in answers], references)
+print(json.dumps((rewards[:, 0] == 1).tolist()))
 grader.close()
 """
 
