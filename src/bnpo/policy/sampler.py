@@ -1,6 +1,5 @@
 """vLLM in the learner's own process: n sampled answers a prompt, scores of given answers, sleep and wake."""
 
-import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from vllm.sampling_params import RequestOutputKind
 
 from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS, SamplerSettings
 from bnpo.problems import stop_token_ids
-
-gc.freeze()  # or each of the collections that vLLM asks for, when it starts and ends, reads all modules: 0.4 s
 
 
 @dataclass(frozen=True)
