@@ -163,7 +163,7 @@ def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subpr
 def run_ranks(
     ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess:
-    """As `launch`, without the launcher and half a minute of imports: for what the ranks do, not how they start."""
+    """As `launch`, without the launcher and the imports: for what the ranks do, not how they start."""
     server = _rank_server(ranks)
     with tempfile.NamedTemporaryFile("r") as output, temporary_folder() as folder:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}

@@ -1,7 +1,7 @@
 """Command lines of dataclasses: marks on fields, what they forbid, and a heading over every group of flags."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Annotated, TypeVar, get_type_hints
 
 import tyro
@@ -9,8 +9,9 @@ import tyro
 from bnpo.files import InputError
 
 T = TypeVar("T")
-Positive = Annotated[T, "must be above 0"]
-NotNegative = Annotated[T, "must not be below 0"]
+ABOVE_0, NOT_BELOW_0 = "must be above 0", "must not be below 0"
+Positive = Annotated[T, ABOVE_0]
+NotNegative = Annotated[T, NOT_BELOW_0]
 Free = Annotated[T, "free"]
 """Changes nothing of what is computed up to a step: a resumed run may differ in it."""
 NotCompared = Annotated[T, "not compared"]
@@ -56,7 +57,7 @@ def check_marks(config: object) -> None:
             if isinstance(mark, OneOf) and value not in mark.names:
                 raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(mark.names)}")
             # Not `value <= 0`: nan must be refused too.
-            if (mark == "must be above 0" and not value > 0) or (mark == "must not be below 0" and not value >= 0):
+            if (mark == ABOVE_0 and not value > 0) or (mark == NOT_BELOW_0 and not value >= 0):
                 raise InputError(f"--{flag}: is {value}, {mark}")
 
 
@@ -66,10 +67,9 @@ def parse_grouped(defaults, argv: list[str], prog: str):
     Each of those is a group with a heading in the help. tyro makes headings of dataclasses within a dataclass, so one
     of that form is parsed. Exits on flags that are not known.
     """
-    values = asdict(defaults)
     parts = []
     for group in reversed(type(defaults).__bases__):
-        default = group(**{item.name: values[item.name] for item in fields(group)})
+        default = group(**{item.name: getattr(defaults, item.name) for item in fields(group)})
         parts.append((group.__name__.lower(), tyro.conf.OmitArgPrefixes[group], field(default=default)))
     form = make_dataclass("Form", parts, frozen=True)
     form.__doc__ = type(defaults).__doc__
