@@ -20,6 +20,8 @@ RUNS = {
     "bnpo, one rank": (1, "--algo", "bnpo"),
     "bnpo, two ranks": (2, "--algo", "bnpo"),
     "remax decomposed, one rank": (1, "--algo", "remax", "--decompose", *TWO_REWARDS),
+    "remax decomposed, two ranks": (2, "--algo", "remax", "--decompose", *TWO_REWARDS),
+    "reinforce_pp decomposed, one rank": (1, "--algo", "reinforce_pp", "--decompose", *TWO_REWARDS),
     "reinforce_pp decomposed, two ranks": (2, "--algo", "reinforce_pp", "--decompose", *TWO_REWARDS),
 }
 """Number of ranks, then flags."""
@@ -30,6 +32,16 @@ RECORDED = {
         "metrics": "f4d7c6d00bf106b1",
         "rollouts": "39480a3291628c4e",
         "weights": "e12957ff27d6c9f2",
+    },
+    "remax decomposed, two ranks": {
+        "metrics": "60f3923dc8054e9c",
+        "rollouts": "39480a3291628c4e",
+        "weights": "c91c3eb9e20d9161",
+    },
+    "reinforce_pp decomposed, one rank": {
+        "metrics": "72c6021224d8eda1",
+        "rollouts": "6b5313580a84f8ea",
+        "weights": "cb059236aaa107aa",
     },
     "reinforce_pp decomposed, two ranks": {
         "metrics": "6aeb199655bd6844",

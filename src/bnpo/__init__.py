@@ -39,7 +39,7 @@ def _set_defaults() -> None:
         defaults["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // int(ranks_here)))
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    # DeepSpeed compiles its shared-memory collective with ninja, which pip installs beside the interpreter.
+    # FlashInfer, with which vLLM attends on some GPUs, compiles with ninja, which pip installs beside the interpreter.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # DeepSpeed and vLLM call collectives by names that this torch has renamed; there is nothing a user can do.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)

@@ -1,6 +1,5 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,9 @@ class Learner:
 
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
         self.config = config
+        # Nothing to compile: DeepSpeed would build a collective for inference on CPUs in a folder that all programs
+        # share, behind a lock file. One that is killed leaves it there, and every later one waits for ever.
+        deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         self._zero3_loading = HfDeepSpeedConfig(settings)
@@ -58,7 +60,6 @@ class Learner:
         policy = Policy(model, vocab_size, config.temperature)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
         self._engine.train()
-        _unlink_shared_memory()
 
     @property
     def model(self) -> torch.nn.Module:
@@ -188,14 +189,6 @@ class Learner:
             micro.indices, np.split(logprobs.cpu().numpy(), micro.lengths.cumsum()[:-1]), strict=False
         ):
             old[int(index)] = part
-
-
-def _unlink_shared_memory() -> None:
-    """Take the names of the buffers away through which DeepSpeed's ranks on CPUs talk: it never does, and 132 MB of
-    memory would stay taken after every run. The ranks keep what they have opened."""
-    dist.barrier()
-    for path in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_{dist.get_rank()}"):
-        path.unlink(missing_ok=True)
 
 
 class Totals:
