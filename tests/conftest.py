@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
 import pytest
 
@@ -164,14 +165,39 @@ def run_ranks(
     ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess:
     """As `launch`, without the launcher and the imports: for what the ranks do, not how they start."""
-    server = _rank_server(ranks)
-    with tempfile.NamedTemporaryFile("r") as output, temporary_folder() as folder:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-        job = {"command": [script, *map(str, flags)], "output": output.name, "ranks": ranks}
-        print(json.dumps(job | {"environment": folder | place | dict(environment)}), file=server.stdin, flush=True)
-        done = subprocess.CompletedProcess(job["command"], int(server.stdout.readline()), output.read())
+    with forked(ranks, script, *flags, environment=environment) as job:
+        done = job.result()
     assert not check or done.returncode == 0, done.stdout[-5000:]
     return done
+
+
+class Job:
+    """Ranks at work: `processes` are their ids, `group` that of all they start; `result` waits for their end."""
+
+    def __init__(self, server: subprocess.Popen, command: list[str], output: IO[str]):
+        self._server, self._command, self._output, self._result = server, command, output, None
+        self.processes = json.loads(server.stdout.readline())
+        self.group = os.getpgid(self.processes[0])
+
+    def result(self) -> subprocess.CompletedProcess:
+        if self._result is None:
+            status = int(self._server.stdout.readline())
+            self._result = subprocess.CompletedProcess(self._command, status, self._output.read())
+        return self._result
+
+
+@contextmanager
+def forked(ranks: int, script: str, *flags: object, environment: Mapping[str, str]) -> Iterator[Job]:
+    server, command = _rank_server(ranks), [script, *map(str, flags)]
+    with tempfile.NamedTemporaryFile("r") as output, temporary_folder() as folder:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+        job = {"command": command, "output": output.name, "ranks": ranks}
+        print(json.dumps(job | {"environment": folder | place | dict(environment)}), file=server.stdin, flush=True)
+        job = Job(server, command, output)
+        try:
+            yield job
+        finally:
+            job.result()
 
 
 @cache

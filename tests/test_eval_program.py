@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 
+import psutil
 import pytest
 import tyro
+from conftest import forked, run_ranks
 
 from bnpo.config import TINY_MODEL, EvalConfig
 from bnpo.evaluation.program import plan, run
@@ -24,10 +27,8 @@ def command(folder, *flags):
     return [sys.executable, "eval.py", *flags, "--output-dir", str(folder)]
 
 
-def evaluate(folder, *flags):
-    result = subprocess.run(command(folder, *flags), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+def evaluate(folder, *flags, environment=MappingProxyType({})):
+    return run_ranks(1, "eval.py", *flags, "--output-dir", folder, environment=environment).stdout
 
 
 def refused(folder, *flags):
@@ -48,16 +49,19 @@ def samples_of(folder):
     return {(sample["dataset"], sample["index"], sample["run"]): sample for sample in samples}
 
 
-def processes_of(marker):
-    """Ids of the processes with `marker` in their environment."""
-    found = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if marker.encode() in environ.read_bytes():
-                found.append(int(environ.parent.name))
-        except OSError:  # it has ended meanwhile, or is not ours
-            continue
-    return found
+def written(samples):
+    return samples.read_bytes().count(b"\n") if samples.exists() else 0
+
+
+def processes_of(group):
+    return [process for process in psutil.pids() if group_of(process) == group]
+
+
+def group_of(process):
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:  # it has ended meanwhile
+        return None
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +80,21 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
 
     killed = tmp_path / "killed"
     path = killed / "samples.jsonl"
-    marker = f"BNPO_TEST_RUN={tmp_path}"
-    environment = os.environ | dict([marker.split("=", 1)])
     for target in sorted(random.Random(0).sample(range(3200), 5)):
-        process = subprocess.Popen(
-            command(killed, *flags), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") <= target):
-            time.sleep(0.02)
-        assert process.poll() is None, "it ended before it was killed"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        deadline = time.monotonic() + 10
-        while processes_of(marker) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert processes_of(marker) == []
+        with forked(1, "eval.py", *flags, "--output-dir", killed, environment={}) as job:
+            while psutil.pid_exists(job.processes[0]) and written(path) <= target:
+                time.sleep(0.02)
+            os.kill(job.processes[0], signal.SIGKILL)
+            assert job.result().returncode == 128 + signal.SIGKILL, "it ended before it was killed"
+            deadline = time.monotonic() + 10
+            while processes_of(job.group) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert processes_of(job.group) == []
     with path.open("ab") as file:  # a line that was cut off, as a kill in the middle of a write leaves it
         file.write(b'{"dataset": "arith')
-    before = path.read_bytes().count(b"\n")
+    before = written(path)
     evaluate(killed, *flags)
-    assert path.read_bytes().count(b"\n") == 3200
+    assert written(path) == 3200
     assert json.loads((killed / "results.json").read_text())["time"]["sampled"] == 3200 - before
     assert samples_of(killed) == samples_of(once)
     assert len(samples_of(killed)) == 3200  # none twice
@@ -105,7 +104,8 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
 @pytest.mark.sampler
 def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     two = tmp_path / "two"
-    evaluate(two, *ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
+    flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
+    subprocess.run(command(two, *flags), cwd=ROOT, capture_output=True, check=True)
     assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
     assert len(samples_of(two)) == 60
     sample = samples_of(two)["arithmetic", 19, 2]
@@ -113,12 +113,12 @@ def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
 
 
 @pytest.mark.sampler
-def test_a_comparison_of_results_that_are_there(once, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")  # a narrow terminal must not break the titles of tables
+def test_a_comparison_of_results_that_are_there(once, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(once, out)
     shutil.copytree(once, out / "base")
-    output = evaluate(out, *ARITHMETIC, "--limit", "200", "--runs", "16", "--base", str(TINY_MODEL))
+    flags = (*ARITHMETIC, "--limit", "200", "--runs", "16", "--base", TINY_MODEL)
+    output = evaluate(out, *flags, environment={"COLUMNS": "60"})  # narrow, but the titles of tables stay whole
     assert output.count("3200 samples, 3200 there already") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
     assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
@@ -195,11 +195,9 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
     flags = ("--ckpt", str(model), "--suite", "arithmetic", "--limit", "2", "--data-parallel", "2")
-    result = subprocess.run(
-        command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
+    result = run_ranks(1, "eval.py", *flags, "--output-dir", tmp_path / "out", check=False)
     assert result.returncode == 1
-    assert "a sampler's process ended with status 1; its error is above" in result.stderr
+    assert "a sampler's process ended with status 1; its error is above" in result.stdout
 
 
 def test_absent_data_sets_are_refused_with_the_way_to_get_them(tmp_path):

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from conftest import launch, make_model
+from conftest import make_model, run_ranks
 from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 from transformers import AutoModelForCausalLM
 
@@ -45,7 +45,7 @@ def long_model(tmp_path_factory):
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
 def report(request, wide_model, wide_layers, long_model) -> dict:
     models = (long_model, wide_model, wide_layers)
-    output = launch(request.param, "tests/programs/learner_check.py", *models).stdout
+    output = run_ranks(request.param, "tests/programs/learner_check.py", *models).stdout
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 

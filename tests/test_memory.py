@@ -4,7 +4,7 @@ import json
 import shlex
 
 import pytest
-from conftest import launch, make_model
+from conftest import make_model, run_ranks
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
@@ -114,7 +114,7 @@ def test_the_learner_takes_what_the_account_says(tmp_path):
     weights are never gathered, was measured by hand (docs/LOG.md): a launch takes a minute."""
     shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8}
     make_model(tmp_path, vocab_size=16384, **shape)
-    output = launch(2, "tests/programs/memory_check.py", tmp_path).stdout
+    output = run_ranks(2, "tests/programs/memory_check.py", tmp_path).stdout
     report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
     ratios = {name: case["measured"] / case["account"] for name, case in report.items()}
     assert ratios == {name: pytest.approx(1, abs=0.15) for name in report}

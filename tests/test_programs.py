@@ -1,8 +1,6 @@
 """Whole programs, launched as a user launches them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,6 @@ from conftest import launch, make_model, run_ranks
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.files import ROOT
 
 pytestmark = pytest.mark.sampler
 
@@ -115,9 +112,8 @@ def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, t
     assert (tiny_run / "best").resolve().name == f"step-{best['step']:06d}"
 
     # The run's preset says which suite; its quick version has the same problems, so it is asked for here.
-    command = [sys.executable, "eval.py", "--ckpt", str(tiny_run), "--suite", "arithmetic-quick"]
-    command += ["--output-dir", str(tmp_path / "out")]
-    console = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    flags = ("--ckpt", tiny_run, "--suite", "arithmetic-quick", "--output-dir", tmp_path / "out")
+    console = run_ranks(1, "eval.py", *flags).stdout
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     live = json.loads((tiny_run / "evals" / "step-000004" / "results.json").read_text())
     assert results["results"] == live["results"]

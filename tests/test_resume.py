@@ -11,7 +11,7 @@ import time
 
 import psutil
 import pytest
-from conftest import free_port, launch, make_model, run_ranks, temporary_folder
+from conftest import free_port, make_model, run_ranks, temporary_folder
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
@@ -130,8 +130,8 @@ def report(tmp_path_factory) -> dict:
     model = make_model(folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=4)
     for file in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(file, folder)
-    output = launch(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
-    assert "\nREPORT " in output, output[-5000:]
+    output = run_ranks(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
+    assert "REPORT " in output, output[-5000:]
     report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
     return report | {"run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
 

@@ -1,17 +1,15 @@
 """The committed model is what the demo and the tests count on, and its script makes the same one again."""
 
 import re
-import subprocess
-import sys
 
 import pytest
+from conftest import run_ranks
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
-from bnpo.files import ROOT
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds
@@ -50,8 +48,8 @@ def test_size():
 @pytest.mark.program
 def test_the_script_is_reproducible_from_its_seed(tmp_path):
     for i, seed in enumerate((0, 0, 1)):
-        flags = ["--output-dir", str(tmp_path / str(i)), "--steps", "2", "--batch-size", "8", "--seed", str(seed)]
-        subprocess.run([sys.executable, "scripts/make_tiny_model.py", *flags], cwd=ROOT, check=True)
+        flags = ("--output-dir", tmp_path / str(i), "--steps", 2, "--batch-size", 8, "--seed", seed)
+        run_ranks(1, "scripts/make_tiny_model.py", *flags)
     first, same, other = (load_file(tmp_path / str(i) / "model.safetensors") for i in range(3))
     assert all(first[name].equal(same[name]) for name in first)
     assert not all(first[name].equal(other[name]) for name in first)

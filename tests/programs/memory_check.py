@@ -16,7 +16,7 @@ SETTINGS = {
     "weights": ["--dtype", "float32", "--micro-batch-tokens", "256"],
     "weights, offloaded": ["--dtype", "float32", "--micro-batch-tokens", "256", "--offload-optimizer"],
     "weights in bf16": ["--dtype", "bfloat16", "--micro-batch-tokens", "256"],
-    "activations": ["--dtype", "float32", "--micro-batch-tokens", "4096"],
+    "activations": ["--dtype", "float32", "--micro-batch-tokens", "2048"],
     "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
     "logits in two chunks": ["--dtype", "bfloat16", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
 }

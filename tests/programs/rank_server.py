@@ -1,7 +1,8 @@
 """Starts programs on ranks by forking: torch, DeepSpeed and vLLM are imported here, once, and not by every rank.
 
-Started by `run_ranks` of tests/conftest.py, with LOCAL_SIZE, on which the threads of a rank depend, in the environment.
-Reads a job a line (the arguments of `run`) from standard input and answers with its exit status.
+Started by `started` of tests/conftest.py, with LOCAL_SIZE, on which the threads of a rank depend, in the environment.
+Reads a job a line (the arguments of `run`) from standard input and answers with the ids of its processes, a line, and
+when it has ended its exit status.
 """
 
 import atexit
@@ -13,10 +14,15 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from multiprocessing import util
+from typing import TextIO
 
 import bnpo  # noqa: F401 - before torch and vLLM
 
+spawn_interpreter = util.spawnv_passfds
 TIME_LIMIT = 600
 """Seconds after which a job and its ranks are killed."""
 
@@ -25,29 +31,33 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed while importing is no answer
     import_module("bnpo.loop")  # what train.py imports
+    import_module("bnpo.evaluation.program")  # what eval.py imports
     import_module("vllm.v1.worker.cpu_worker")  # what an engine imports when it starts
+    util.spawnv_passfds = fork_spawned
 
     gc.freeze()  # modules stay: a collection in a rank need not read them, and so copy them
     for line in sys.stdin:
         if (job := os.fork()) == 0:
-            os._exit(run(**json.loads(line)))
+            os._exit(run(**json.loads(line), answers=answers))
         print(os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]), file=answers, flush=True)
 
 
-def run(command: list[str], output: str, ranks: int, environment: dict[str, str]) -> int:
+def run(command: list[str], output: str, ranks: int, environment: dict[str, str], answers: TextIO) -> int:
     """The exit status of `command`, a script and its flags, on `ranks` ranks with both streams in the file `output`: as
-    under the launcher it is that of the first rank that fails, and the others are ended."""
+    under the launcher it is that of the first rank that fails, and the others are ended. This process, its ranks and
+    theirs are a group."""
     os.setsid()
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.alarm(TIME_LIMIT)
     with open(output, "wb") as file, open(os.devnull) as nothing:
         for stream, target in enumerate((nothing, file, file)):
             os.dup2(target.fileno(), stream)
-    children, status = set(), 0
+    children, status = [], 0
     for rank in range(ranks):
         if (child := os.fork()) == 0:
             os._exit(run_rank(command, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
-        children.add(child)
+        children.append(child)
+    print(json.dumps(children), file=answers, flush=True)
     while children:
         child, ended = os.wait()
         children.remove(child)
@@ -55,7 +65,23 @@ def run(command: list[str], output: str, ranks: int, environment: dict[str, str]
             status = os.waitstatus_to_exitcode(ended)
             for other in children:
                 os.kill(other, signal.SIGTERM)
-    return status
+    return status if status >= 0 else 128 - status  # as a shell tells of a signal
+
+
+def fork_spawned(path: bytes, arguments: list[bytes | str], passed: tuple[int, ...]) -> int:
+    """As multiprocessing starts an interpreter, which here inherits the imports if it is for a spawned process (not for
+    the server of the grader's): of the open files only those that are passed."""
+    code = os.fsdecode(arguments[-2])
+    if "spawn_main" not in code:
+        return spawn_interpreter(path, arguments, passed)
+    if child := os.fork():
+        return child
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (0, 1, 2, *passed):
+            with suppress(OSError):  # the one that lists them
+                os.close(int(name))
+    sys.argv = ["-c", "--multiprocessing-fork"]
+    os._exit(status_of(lambda: exec(code, {})))
 
 
 def run_rank(command: list[str], environment: dict[str, str]) -> int:
@@ -64,18 +90,23 @@ def run_rank(command: list[str], environment: dict[str, str]) -> int:
     tempfile.tempdir = None  # the environment names another
     sys.argv = command
     sys.path[0] = os.path.dirname(os.path.abspath(command[0]))
-    status = 0
-    try:
-        runpy.run_path(command[0], run_name="__main__")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
+    status = status_of(lambda: runpy.run_path(command[0], run_name="__main__"))
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     return status
+
+
+def status_of(program: Callable[[], object]) -> int:
+    """The exit status of an interpreter that runs it."""
+    try:
+        program()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
