@@ -164,8 +164,9 @@ def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subpr
 def run_ranks(
     ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess:
-    """As `launch`, without the launcher and the imports: for what the ranks do, not how they start."""
-    with forked(ranks, script, *flags, environment=environment) as job:
+    """As `launch` (0 ranks: `python script flags`), without the launcher and the imports: for what programs do, not how
+    they start."""
+    with temporary_folder() as folder, forked(ranks, script, *flags, environment=folder | dict(environment)) as job:
         done = job.result()
     assert not check or done.returncode == 0, done.stdout[-5000:]
     return done
@@ -187,12 +188,15 @@ class Job:
 
 
 @contextmanager
-def forked(ranks: int, script: str, *flags: object, environment: Mapping[str, str]) -> Iterator[Job]:
-    server, command = _rank_server(ranks), [script, *map(str, flags)]
-    with tempfile.NamedTemporaryFile("r") as output, temporary_folder() as folder:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-        job = {"command": command, "output": output.name, "ranks": ranks}
-        print(json.dumps(job | {"environment": folder | place | dict(environment)}), file=server.stdin, flush=True)
+def forked(
+    ranks: int, script: str, *flags: object, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Job]:
+    """The job of `run_ranks` while it runs."""
+    server, command = _rank_server(), [script, *map(str, flags)]
+    with tempfile.NamedTemporaryFile("r") as output:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks else {}
+        job = {"command": command, "output": output.name, "ranks": ranks, "environment": place | dict(environment)}
+        print(json.dumps(job), file=server.stdin, flush=True)
         job = Job(server, command, output)
         try:
             yield job
@@ -201,12 +205,11 @@ def forked(ranks: int, script: str, *flags: object, environment: Mapping[str, st
 
 
 @cache
-def _rank_server(ranks: int) -> subprocess.Popen:
+def _rank_server() -> subprocess.Popen:
     """It ends with this process."""
     command = [sys.executable, "tests/programs/rank_server.py"]
-    environment = users_environment() | {"LOCAL_SIZE": str(ranks)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+    return subprocess.Popen(command, cwd=ROOT, env=users_environment() | {"OMP_NUM_THREADS": "1"}, **pipes)
 
 
 def users_environment() -> dict[str, str]:

@@ -28,7 +28,7 @@ def command(folder, *flags):
 
 
 def evaluate(folder, *flags, environment=MappingProxyType({})):
-    return run_ranks(1, "eval.py", *flags, "--output-dir", folder, environment=environment).stdout
+    return run_ranks(0, "eval.py", *flags, "--output-dir", folder, environment=environment).stdout
 
 
 def refused(folder, *flags):
@@ -66,9 +66,10 @@ def group_of(process):
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """An evaluation of 200 problems x 16 runs by one sampler."""
+    """An evaluation of 200 problems x 16 runs by one sampler, started as a user does."""
     folder = tmp_path_factory.mktemp("once")
-    evaluate(folder, *ARITHMETIC, "--limit", "200", "--runs", "16")
+    flags = (*ARITHMETIC, "--limit", "200", "--runs", "16")
+    subprocess.run(command(folder, *flags), cwd=ROOT, capture_output=True, check=True)
     return folder
 
 
@@ -81,7 +82,7 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
     killed = tmp_path / "killed"
     path = killed / "samples.jsonl"
     for target in sorted(random.Random(0).sample(range(3200), 5)):
-        with forked(1, "eval.py", *flags, "--output-dir", killed, environment={}) as job:
+        with forked(0, "eval.py", *flags, "--output-dir", killed) as job:
             while psutil.pid_exists(job.processes[0]) and written(path) <= target:
                 time.sleep(0.02)
             os.kill(job.processes[0], signal.SIGKILL)
@@ -104,8 +105,7 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
 @pytest.mark.sampler
 def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     two = tmp_path / "two"
-    flags = (*ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
-    subprocess.run(command(two, *flags), cwd=ROOT, capture_output=True, check=True)
+    evaluate(two, *ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
     assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
     assert len(samples_of(two)) == 60
     sample = samples_of(two)["arithmetic", 19, 2]
@@ -195,7 +195,8 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
     flags = ("--ckpt", str(model), "--suite", "arithmetic", "--limit", "2", "--data-parallel", "2")
-    result = run_ranks(1, "eval.py", *flags, "--output-dir", tmp_path / "out", check=False)
+    with forked(0, "eval.py", *flags, "--output-dir", tmp_path / "out") as job:
+        result = job.result()
     assert result.returncode == 1
     assert "a sampler's process ended with status 1; its error is above" in result.stdout
 

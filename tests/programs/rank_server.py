@@ -1,8 +1,8 @@
 """Starts programs on ranks by forking: torch, DeepSpeed and vLLM are imported here, once, and not by every rank.
 
-Started by `started` of tests/conftest.py, with LOCAL_SIZE, on which the threads of a rank depend, in the environment.
-Reads a job a line (the arguments of `run`) from standard input and answers with the ids of its processes, a line, and
-when it has ended its exit status.
+Started by tests/conftest.py, with one thread, since there is no forking a process whose torch has several. Reads a job
+a line (the arguments of `run`) from standard input and answers with the ids of its processes, a line, and when it has
+ended its exit status.
 """
 
 import atexit
@@ -20,7 +20,9 @@ from importlib import import_module
 from multiprocessing import util
 from typing import TextIO
 
-import bnpo  # noqa: F401 - before torch and vLLM
+import bnpo  # before torch and vLLM
+
+import torch  # isort: skip
 
 spawn_interpreter = util.spawnv_passfds
 TIME_LIMIT = 600
@@ -43,9 +45,9 @@ def main() -> None:
 
 
 def run(command: list[str], output: str, ranks: int, environment: dict[str, str], answers: TextIO) -> int:
-    """The exit status of `command`, a script and its flags, on `ranks` ranks with both streams in the file `output`: as
-    under the launcher it is that of the first rank that fails, and the others are ended. This process, its ranks and
-    theirs are a group."""
+    """The exit status of `command`, a script and its flags, on `ranks` ranks (0: not under a launcher) with both
+    streams in the file `output`: as under the launcher it is that of the first rank that fails, and the others are
+    ended. This process, its ranks and theirs are a group."""
     os.setsid()
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.alarm(TIME_LIMIT)
@@ -53,9 +55,10 @@ def run(command: list[str], output: str, ranks: int, environment: dict[str, str]
         for stream, target in enumerate((nothing, file, file)):
             os.dup2(target.fileno(), stream)
     children, status = [], 0
-    for rank in range(ranks):
+    for rank in range(max(1, ranks)):
         if (child := os.fork()) == 0:
-            os._exit(run_rank(command, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_SIZE": str(ranks), "WORLD_SIZE": str(ranks)}
+            os._exit(run_process(command, environment | (place if ranks else {})))
         children.append(child)
     print(json.dumps(children), file=answers, flush=True)
     while children:
@@ -84,9 +87,12 @@ def fork_spawned(path: bytes, arguments: list[bytes | str], passed: tuple[int, .
     os._exit(status_of(lambda: exec(code, {})))
 
 
-def run_rank(command: list[str], environment: dict[str, str]) -> int:
-    """The exit status of one rank, which is this process."""
+def run_process(command: list[str], environment: dict[str, str]) -> int:
+    """The exit status of a rank, or the program, which is this process."""
+    del os.environ["OMP_NUM_THREADS"]
     os.environ.update(environment)
+    bnpo._set_defaults()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     tempfile.tempdir = None  # the environment names another
     sys.argv = command
     sys.path[0] = os.path.dirname(os.path.abspath(command[0]))
