@@ -35,11 +35,7 @@ lint: .venv/.ready
 	.venv/bin/lint-imports
 
 bench: .venv/.ready .venv/trl/.ready
-	.venv/bin/python benchmarks/batching.py
-	.venv/bin/python benchmarks/memory.py
-	.venv/bin/python benchmarks/step.py
-	.venv/bin/python benchmarks/rivals.py
-	.venv/bin/python benchmarks/evaluator.py
+	.venv/bin/python benchmarks/run.py
 
 # Downloads the wheels once more than the installation does. Other tests need vLLM, whose build for GPUs needs a GPU.
 check-gpu-environment:

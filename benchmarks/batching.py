@@ -1,30 +1,28 @@
-"""How much of the learner's batch is padding, and how evenly it is shared out, on lengths as real answers have them.
+"""How many tokens pass the learner more than once, and how evenly they are shared out, on lengths as real answers have.
 
     python benchmarks/batching.py
 
-512 sequences of log-normal length, 100 to 3,072 tokens, on 8 ranks with the default micro-batch. Rows: padding_waste,
-the share of padding in the tensors of the micro-batches, and rank_imbalance, the most tokens of a rank over the mean,
-less 1.
+32 questions x 16 answers of log-normal length, 100 to 3,072 tokens, prompts of 60 to 300, on 8 ranks with the default
+micro-batch. Rows: repeated_prompts, the share of prompts that pass again, for a group was cut; rank_imbalance, the most
+tokens of a rank over the mean, less 1.
 """
-
-from itertools import chain
 
 import numpy as np
 from common import row
 
-from bnpo.algorithm.batching import collate, plan
+from bnpo.algorithm.batching import Lengths, collate, plan
 from bnpo.config import TrainConfig
 
 
 def main() -> None:
-    budget = TrainConfig().micro_batch_tokens
-    lengths = np.random.default_rng(0).lognormal(6.2, 0.7, 512).clip(100, 3072).astype(int)
-    print(f"lengths: median {np.median(lengths):.0f}, mean {lengths.mean():.0f}, longest {lengths.max()}")
-    plans = plan(lengths, 8, budget)
-    prompts, answers = [[0]] * len(lengths), [[1] * (length - 1) for length in lengths]
-    tensors = sum(collate(prompts, answers, part, "cpu").input_ids.numel() for part in chain.from_iterable(plans))
-    row("padding_waste", 1 - lengths.sum() / tensors)
-    loads = [sum(lengths[part].sum() for part in micro_batches) for micro_batches in plans]
+    rng = np.random.default_rng(0)
+    answers = rng.lognormal(6.2, 0.7, 512).clip(100, 3072).astype(int)
+    prompts = rng.integers(60, 300, 32).repeat(16)
+    print(f"answers: median {np.median(answers):.0f}, mean {answers.mean():.0f}, longest {answers.max()}")
+    ids = [[number // 16] * length for number, length in enumerate(prompts)], [[1] * length for length in answers]
+    plans = plan(Lengths.of(*ids), 8, TrainConfig().micro_batch_tokens)
+    loads = [sum(len(collate(*ids, part, "cpu").input_ids) for part in micro_batches) for micro_batches in plans]
+    row("repeated_prompts", 1 - (prompts[::16].sum() + answers.sum() - len(answers)) / sum(loads))
     row("rank_imbalance", max(loads) / np.mean(loads) - 1)
 
 

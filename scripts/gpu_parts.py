@@ -22,27 +22,34 @@ def require(holds: bool, fault: str) -> None:
 
 
 def attention(_args, _gpus: int, device: str = "cuda") -> str:
-    """The learner's attention over packed sequences in bf16, and its gradients, against attention over one sequence
-    after the other: both beside the same in fp32, from which the learner's may be twice as far away."""
+    """The learner's attention over prompts and their answers in bf16, and its gradients, against attention over one
+    whole sequence after the other: both beside the same in fp32, from which the learner's may be twice as far away."""
+    import numpy as np
     import torch
     import torch.nn.functional as F
 
+    from bnpo.algorithm.batching import collate
     from bnpo.policy.attention import attention as packed
 
-    lengths = [1, 1, 7, 64, 300, 3000]
+    prompts = [[number] * length for number, length in enumerate((1, 64, 300, 7, 64)) for _ in range(3)]
+    answers = [[0] * length for length in (1, 2, 3000, 1, 64, 65, 300, 301, 2, 8, 7, 700, 64, 1, 1)]
+    micro = collate(prompts, answers, np.arange(len(answers)), device)
     heads, kv_heads, size = 12, 2, 128  # Qwen2.5-Math-1.5B's
     torch.manual_seed(0)
-    shapes = [(1, count, sum(lengths), size) for count in (heads, kv_heads, kv_heads)]
+    tokens = len(micro.input_ids)
+    shapes = [(1, count, tokens, size) for count in (heads, kv_heads, kv_heads)]
     inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes]
-    upstream = torch.randn(1, sum(lengths), heads, size, device=device)
-    starts = torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)
+    upstream = torch.randn(1, tokens, heads, size, device=device)
 
     def learners(query, key, value):
-        return packed(None, query, key, value, None, scaling=size**-0.5, starts=starts, longest=max(lengths))[0]
+        return packed(None, query, key, value, None, scaling=size**-0.5, sequences=micro.sequences)[0]
 
     def plain(query, key, value):
-        sequences = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
-        outs = [F.scaled_dot_product_attention(*qkv, is_causal=True, enable_gqa=True) for qkv in sequences]
+        outs, layout = [], micro.sequences
+        whole = layout.keys.split(layout.key_starts.diff().tolist())
+        for length, rows in zip(layout.starts.diff().tolist(), whole, strict=True):
+            qkv = (x[:, :, rows] for x in (query, key, value))
+            outs.append(F.scaled_dot_product_attention(*qkv, is_causal=True, enable_gqa=True)[:, :, -length:])
         return torch.cat(outs, dim=2).transpose(1, 2)  # [1, tokens, heads, head size]
 
     def results(compute, dtype):

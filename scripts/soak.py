@@ -101,8 +101,10 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
 
 def outcome(run: Path) -> tuple[list[dict], str]:
     """The metrics of a run without timings, and a hash of its final weights."""
+    from bnpo.speed import TIMINGS
+
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows = [{k: v for k, v in row.items() if "seconds" not in k and "per_second" not in k} for row in rows]
+    rows = [{k: v for k, v in row.items() if not k.startswith(TIMINGS)} for row in rows]
     return rows, hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from bnpo.algorithm.aggregation import AGGREGATIONS, token_weights
-from bnpo.algorithm.batching import collate, plan
+from bnpo.algorithm.batching import Lengths, collate, plan
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_logprobs
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
@@ -16,7 +16,7 @@ def case():
     generator = torch.Generator().manual_seed(0)
     embedding = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
     head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
-    prompts = [rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist() for _ in range(20)]
+    prompts = [rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist() for _ in range(5)] * 4
     answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
     old = [rng.normal(-3.9, 0.5, len(answer)) for answer in answers]
     return embedding, head, prompts, answers, old, rng.normal(size=20)
@@ -32,14 +32,11 @@ def by_micro_batches(case, aggregation, ranks, budget, clip=(0.2, 0.28)):
     lengths = np.array([len(answer) for answer in answers])
     weights = token_weights(lengths, aggregation, NORM_LENGTH)
     total = torch.zeros((), dtype=torch.float64)
-    sequence_lengths = np.array([len(p) + len(a) for p, a in zip(prompts, answers, strict=True)])
-    for micro_batches in plan(sequence_lengths, ranks, budget):
+    for micro_batches in plan(Lengths.of(prompts, answers), ranks, budget):
         for part in micro_batches:
             micro = collate(prompts, answers, part, "cpu")
-            predicts = micro.answer_mask[1:]
-            hidden = embedding[micro.input_ids][:-1][predicts]
-            logits = hidden @ head.T
-            logprobs = torch.log_softmax(logits, -1).gather(1, micro.input_ids[1:][predicts][:, None])[:, 0]
+            logits = embedding[micro.input_ids][micro.predicting] @ head.T
+            logprobs = torch.log_softmax(logits, -1).gather(1, micro.targets[:, None])[:, 0]
             flat = [micro.flat(values, torch.float64) for values in (old, advantages, weights)]
             total = total + clipped_surrogate(logprobs, *flat, *clip).loss
     return total

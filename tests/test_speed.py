@@ -1,8 +1,9 @@
 """The peak of a GPU by its name, and the rates of a step."""
 
+import numpy as np
 import pytest
 
-from bnpo.speed import Stopwatch, peak_tflops, speed_metrics
+from bnpo.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 
 
 @pytest.mark.parametrize(
@@ -55,5 +56,8 @@ def test_rates_of_a_step():
     watch.seconds |= {"total": 4.0, "update": 2.0}
     metrics = {"tokens/sampled": 100, "update/tflop": 3000.0}
     rates = {"seconds/total": 4.0, "seconds/update": 2.0, "tokens/per_second": 25.0, "tflops/per_second": 750.0}
-    assert speed_metrics(metrics, watch, 2, gpu="NVIDIA L40") == rates
-    assert speed_metrics(metrics, watch, 2, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
+    rates |= {"sampling/seconds_0": 1.0, "sampling/seconds_1": 3.0, "sampling/imbalance": 1.5}
+    sampling = np.array([1.0, 3.0])
+    assert speed_metrics(metrics, watch, sampling, 2, gpu="NVIDIA L40") == rates
+    assert speed_metrics(metrics, watch, sampling, 2, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
+    assert all(name.startswith(TIMINGS) for name in rates)

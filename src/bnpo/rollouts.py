@@ -36,7 +36,7 @@ class Rollouts:
 
     questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; greedy [n] and greedy_rewards
     [n, K] belong to ReMax (else [] and None); failures counts the answers that could not be graded, by
-    kind.
+    kind; sampling_seconds [ranks] is how long each rank sampled.
     """
 
     questions: np.ndarray
@@ -45,6 +45,7 @@ class Rollouts:
     greedy: list["Answer"]
     greedy_rewards: np.ndarray | None
     failures: Counter[str]
+    sampling_seconds: np.ndarray
 
     @property
     def lengths(self) -> np.ndarray:
@@ -80,8 +81,9 @@ def collect(
         sampled = [groups[number] for number in range(len(mine))]
         greedy = [groups[number][0] for number in range(len(mine), len(groups))]
     with watch("gather"):  # and wait for the slowest rank
-        parts = gather((sampled, rewards, greedy, greedy_rewards, task.grader.take_failures()))
-    samples, rewards, greedies, greedy_rewards, failures = zip(*parts, strict=True)
+        failures, seconds = task.grader.take_failures(), watch.seconds["generate"]
+        parts = gather((sampled, rewards, greedy, greedy_rewards, failures, seconds))
+    samples, rewards, greedies, greedy_rewards, failures, seconds = zip(*parts, strict=True)
     return Rollouts(
         questions=questions,
         answers=list(chain.from_iterable(samples)),
@@ -89,6 +91,7 @@ def collect(
         greedy=list(chain.from_iterable(greedies)),
         greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if greedy else None,
         failures=sum(failures, Counter()),
+        sampling_seconds=np.array(seconds),
     )
 
 

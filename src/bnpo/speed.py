@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 PEAK_TFLOPS = {
@@ -65,10 +66,19 @@ def gpu_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
-def speed_metrics(metrics: dict[str, float], watch: Stopwatch, ranks: int, gpu: str) -> dict[str, float]:
-    """Seconds of every phase, sampled tokens a second over the whole step, and how busy the update kept each rank:
-    in 10^12 operations a second, and, if `gpu` is known, as the share of its peak (MFU)."""
+TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
+"""How names of metrics begin that differ between runs that are otherwise equal."""
+
+
+def speed_metrics(
+    metrics: dict[str, float], watch: Stopwatch, sampling: np.ndarray, ranks: int, gpu: str
+) -> dict[str, float]:
+    """Seconds of every phase; how long each rank sampled, from `sampling` [ranks] in seconds, and the slowest over the
+    mean, for which the others wait; sampled tokens a second over the whole step; and how busy the update kept each
+    rank: in 10^12 operations a second, and, if `gpu` is known, as the share of its peak (MFU)."""
     speed = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
+    speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
+    speed["sampling/imbalance"] = float(sampling.max() / sampling.mean())
     speed["tokens/per_second"] = metrics["tokens/sampled"] / watch.seconds["total"]
     speed["tflops/per_second"] = metrics["update/tflop"] / watch.seconds["update"] / ranks
     peak = peak_tflops(gpu)

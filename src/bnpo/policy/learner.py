@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.aggregation import token_weights
-from bnpo.algorithm.batching import MicroBatch, collate, plan
+from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan
 from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
@@ -131,21 +131,27 @@ class Learner:
 
     def _flops(self, experience: Experience) -> float:
         """Operations of the forward and backward passes of an update: 6 for every parameter and token, and causal
-        attention (Chowdhery et al. 2022, appendix B). What is computed twice to save memory does not count."""
+        attention (Chowdhery et al. 2022, appendix B). What is computed twice to save memory, or because a group is cut,
+        does not count: every prompt passes once."""
         trained = experience.advantages.nonzero()[0]
-        lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.float64)
+        prompts, answers = ([part[i] for i in trained] for part in (experience.prompts, experience.answers))
+        lengths = Lengths.of(prompts, answers)
+        first = np.unique(lengths.groups, return_index=True)[1]
+        tokens = float(lengths.prompts[first].sum() + lengths.answers.sum())
+        after_prompts = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
+        pairs = float((lengths.prompts[first] ** 2).sum() + after_prompts)
         model = self.model
         parameters = sum(parameter.ds_numel for parameter in model.parameters())
         if not model.config.tie_word_embeddings:  # then the embedding is a table that is only looked up
             parameters -= model.get_input_embeddings().weight.ds_numel
-        attention = model.config.num_hidden_layers * model.config.hidden_size * (lengths**2).sum()
-        return self.config.ppo_iterations * 6 * (parameters * lengths.sum() + attention)
+        attention = model.config.num_hidden_layers * model.config.hidden_size * pairs
+        return self.config.ppo_iterations * 6 * (parameters * tokens + attention)
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]
-        lengths = np.array([len(experience.prompts[i]) + len(experience.answers[i]) for i in trained], dtype=np.int64)
-        parts = plan(lengths, dist.get_world_size(), self.config.micro_batch_tokens)
+        prompts, answers = ([part[i] for i in trained] for part in (experience.prompts, experience.answers))
+        parts = plan(Lengths.of(prompts, answers), dist.get_world_size(), self.config.micro_batch_tokens)
         for part in parts[dist.get_rank()]:
             yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 

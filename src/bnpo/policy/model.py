@@ -1,6 +1,7 @@
 """The policy: a causal language model that gives log-probabilities in place of logits."""
 
 import torch
+import torch.nn.functional as F
 from accelerate import init_empty_weights
 
 from bnpo.algorithm.batching import MicroBatch
@@ -38,13 +39,11 @@ class Policy(torch.nn.Module):
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[None],
             use_cache=False,
-            starts=batch.starts,
-            longest=batch.longest,
+            sequences=batch.sequences,
         ).last_hidden_state[0]
-        predicts = batch.answer_mask[1:]
         return self.head(
-            hidden[:-1][predicts],
-            batch.input_ids[1:][predicts],
+            F.embedding(batch.predicting, hidden),
+            batch.targets,
             self.temperature if temperature is None else temperature,
             with_entropy,
         )

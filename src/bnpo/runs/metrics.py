@@ -28,7 +28,8 @@ class Step:
         """All of it but what the run around the step adds."""
         metrics = self.update | batch_metrics(self.rollouts, self.advantages, self.fits, reward_names)
         metrics["sync/difference"] = self.sync_difference
-        return metrics | speed_metrics(metrics, self.watch, dist.get_world_size(), gpu_name())
+        sampling = self.rollouts.sampling_seconds
+        return metrics | speed_metrics(metrics, self.watch, sampling, dist.get_world_size(), gpu_name())
 
 
 def batch_metrics(

@@ -1,0 +1,120 @@
+"""All benchmarks of this kind of machine, and their rows beside those that are kept for it in benchmarks/rows.
+
+    python benchmarks/run.py [--only NAMES] [--keep]
+    python benchmarks/run.py --compare FILE
+
+Prints every row as it comes, then a table with what is kept and the aims of the rows that have one, then each row that
+is worse than the kept one by more than 10 % and each that misses its aim. --keep writes the rows to benchmarks/rows/
+(those of other benchmarks stay); --compare shows FILE, rows of another day or commit, instead of running anything.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+from common import ROOT
+from rich.console import Console
+from rich.table import Table
+
+CPU = ("batching", "memory", "sharing", "step", "rivals", "evaluator")
+AIMS = {
+    "repeated_prompts": ("<=", 0.05),
+    "rank_imbalance": ("<=", 0.05),
+    "logits_memory_ratio": ("<=", 0.15),
+    "logits_gradient_error": ("<=", 1e-5),
+    "prompt_sharing_ratio_tiny": (">=", 1.5),
+    "prompt_sharing_ratio_300_150": (">=", 1.9),
+    "prompt_sharing_ratio_130_600": (">=", 1.05),
+    "prompt_sharing_ratio_130_600_cut": (">=", 0.98),
+    "prompt_sharing_ratio_60_uneven": (">=", 0.98),
+    "prompt_sharing_ratio_one_answer_each": (">=", 0.98),
+    "floor_ratio": ("<=", 0.97),
+    "sync_share": ("<=", 0.05),
+    "scaling_token_cost_2": ("<=", 1.10),
+    "scaling_token_cost_4": ("<=", 1.10),
+    "checkpoint_share": ("<=", 0.05),
+    "trl_ratio": (">=", 3.0),
+    "trl_ratio_long": (">=", 5.0),
+    "eval_sampler_ratio": (">=", 0.9),
+}
+"""What a row should be. Ratios; seconds say nothing from one machine to another."""
+WORSE = 1.10
+
+
+@dataclass
+class Args:
+    only: tuple[str, ...] = CPU
+    """Which of the benchmarks, with flags where one needs them: "gpu --tokenizer-dir DIR"."""
+    keep: bool = False
+    """Write the rows to benchmarks/rows."""
+    compare: Path | None = None
+    """Rows to compare with the kept ones, in place of a run."""
+
+
+def kind() -> str:
+    """The kind of this machine: its GPU's name, or its number of cores."""
+    if torch.cuda.is_available():
+        return re.sub(r"\W+", "-", torch.cuda.get_device_name()).lower()
+    return f"cpu-{len(os.sched_getaffinity(0))}-cores"
+
+
+def measure(benchmark: str) -> dict[str, float]:
+    """The rows that benchmarks/<name>.py prints."""
+    rows = {}
+    name, *flags = shlex.split(benchmark)
+    command = [sys.executable, "-u", f"benchmarks/{name}.py", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if found := re.fullmatch(r"([\w.-]+): (\S+)\n", line):
+                rows[found[1]] = float(found[2])
+    if process.returncode:
+        sys.exit(f"benchmarks/{name}.py failed")
+    return rows
+
+
+def worse(name: str, value: float, kept: float) -> bool:
+    """Whether a row is worse than the kept one by more than 10 %: more seconds, or farther from its aim.
+    Other rows have no better and worse."""
+    relation = AIMS[name][0] if name in AIMS else "<=" if "seconds" in name else None
+    return {"<=": value > WORSE * kept, ">=": value < kept / WORSE, None: False}[relation]
+
+
+def misses(name: str, value: float) -> bool:
+    relation, aim = AIMS.get(name, ("", 0.0))
+    return {"<=": value > aim, ">=": value < aim, "": False}[relation]
+
+
+def main() -> None:
+    args = tyro.cli(Args, description=__doc__)
+    path = ROOT / "benchmarks" / "rows" / f"{kind()}.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    rows = json.loads(args.compare.read_text()) if args.compare else {}
+    for name in () if args.compare else args.only:
+        rows |= measure(name)
+    table = Table("row", "value", f"kept for {kind()}", "aim")
+    for name, value in rows.items():
+        table.add_row(
+            name, f"{value:.4g}", f"{kept[name]:.4g}" if name in kept else "", " ".join(map(str, AIMS.get(name, ())))
+        )
+    Console(width=100).print(table)
+    for name, value in rows.items():
+        if name in kept and worse(name, value, kept[name]):
+            print(f"worse by more than 10 %: {name} is {value:.4g}, was {kept[name]:.4g}")
+        if misses(name, value):
+            print(f"misses its aim: {name} is {value:.4g}, should be {' '.join(map(str, AIMS[name]))}")
+    if args.keep:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(kept | rows, indent=2) + "\n")
+        print(f"kept in {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

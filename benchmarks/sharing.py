@@ -1,0 +1,190 @@
+"""What shared prompts save: an update of the learner without them over one with them, on two ranks with a thread each.
+
+    python benchmarks/sharing.py
+
+Without means: every answer with a copy of its prompt, whole sequences packed end to end, cut and attended to by the
+same code. Updates of both kinds take turns. Rows for each case: prompt_sharing_ratio_* (seconds without over with,
+medians), sharing_tokens_* and sharing_memory_* (tokens that pass, and by how much a process grows at most: with over
+without) and sharing_gradient_difference_* (the largest relative difference of the gradient norms).
+"""
+
+import ctypes
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from unittest import mock
+
+import long_model
+from common import launch, row
+
+import bnpo  # noqa: F401 - before torch and vLLM
+
+import numpy as np  # isort: skip
+import torch
+import torch.distributed as dist
+
+from bnpo.algorithm import batching
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.batching import MicroBatch, Sequences
+from bnpo.answers.rewards import Grader
+from bnpo.arithmetic import open_problems
+from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.policy import learner as module
+from bnpo.policy.folder import load_tokenizer
+from bnpo.policy.settings import SamplerSettings
+from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
+from bnpo.ranks import gather
+
+ROUNDS = 5
+"""Updates of each kind and batch that count; one more of each warms up."""
+CASES = {
+    "300_150": ("4096", (8, 16, 300, 150)),
+    "130_600": ("16384", (2, 16, 130, 600)),
+    "130_600_cut": ("4096", (2, 16, 130, 600)),
+    "60_uneven": ("4096", (8, 16, 60, None)),
+    "one_answer_each": ("4096", (128, 1, 60, 100)),
+}
+"""Budget, then questions, answers to each, tokens of a prompt and of an answer (None: 10 to 900, log-uniform); for the
+model of benchmarks/long_model.py. Besides these the tiny model on what it samples."""
+M_MMAP_THRESHOLD = -3  # malloc.h
+
+
+def whole_sequences(prompts, answers, indices, device):
+    """As `collate`, with a copy of its prompt for every answer."""
+    pairs = [(prompts[i], answers[i]) for i in indices] or [([0], [0])]
+    lengths = np.array([len(prompt) + len(answer) for prompt, answer in pairs])
+    ids = torch.tensor([token for prompt, answer in pairs for token in (*prompt, *answer)])
+    mask = np.concatenate([np.repeat([False, True], [len(prompt), len(answer)]) for prompt, answer in pairs])
+    predicted = torch.from_numpy(mask.nonzero()[0])
+    starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+    longest = int(lengths.max())
+    return MicroBatch(
+        ids,
+        torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])),
+        Sequences(starts, torch.arange(len(ids)), starts, longest, longest),
+        ids[predicted],
+        predicted - 1,
+        np.array([len(answer) for _, answer in pairs]),
+        indices,
+    )
+
+
+def random_batch(questions: int, samples: int, prompt: int, answer: int | None) -> module.Experience:
+    rng = np.random.default_rng(0)
+    prompts = [tokens for _ in range(questions) for tokens in [rng.integers(20, 110, prompt).tolist()] * samples]
+    uneven = np.exp(rng.uniform(np.log(10), np.log(900), len(prompts))).astype(int)
+    answers = [rng.integers(20, 110, answer or length).tolist() for length in uneven]
+    logprobs = [np.full(len(tokens), -3.0) for tokens in answers]
+    return module.Experience(prompts, answers, logprobs, rng.normal(size=len(prompts)))
+
+
+def tiny_batches() -> list[module.Experience]:
+    """The batches of the tiny preset's first ten steps, all sampled from the model before the first."""
+    from bnpo.policy.sampler import Sampler
+
+    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
+    tokenizer = load_tokenizer(TINY_MODEL, 192)
+    problems = open_problems(config.train_data, "train")
+    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    grader, batches, m = Grader(), [], config.samples_per_question
+    for step in range(10):
+        questions = questions_of_step(len(problems), config.questions_per_step, step, config.seed)
+        prompts = [encode_prompt(tokenizer, problems[q].problem, config.template) for q in questions]
+        seeds = sampling_seeds(config.seed, step, questions)
+        limits = {"max_tokens": config.max_answer_tokens, "temperature": config.temperature}
+        sampled = dict(sampler.sample(prompts, seeds, n=m, logprobs=True, **limits))
+        flat = [answer for number in range(len(questions)) for answer in sampled[number]]
+        texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)
+        rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)])
+        advantages, _ = compute_advantages("bnpo", rewards.reshape(len(questions), m, 1))
+        batches.append(
+            module.Experience(
+                [prompt for prompt in prompts for _ in range(m)],
+                [list(answer.token_ids) for answer in flat],
+                [answer.logprobs for answer in flat],
+                advantages.ravel(),
+            )
+        )
+    grader.close()
+    return batches
+
+
+def seconds_of(learner: module.Learner, experience: module.Experience) -> tuple[float, float]:
+    """Seconds of an update of all ranks, which leaves the weights as they are, and its gradient norm."""
+    dist.barrier()
+    started = time.perf_counter()
+    norm = learner.update(experience, lr=0.0)["grad_norm"]
+    dist.barrier()
+    return time.perf_counter() - started, norm
+
+
+def growth(learner: module.Learner, experience: module.Experience) -> int:
+    """Bytes by which a process grows at most in an update."""
+    ctypes.CDLL(None).malloc_trim(0)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    learner.update(experience, lr=0.0)
+    return max(gather(status("VmHWM") - before))
+
+
+def status(field: str) -> int:
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
+
+
+def tokens_of(learner: module.Learner, experience: module.Experience) -> int:
+    everything = np.arange(len(experience.answers))
+    return sum(gather(sum(len(micro.input_ids) for micro in learner._micro_batches(experience, everything))))
+
+
+def compare(model: str, flags: list[str], batches: list[module.Experience]) -> dict[str, float]:
+    config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
+    learner = module.Learner(model, 262, config)
+    packed = mock.patch.object(module, "collate", whole_sequences)
+    groups = mock.patch.object(batching, "groups_of", lambda prompts: np.arange(len(prompts)))
+    found: dict[bool, list] = {True: [], False: []}
+    for _ in range(1 + max(2, ROUNDS // len(batches))):
+        for experience in batches:
+            for shared, updates in found.items():
+                with nullcontext() if shared else packed, nullcontext() if shared else groups:
+                    updates.append(seconds_of(learner, experience))
+    sizes = {}
+    # From here on what is freed goes back at once: holes in the heap would count as held.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    for shared in found:
+        with nullcontext() if shared else packed, nullcontext() if shared else groups:
+            sizes[shared] = tokens_of(learner, batches[0]), growth(learner, batches[0])
+    shared, whole = (np.array(found[shared][len(batches) :]) for shared in (True, False))
+    return {
+        "prompt_sharing_ratio": np.median(whole[:, 0]) / np.median(shared[:, 0]),
+        "sharing_tokens": sizes[True][0] / sizes[False][0],
+        "sharing_memory": sizes[True][1] / sizes[False][1],
+        "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
+    }
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        with tempfile.TemporaryDirectory() as folder:
+            long_model.write(Path(folder))
+            output = launch(2, "benchmarks/sharing.py", folder)
+        rows = json.loads(next(line for line in output.splitlines() if line.startswith("ROWS "))[len("ROWS ") :])
+        for name, value in rows.items():
+            row(name, value)
+        return
+    dist.init_process_group("gloo")
+    folder = sys.argv[-1]
+    rows = {f"{name}_tiny": value for name, value in compare(str(TINY_MODEL), [], tiny_batches()).items()}
+    for case, (budget, shape) in CASES.items():
+        found = compare(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
+        rows |= {f"{name}_{case}": value for name, value in found.items()}
+    if dist.get_rank() == 0:
+        print("ROWS " + json.dumps(rows), flush=True)
+    os._exit(0)  # vLLM and torch.distributed take seconds to part
+
+
+if __name__ == "__main__":
+    main()
