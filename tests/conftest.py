@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -173,12 +174,14 @@ def run_ranks(
 
 
 class Job:
-    """Ranks at work: `processes` are their ids, `group` that of all they start; `result` waits for their end."""
+    """Ranks at work: `processes` are their ids, `group` that of all they start, `output` a file with both streams;
+    `result` waits for their end."""
 
     def __init__(self, server: subprocess.Popen, command: list[str], output: IO[str]):
         self._server, self._command, self._output, self._result = server, command, output, None
         self.processes = json.loads(server.stdout.readline())
         self.group = os.getpgid(self.processes[0])
+        self.output = Path(output.name)
 
     def result(self) -> subprocess.CompletedProcess:
         if self._result is None:
@@ -191,7 +194,7 @@ class Job:
 def forked(
     ranks: int, script: str, *flags: object, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Job]:
-    """The job of `run_ranks` while it runs."""
+    """The job of `run_ranks` while it runs; it is killed where the body of the context fails."""
     server, command = _rank_server(), [script, *map(str, flags)]
     with tempfile.NamedTemporaryFile("r") as output:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks else {}
@@ -200,6 +203,9 @@ def forked(
         job = Job(server, command, output)
         try:
             yield job
+        except BaseException:
+            os.killpg(job.group, signal.SIGKILL)  # nobody waits for it
+            raise
         finally:
             job.result()
 
