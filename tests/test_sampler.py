@@ -7,7 +7,6 @@ from conftest import make_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.policy.sampler import Sampler, SamplingError
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
 
@@ -19,8 +18,10 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(TINY_MODEL)
 
 
-def open_sampler(model, tokenizer):
-    return Sampler(str(model), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+def open_sampler(model, tokenizer, dtype="float32"):
+    from bnpo.policy.sampler import Sampler  # vLLM, where it runs: other workers would import it for nothing
+
+    return Sampler(str(model), tokenizer, SamplerSettings(max_tokens=192, dtype=dtype))
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,8 @@ def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
 
 
 def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
+    from bnpo.policy.sampler import SamplingError
+
     engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
     step = engine.step
 
@@ -129,7 +132,7 @@ def test_the_real_tokenizer_has_two_stop_tokens(qwen_tokenizer_dir):
 
 def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
     tokenizer = AutoTokenizer.from_pretrained(qwen_model)
-    sampler = Sampler(str(qwen_model), tokenizer, SamplerSettings(max_tokens=192, dtype="bfloat16"))
+    sampler = open_sampler(qwen_model, tokenizer, "bfloat16")
     model = AutoModelForCausalLM.from_pretrained(qwen_model, dtype=torch.bfloat16)
     gaps, gaps_of_rounded = [], []
     for k in range(20):

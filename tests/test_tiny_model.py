@@ -10,13 +10,14 @@ from transformers import AutoTokenizer
 from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
-from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds
 
 
 @pytest.mark.sampler
 def test_accuracies_spread_over_the_unit_interval():
+    from bnpo.policy.sampler import Sampler  # vLLM, where it runs: other workers would import it for nothing
+
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
     problems = arithmetic_problems("test", 256)
