@@ -76,8 +76,7 @@ class Lengths:
     @classmethod
     def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> "Lengths":
         """Those of prompts and answers given as token ids, a prompt for each answer."""
-        tokens = [np.array([len(ids) for ids in part], dtype=np.int64) for part in (prompts, answers)]
-        return cls(*tokens, groups_of(prompts))
+        return cls(_lengths(prompts), _lengths(answers), groups_of(prompts))
 
     def cost(self, part: np.ndarray) -> float:
         """Tokens that the answers in `part`, of one group, are worth in a micro-batch: their prompt passes once."""
@@ -94,6 +93,10 @@ class Lengths:
             costs = self.answers[group] + REPEATED_KEY * prompt
             found += [group[part] for part in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
         return found
+
+
+def _lengths(sequences: Sequence[list[int]]) -> np.ndarray:
+    return np.array([len(ids) for ids in sequences], dtype=np.int64)
 
 
 def plan(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
