@@ -3,7 +3,8 @@
 Launched by benchmarks/step.py on one or two processes, each with its share of the cores and of the questions; prints
 one JSON line. Prompts, seeds and trained sequences are those of the first steps of `deepspeed train.py --preset tiny`.
 Plain PyTorch means: transformers' model, rows sorted by length and padded, full logits, gradients averaged in one
-all-reduce; the best micro-batch of several sizes. Exactly the sequences with a gradient are trained on.
+all-reduce; the best micro-batch of several sizes. Exactly the sequences with a gradient are trained on. The second
+floor of training shares prompts: they pass first, and the answers attend to their cache, repeated for each.
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 
 import bnpo  # noqa: F401 - before torch and vLLM
 
@@ -36,6 +38,8 @@ from vllm import SamplingParams  # isort: skip
 
 MICRO_BATCHES = (16, 32, 64, 128)
 """Answers in a forward and backward pass; each size is tried, the best counts."""
+Row = tuple[list[int], list[int], float]
+"""Prompt, answer and advantage."""
 
 
 def timed(work: Callable) -> tuple[float, object]:
@@ -45,6 +49,47 @@ def timed(work: Callable) -> tuple[float, object]:
     result = work()
     dist.barrier()
     return time.perf_counter() - started, result
+
+
+def whole(model, rows: list[Row], answers: int) -> torch.Tensor:
+    """The loss of `rows`, as a part of that of a batch of `answers`."""
+    length = max(len(prompt) + len(answer) for prompt, answer, _ in rows)
+    ids, weights = torch.zeros(len(rows), length, dtype=torch.int64), torch.zeros(len(rows), length)
+    for i, (prompt, answer, advantage) in enumerate(rows):
+        ids[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        weights[i, len(prompt) : len(prompt) + len(answer)] = advantage / answers
+    return surrogate(model(input_ids=ids, use_cache=False).logits[:, :-1], ids[:, 1:], weights[:, 1:])
+
+
+def shared(model, rows: list[Row], answers: int) -> torch.Tensor:
+    """The same, for whole groups one after the other."""
+    prompts = list(dict.fromkeys(tuple(prompt) for prompt, _, _ in rows))
+    owners = torch.tensor([prompts.index(tuple(prompt)) for prompt, _, _ in rows])
+    before, after = max(map(len, prompts)), max(len(answer) for _, answer, _ in rows)
+    ids, mask = (torch.zeros(len(prompts), before, dtype=torch.int64) for _ in range(2))
+    for i, prompt in enumerate(prompts):  # on the right, so that all predict at the same place
+        ids[i, before - len(prompt) :], mask[i, before - len(prompt) :] = torch.tensor(prompt), 1
+    targets, weights = torch.zeros(len(rows), after, dtype=torch.int64), torch.zeros(len(rows), after)
+    for i, (_, answer, advantage) in enumerate(rows):
+        targets[i, : len(answer)] = torch.tensor(answer)
+        weights[i, : len(answer)] = advantage / answers
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    first = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    first.past_key_values.batch_select_indices(owners)
+    positions = mask.sum(1)[owners, None] + torch.arange(after - 1)
+    mask = torch.cat([mask[owners], torch.ones(len(rows), after - 1, dtype=torch.int64)], 1)
+    rest = model(
+        input_ids=targets[:, :-1],
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=first.past_key_values,
+    )
+    return surrogate(torch.cat([first.logits[owners], rest.logits], 1), targets, weights)
+
+
+def surrogate(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    logprobs = logits.gather(2, targets[:, :, None]).squeeze(2) - logits.logsumexp(2)
+    return (-(logprobs - logprobs.detach()).exp() * weights).sum()
 
 
 def main() -> None:
@@ -63,24 +108,19 @@ def main() -> None:
     common = {"n": config.samples_per_question, "max_tokens": config.max_answer_tokens, "detokenize": False}
     common |= {"stop_token_ids": stop_token_ids(tokenizer), "temperature": config.temperature}
 
-    def update(rows: list[tuple[list[int], list[int], float]], size: int, answers: int) -> None:
+    def update(loss: Callable, rows: list[Row], size: int, answers: int) -> float:
+        """The gradient norm of an update."""
         for begin in range(0, len(rows), size):
-            part = rows[begin : begin + size]
-            length = max(len(prompt) + len(answer) for prompt, answer, _ in part)
-            ids, weights = torch.zeros(len(part), length, dtype=torch.int64), torch.zeros(len(part), length)
-            for i, (prompt, answer, advantage) in enumerate(part):
-                ids[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-                weights[i, len(prompt) : len(prompt) + len(answer)] = advantage / answers
-            logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-            logprobs = logits.gather(2, ids[:, 1:, None]).squeeze(2) - logits.logsumexp(2)
-            (-(logprobs - logprobs.detach()).exp() * weights[:, 1:]).sum().backward()
+            loss(model, rows[begin : begin + size], answers).backward()
         flat = torch.cat([p.grad.ravel() for p in model.parameters()])
         dist.all_reduce(flat)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
+        return float(flat.norm())
 
-    generate, train = [], {size: [] for size in MICRO_BATCHES}
+    generate: list[float] = []
+    train = {(loss, size): [] for loss in (whole, shared) for size in MICRO_BATCHES}
     for step in range(warm_up + steps):
         questions = questions_of_step(len(problems), config.questions_per_step, step, config.seed)
         mine = np.split(questions, world)[rank]
@@ -103,12 +143,22 @@ def main() -> None:
         ]
         total = len(rows)
         rows = [(*row, a) for row, a in zip(rows, advantages.ravel(), strict=True) if a != 0]
-        share = share_out(np.array([len(p) + len(a) for p, a, _ in rows]), world)[rank]  # longest first
-        for size in MICRO_BATCHES:
-            train[size].append(timed(partial(update, [rows[i] for i in share], size, total))[0])
-    best = min(MICRO_BATCHES, key=lambda size: statistics.median(train[size][warm_up:]))
+        # Longest first: rows, and for shared prompts whole groups.
+        work = {whole: [rows[i] for i in share_out(np.array([len(p) + len(a) for p, a, _ in rows]), world)[rank]]}
+        groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
+        sizes = np.array([len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups])
+        work[shared] = [row for i in share_out(sizes, world)[rank] for row in groups[i]]
+        norms = {}
+        for loss, size in train:
+            seconds, norms[loss] = timed(partial(update, loss, work[loss], size, total))
+            train[loss, size].append(seconds)
+        difference = abs(norms[shared] / norms[whole] - 1)
+    medians = {kind: statistics.median(seconds[warm_up:]) for kind, seconds in train.items()}
     if rank == 0:
-        result = {"generate": generate[warm_up:], "train": train[best][warm_up:], "micro_batch": best}
+        result = {"generate": generate[warm_up:], "gradient_difference": difference}
+        for loss, name in ((whole, "train"), (shared, "train_shared")):
+            best = min(MICRO_BATCHES, key=lambda size: medians[loss, size])
+            result |= {name: train[loss, best][warm_up:], f"{name}_answers": best}
         print("FLOOR " + json.dumps(result), flush=True)
     grader.close()
     sys.stdout.flush()

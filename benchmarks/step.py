@@ -3,10 +3,11 @@
     python benchmarks/step.py [--figure docs/step.png]
 
 Runs of the program and of the floor (benchmarks/floor.py) take turns, so that a slow minute of the machine meets both.
-Rows: step_seconds, floor_generate_seconds and floor_train_seconds (each the faster of one process on all cores and
-one process a core), floor_ratio, floor_ratio_one_process, sync_share, seconds of each phase,
-scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1), and checkpoint_share
-(seconds of a checkpoint over those of the steps between two, at the default interval).
+Rows: step_seconds; floor_generate_seconds, floor_train_seconds and floor_train_shared_seconds (prompts once a group),
+each for one process on all cores and for one a core; floor_ratio, over the faster of them, floor_ratio_one_process, and
+floor_ratio_shared, over a floor that shares prompts; floor_gradient_difference of the two floors; sync_share, seconds of
+each phase, scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1), and
+checkpoint_share (seconds of a checkpoint over those of the steps between two, at the default interval).
 """
 
 import argparse
@@ -45,12 +46,16 @@ def main() -> None:
     seconds = {
         (processes, part): statistics.median(second for result in results for second in result[part])
         for processes, results in floors.items()
-        for part in ("generate", "train")
+        for part in ("generate", "train", "train_shared")
     }
     for (processes, part), value in seconds.items():
         row(f"floor_{part}_seconds_{processes}_processes", value)
-    row("floor_micro_batch_answers", floors[cores][0]["micro_batch"])
-    row("floor_ratio", step / sum(min(seconds[p, part] for p in floors) for part in ("generate", "train")))
+    for part in ("train", "train_shared"):
+        row(f"floor_{part}_answers", floors[cores][0][f"{part}_answers"])
+    row("floor_gradient_difference", floors[cores][0]["gradient_difference"])
+    faster = {part: min(seconds[p, part] for p in floors) for part in ("generate", "train", "train_shared")}
+    row("floor_ratio", step / (faster["generate"] + faster["train"]))
+    row("floor_ratio_shared", step / (faster["generate"] + faster["train_shared"]))
     row("floor_ratio_one_process", step / sum(seconds[1, part] for part in ("generate", "train")))
     phases = {phase: median(ours, f"seconds/{phase}") for phase in PHASES}
     for phase, value in phases.items():
@@ -71,7 +76,7 @@ def main() -> None:
             arguments.figure,
             phases,
             step,
-            {part: min(seconds[p, part] for p in floors) for part in ("generate", "train")},
+            faster,
         )
 
 
