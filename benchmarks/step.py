@@ -5,7 +5,7 @@
 Runs of the program and of the floor (benchmarks/floor.py) take turns, so that a slow minute of the machine meets both.
 Rows: step_seconds; floor_generate_seconds, floor_train_seconds and floor_train_shared_seconds (prompts once a group),
 each for one process on all cores and for one a core; floor_ratio, over the faster of them, floor_ratio_one_process, and
-floor_ratio_shared, over a floor that shares prompts; floor_gradient_difference of the two floors; sync_share, seconds of
+floor_ratio_shared, over a floor that shares prompts; floor_gradient_difference of both floors; sync_share, seconds of
 each phase, scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1), and
 checkpoint_share (seconds of a checkpoint over those of the steps between two, at the default interval).
 """
