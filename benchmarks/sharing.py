@@ -14,7 +14,8 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -140,30 +141,45 @@ def tokens_of(learner: module.Learner, experience: module.Experience) -> int:
     return sum(gather(sum(len(micro.input_ids) for micro in learner._micro_batches(experience, everything))))
 
 
-def compare(model: str, flags: list[str], batches: list[module.Experience]) -> dict[str, float]:
-    config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
-    learner = module.Learner(model, 262, config)
-    packed = mock.patch.object(module, "collate", whole_sequences)
-    groups = mock.patch.object(batching, "groups_of", lambda prompts: np.arange(len(prompts)))
-    found: dict[bool, list] = {True: [], False: []}
-    for _ in range(1 + max(2, ROUNDS // len(batches))):
-        for experience in batches:
-            for shared, updates in found.items():
-                with nullcontext() if shared else packed, nullcontext() if shared else groups:
-                    updates.append(seconds_of(learner, experience))
-    sizes = {}
-    # From here on what is freed goes back at once: holes in the heap would count as held.
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
-    for shared in found:
-        with nullcontext() if shared else packed, nullcontext() if shared else groups:
-            sizes[shared] = tokens_of(learner, batches[0]), growth(learner, batches[0])
-    shared, whole = (np.array(found[shared][len(batches) :]) for shared in (True, False))
-    return {
-        "prompt_sharing_ratio": np.median(whole[:, 0]) / np.median(shared[:, 0]),
-        "sharing_tokens": sizes[True][0] / sizes[False][0],
-        "sharing_memory": sizes[True][1] / sizes[False][1],
-        "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
-    }
+class Case:
+    """A learner and its batches, with and without shared prompts."""
+
+    def __init__(self, model: str, flags: list[str], batches: list[module.Experience]):
+        config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
+        self._learner, self._batches = module.Learner(model, 262, config), batches
+        self._alone = {"collate": whole_sequences, "groups_of": lambda prompts: np.arange(len(prompts))}
+
+    @contextmanager
+    def _packing(self, *, shared: bool) -> Iterator[None]:
+        collate, groups_of = (module.collate, batching.groups_of) if shared else self._alone.values()
+        with mock.patch.object(module, "collate", collate), mock.patch.object(batching, "groups_of", groups_of):
+            yield
+
+    def seconds(self) -> dict[str, float]:
+        """The rows but for memory."""
+        found: dict[bool, list] = {True: [], False: []}
+        for _ in range(1 + max(2, ROUNDS // len(self._batches))):
+            for experience in self._batches:
+                for shared, updates in found.items():
+                    with self._packing(shared=shared):
+                        updates.append(seconds_of(self._learner, experience))
+        tokens = []
+        for shared in found:
+            with self._packing(shared=shared):
+                tokens.append(tokens_of(self._learner, self._batches[0]))
+        shared, whole = (np.array(found[shared][len(self._batches) :]) for shared in (True, False))
+        return {
+            "prompt_sharing_ratio": np.median(whole[:, 0]) / np.median(shared[:, 0]),
+            "sharing_tokens": tokens[0] / tokens[1],
+            "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
+        }
+
+    def memory(self) -> float:
+        sizes = []
+        for shared in (True, False):
+            with self._packing(shared=shared):
+                sizes.append(growth(self._learner, self._batches[0]))
+        return sizes[0] / sizes[1]
 
 
 def main() -> None:
@@ -177,10 +193,13 @@ def main() -> None:
         return
     dist.init_process_group("gloo")
     folder = sys.argv[-1]
-    rows = {f"{name}_tiny": value for name, value in compare(str(TINY_MODEL), [], tiny_batches()).items()}
-    for case, (budget, shape) in CASES.items():
-        found = compare(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
-        rows |= {f"{name}_{case}": value for name, value in found.items()}
+    cases = {"tiny": Case(str(TINY_MODEL), [], tiny_batches())}
+    for name, (budget, shape) in CASES.items():
+        cases[name] = Case(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
+    rows = {f"{row}_{name}": value for name, case in cases.items() for row, value in case.seconds().items()}
+    # From here on what is freed goes back at once, which is slow: holes in the heap would count as held.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    rows |= {f"sharing_memory_{name}": case.memory() for name, case in cases.items()}
     if dist.get_rank() == 0:
         print("ROWS " + json.dumps(rows), flush=True)
     os._exit(0)  # vLLM and torch.distributed take seconds to part

@@ -109,7 +109,7 @@ def plan(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
     """
     share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
     divisions = [_divide(lengths, ranks, min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)]
-    pieces_of = min(divisions, key=lambda ranks: max(sum(map(lengths.cost, pieces)) for pieces in ranks))
+    pieces_of = min(divisions, key=lambda division: max(sum(map(lengths.cost, mine)) for mine in division))
     plans = []
     for pieces in pieces_of:
         bins = pack(np.array([lengths.cost(piece) for piece in pieces]), budget)
