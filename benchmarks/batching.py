@@ -3,8 +3,8 @@
     python benchmarks/batching.py
 
 32 questions x 16 answers of log-normal length, 100 to 3,072 tokens, prompts of 60 to 300, on 8 ranks with the default
-micro-batch. Rows: repeated_prompts, the share of prompts that pass again, for a group was cut; rank_imbalance, the most
-tokens of a rank over the mean, less 1.
+micro-batch. Rows: repeated_prompts, the share of tokens that pass again, since a group was cut; rank_imbalance, the
+most tokens of a rank over the mean, less 1.
 """
 
 import numpy as np

@@ -40,7 +40,7 @@ from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
 from bnpo.ranks import gather
 
-ROUNDS = 5
+ROUNDS = 3
 """Updates of each kind and batch that count; one more of each warms up."""
 CASES = {
     "300_150": ("4096", (8, 16, 300, 150)),
@@ -198,7 +198,7 @@ def main() -> None:
         cases[name] = Case(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
     rows = {f"{row}_{name}": value for name, case in cases.items() for row, value in case.seconds().items()}
     # From here on what is freed goes back at once, which is slow: holes in the heap would count as held.
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
     rows |= {f"sharing_memory_{name}": case.memory() for name, case in cases.items()}
     if dist.get_rank() == 0:
         print("ROWS " + json.dumps(rows), flush=True)

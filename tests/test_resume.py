@@ -11,7 +11,7 @@ import time
 
 import psutil
 import pytest
-from conftest import forked, free_port, make_model, run_ranks, temporary_folder
+from conftest import free_port, make_model, run_ranks, temporary_folder
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
@@ -168,63 +168,72 @@ def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(report):
     assert report["last"] == "step-000002"
 
 
-FOR_EVER = (*soak.FLAGS, "--steps", "1000", "--eval-every", "0", "--resume", "--output-dir")
+class Job:
+    """`scripts/launch.py train.py` in the background."""
 
+    def __init__(self, run, environment, *flags):
+        self._run, self._log = run, run.with_suffix(".log").open("a")
+        command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "--master_port", free_port(), "train.py"]
+        flags = (*soak.FLAGS, "--steps", "1000", "--eval-every", "0", "--resume", "--output-dir", run, *flags)
+        self._process = subprocess.Popen(
+            [str(part) for part in (*command, *flags)],
+            **{"cwd": ROOT, "env": os.environ | environment, "stdout": self._log, "stderr": self._log},
+            start_new_session=True,
+        )
 
-def wait_for(condition, process) -> None:
-    while not condition():
-        assert psutil.pid_exists(process)
-        time.sleep(0.05)
+    def steps(self) -> int:
+        metrics = self._run / "metrics.jsonl"
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
+    def wait_for(self, condition) -> None:
+        while not condition():
+            assert self._process.poll() is None
+            time.sleep(0.05)
 
-def steps_of(run) -> int:
-    metrics = run / "metrics.jsonl"
-    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    def seconds_of_work(self) -> float:
+        processes = psutil.Process(self._process.pid).children(recursive=True)
+        return sum(process.cpu_times().user for process in processes)
+
+    def signal(self, number: int) -> None:
+        os.killpg(self._process.pid, number)
+
+    def end(self) -> int:
+        return self._process.wait(timeout=60)
 
 
 @pytest.mark.sampler
 def test_a_signal_finishes_the_step_and_a_second_one_ends_it(tmp_path):
-    run, log = tmp_path / "run", tmp_path / "log"
-    command = [sys.executable, "scripts/launch.py", "--num_gpus", 2, "--master_port", free_port(), "train.py"]
-    with temporary_folder() as folder, log.open("w") as output:
-        launcher = subprocess.Popen(
-            [str(part) for part in (*command, *FOR_EVER, run)],
-            **{"cwd": ROOT, "env": os.environ | folder, "stdout": output, "stderr": output},
-            start_new_session=True,
-        )
-        wait_for(lambda: steps_of(run) >= 2, launcher.pid)
-        steps = steps_of(run)
-        os.killpg(launcher.pid, signal.SIGTERM)
-        assert launcher.wait(timeout=60) == 0
-    assert steps <= steps_of(run) <= steps + 2
-    steps = steps_of(run)
-    assert (run / "last").resolve().name == f"step-{steps:06d}"
-    console = log.read_text()
+    run = tmp_path / "run"
+    with temporary_folder() as folder:
+        job = Job(run, folder)
+        job.wait_for(lambda: job.steps() >= 3)
+        steps = job.steps()
+        job.signal(signal.SIGTERM)
+        assert job.end() == 0
+    assert steps <= job.steps() <= steps + 2
+    assert (run / "last").resolve().name == f"step-{job.steps():06d}"
+    console = run.with_suffix(".log").read_text()
     assert console.count("stopping after this step; a second signal stops at once") == 1
-    assert f"stopped (--resume goes on): {steps} steps" in console
-    assert json.loads((run / "end.json").read_text()) == {"step": steps, "why": "signalled"}
+    assert f"stopped (--resume goes on): {job.steps()} steps" in console
+    assert json.loads((run / "end.json").read_text()) == {"step": job.steps(), "why": "signalled"}
 
-    # Steps of many seconds, so that one is certainly under way; a terminal's Ctrl-C, which reaches every rank.
+    # Steps of many seconds, so that one is certainly under way.
     slow = ("--questions-per-step", 64, "--samples-per-question", 64)
-    changes = ("--allow-changes", "questions_per_step,samples_per_question")
-    with forked(2, "train.py", *FOR_EVER, run, *slow, *changes) as job:
-        ranks, output = [psutil.Process(process) for process in job.processes], job.output
-        wait_for(lambda: f"going on after step {steps}" in output.read_text(), job.processes[0])
-        worked = sum(rank.cpu_times().user for rank in ranks)
-        wait_for(lambda: sum(rank.cpu_times().user for rank in ranks) > worked + 1, job.processes[0])
-        interrupt(ranks)
-        wait_for(lambda: "stopping after this step" in output.read_text(), job.processes[0])
+    with temporary_folder() as folder:
+        job = Job(run, folder, *slow, "--allow-changes", "questions_per_step,samples_per_question")
+        steps, log = job.steps(), run.with_suffix(".log")
+        job.wait_for(lambda: f"going on after step {steps}" in log.read_text())
+        worked = job.seconds_of_work()
+        job.wait_for(lambda: job.seconds_of_work() > worked + 1)
+        job.signal(signal.SIGINT)
+        job.wait_for(lambda: log.read_text().count("stopping after this step") == 2)
         time.sleep(1.5 * ECHO_SECONDS)  # or the second were the same wish
         began = time.monotonic()
-        interrupt(ranks)
-        assert job.result().returncode != 0
+        job.signal(signal.SIGINT)
+        assert job.end() != 0
         assert time.monotonic() - began < 10
-    assert steps_of(run) == steps
+    assert job.steps() == steps
     assert not (run / "end.json").exists()  # nothing says why
     assert "stopped (--resume goes on)" in (run / "console-1.log").read_text()
+    assert f"going on after step {steps}" in (run / "console.log").read_text()
     assert (run / "last").resolve().name == f"step-{steps:06d}"
-
-
-def interrupt(processes) -> None:
-    for process in processes:
-        process.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ SETTINGS = {
     "weights, offloaded": ["--dtype", "float32", "--micro-batch-tokens", "256", "--offload-optimizer"],
     "weights in bf16": ["--dtype", "bfloat16", "--micro-batch-tokens", "256"],
     "activations": ["--dtype", "float32", "--micro-batch-tokens", "2048"],
-    "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "3072", "--gradient-checkpointing"],
+    "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
     "logits in two chunks": ["--dtype", "bfloat16", "--micro-batch-tokens", "2560", "--gradient-checkpointing"],
 }
 """Flags of each setting, by what takes most in it."""

@@ -13,7 +13,7 @@ import torch
 
 REPEATED_KEY = 1 / 8
 """Cost of a prompt token for every answer but the first to it, beside a token that passes the model: its key and value
-are held again. An eighth is their share of a layer's memory where there are as many key heads as query heads."""
+are held again. An eighth is about their share of a layer's memory where there are as many key heads as query heads."""
 
 
 def groups_of(prompts: Sequence[list[int]]) -> np.ndarray:
@@ -107,6 +107,7 @@ def plan(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
     cut. Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would hang the others: it
     gets empty ones, which `collate` fills with one token of zero weight.
     """
+    # Whole groups first, then ever smaller pieces, which are easier to balance and repeat more prompts.
     share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
     divisions = [_divide(lengths, ranks, min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)]
     pieces_of = min(divisions, key=lambda division: max(sum(map(lengths.cost, mine)) for mine in division))
