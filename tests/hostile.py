@@ -269,8 +269,8 @@ def _huge(random: Random) -> str:
 
 
 _FAMILIES: list[tuple[float, Callable[[Random], str]]] = [
-    (0.25, _tower),
-    (0.15, _factorials),
+    (1, _tower),
+    (1, _factorials),
     (0.25, _sums),
     (1, _huge),
     (0.5, _binomials),

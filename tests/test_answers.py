@@ -132,7 +132,10 @@ def test_what_numbers_mean_needs_no_math_verify():
 
 
 def test_normal_form_keeps_rows_of_matrices():
-    assert normal_form(r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}") == r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"
+    column, row, other = (
+        normal_form(rf"\begin{{pmatrix}} {entries} \end{{pmatrix}}") for entries in (r"1 \\ 2", "1 & 2", r"1\\2")
+    )
+    assert column == other != row
 
 
 def test_the_released_rule_on_brace_less_fractions():

@@ -1,15 +1,19 @@
 r"""Find the final answer in a text and decide whether it equals a reference.
 
-`quick_verdict` settles most pairs in microseconds, by spelling and by value. The rest is for symbolic.py, where
-math-verify and sympy decide, which can take seconds or gigabytes: rewards.py runs it in processes that can be killed.
-No text is ever evaluated as Python.
+reading.py reads both as typed values, and rules.py says when two are equal, by their types (docs/grader.md).
+`quick_verdict` settles most pairs in microseconds. Where formulas must be parsed and evaluated, which can take seconds
+or gigabytes, symbolic.py decides, and rewards.py runs it in processes that can be killed. No text is ever evaluated as
+Python.
 
     python -m bnpo.answers cases.jsonl     # agreement with labelled cases, and every disagreement
 """
 
 import re
-from fractions import Fraction
-from functools import lru_cache
+
+from bnpo.answers.numbers import is_rounded, number, places
+from bnpo.answers.reading import read
+from bnpo.answers.rules import Judge, equal, same_letters
+from bnpo.answers.values import Scalar
 
 MAX_LENGTH = 500
 """Characters; a longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
@@ -47,108 +51,36 @@ def final_answer(text: str, tags: bool = False) -> str | None:
     return text[start:end].strip() if start >= 0 else None
 
 
-_TEXT = r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname)\s*"
-_SPELLINGS = [
-    (re.compile(pattern), spelling)
-    for pattern, spelling in (
-        (r"(?<=\d)\s*(?:\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ""),
-        (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|(?<!\\)\\[!,;:> ]|\\q?quad\b|[~\s]", " "),
-        (r"^\s*\*\*|\*\*\s*$", ""),
-        (r"\\?\$|\\(?:left|right)(?![a-zA-Z])|\\displaystyle\b", ""),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\frac\s*([0-9a-zA-Z])", r"\\frac{\1}"),
-        (r"(\\frac\s*\{[^{}]*\})\s*([0-9a-zA-Z])", r"\1{\2}"),
-        (r"\\sqrt\s*([0-9a-zA-Z])", r"\\sqrt{\1}"),
-        (r"([_^])\s*\{\s*(\w)\s*\}", r"\1\2"),
-        (r"\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])", r"^\\circ "),
-        (r"\{,\}", ","),
-        (rf",?\s*(?:{_TEXT}\{{\s*(?:and|or)\s*\}}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))|;", ", "),
-    )
-]
-_CHARACTERS = str.maketrans(
-    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ "}
-    | {"≤": r"\le ", "≥": r"\ge ", "∪": r"\cup "}
-)
-_WORD = (
-    r"(?:square|cubic|sq\.?|cu\.?|units?|inch(?:es)?|in\.?|feet|foot|ft\.?|yards?|miles?|mi|(?:centi|milli|kilo)?met(?:er|re)s?"
-    r"|[cmk]m|seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?|degrees?|dollars?|cents?|pounds?|ounces?"
-    r"|(?:kilo|milli)?grams?|kg|lit(?:er|re)s?|gallons?|mph|per|people|students?|ways?|times|percent)"
-)
-_POWER = r"\s*(?:\^\{?\d\}?)?\s*$"
-_UNITS = (
-    re.compile(rf"\s*{_TEXT}\{{[^{{}}]*\}}{_POWER}"),
-    re.compile(rf"(?<=[\d)}}])\s+{_WORD}(?:\s+{_WORD}){{0,3}}{_POWER}"),
-)
-# What follows a number as a part of its value.
-_NO_UNIT = re.compile(
-    r"operatorname|mathbf|\{\s*(?:[iexyz]|ln|pi)\s*\}|!|hal(?:f|ves)|thirds|squared|cubed|factorial|or more|\bpi\b"
-    r"|hundred|thousand|illion|dozen|infinity|choose|base|[mM]od|sqrt|theta|alpha|beta|gamma"
-)
-_ENDING = re.compile(r"(?:\\?%|\.|\s)+$")
-_DEGREES = re.compile(r"\s*\^\\circ\s*$")
-TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-
-
-@lru_cache(maxsize=4096)  # references and frequent answers come again and again
 def normal_form(text: str) -> str:
-    r"""LaTeX with one spelling for what means the same: white space, fractions, lists, signs; no unit at the end.
+    r"""One text for answers that read alike, whatever their spelling and unit; different values may still be equal.
 
-    >>> normal_form(r"$\dfrac12\text{ cm}^2$."), normal_form(r"10 square units"), normal_form(r"60^{\circ}")
-    ('\\frac{1}{2}', '10', '60')
+    >>> normal_form(r"$\dfrac12\text{ cm}^2$.") == normal_form("1/2")
+    True
     """
-    text = text.translate(_CHARACTERS)
-    for pattern, spelling in _SPELLINGS:
-        text = pattern.sub(spelling, text)
-    text = _ENDING.sub("", text)
-    if not TRIGONOMETRY.search(text):
-        text = _DEGREES.sub("", text)
-    for pattern in _UNITS:
-        unit = pattern.search(text)
-        if unit and re.search(r"\d|\\pi", text[: unit.start()]) and not _NO_UNIT.search(unit[0]):
-            text = text[: unit.start()]
-    text = re.sub(rf"{_TEXT}\{{([^{{}}]*)\}}", r"\1", text)
-    return " ".join(_ENDING.sub("", text).split())
+    value = read(text)
+    exact = number(value.latex) if isinstance(value, Scalar) else None
+    return repr(value) if exact is None else str(exact)
 
 
-_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\d{3}){1,9})?(?:\.\d{1,30})?"
-_NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\times\s*10\^\{{?(-?\d{{1,2}})\}}?)?", re.ASCII)
-_FRACTION = re.compile(
-    r"([+-]?)(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
-    re.ASCII,
-)
-
-
-def number(text: str) -> Fraction | None:
-    r"""The value of a plain integer, decimal, fraction, mixed number or power of ten in `normal_form`; else None.
-
-    >>> [str(number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
-    ['-5/4', '-5/4', '3/2', '3/2', '1500', 'None', 'None']
-    """
-    if match := _FRACTION.fullmatch(text):
-        sign, whole, *parts = match.groups()
-        numerator, denominator = (int(part) for part in parts if part)
-        if denominator == 0 or (whole and min(numerator, denominator) < 0):  # 1 -1/2 is a difference
-            return None
-        return (-1 if sign == "-" else 1) * (int(whole or 0) + Fraction(numerator, denominator))
-    if (match := _NUMBER.fullmatch(text)) and any(map(str.isdigit, match[1])):
-        return Fraction(match[1].replace(",", "")) * Fraction(10) ** int(match[2] or 0)
+def _quick_scalars(first: Scalar, second: Scalar) -> bool | None:
+    # A space matters between digits alone: 1 1/2 is not 11/2.
+    texts = [re.sub(r"(?<!\d)\s+|\s+(?![\d.])", "", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1]:
+        return texts[0] != ""
+    if "" in texts:
+        return False
+    one, other = [number(text) for text in (first.latex, second.latex)]
+    if one is not None and other is not None:
+        decimals = [digits for digits in map(places, (first.latex, second.latex)) if digits]
+        return one == other or (bool(decimals) and is_rounded(one, other, min(decimals)))
+    if all(re.fullmatch("[a-zA-Z]{1,4}", text) for text in texts) and same_letters(*texts):
+        return True
+    if any(re.fullmatch("[a-df-hj-zA-HJ-Z]", text) for text in texts) and (one is not None or other is not None):
+        return False
     return None
 
 
-_BASED = re.compile(r"(-?[0-9a-zA-Z]+)_\{?(\d+)\}?")
-_NAME = re.compile(r"\\?[a-zA-Z]+'?(?:_\w|_\{\w+\})?(?:\([a-zA-Z\d,\s-]+\))?|[^a-zA-Z]*")
-
-
-def right_side(text: str) -> str:
-    """What a name, or an expression without letters, is said to equal: `5` of `x = 5`, `f(x) = 5` and `2 + 3 = 5`."""
-    left, equals, right = text.rpartition("=")
-    return right.strip() if equals and _NAME.fullmatch(left.split("=")[0].strip()) and "," not in text else text
-
-
-def comparable(reference: str, answer: str) -> list[str]:
-    """Both in normal form; where only one is an equation, its right side."""
-    pair = [normal_form(text) for text in (reference, answer)]
-    return [right_side(text) for text in pair] if ("=" in pair[0]) != ("=" in pair[1]) else pair
+QUICK = Judge(_quick_scalars, lambda *_: None, lambda *_: None, lambda *_: None)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
@@ -163,23 +95,4 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return True
     if max(len(reference), len(answer)) > MAX_LENGTH:
         return False
-    pair = comparable(reference, answer)
-    # A space matters between digits alone: 1 1/2 is not 11/2.
-    if len({re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text) for text in pair}) == 1:
-        return pair[0] != ""
-    first, second = values = [number(text) for text in pair]
-    if first is not None and second is not None:
-        if first == second:
-            return True
-        # One may be the other to six decimals, which math-verify allows.
-        return None if abs(first - second) <= 1e-5 else False
-    if any(value is not None and "=" in text for value, text in zip(values, reversed(pair), strict=True)):
-        return False  # a number, and an equation that is more than a name for one
-    if "" in pair:
-        return False
-    if any(one.startswith(r"\{") and other.startswith("(") for one, other in (pair, pair[::-1])):
-        return False  # a set is no tuple and no interval
-    based = [match.groups() for match in map(_BASED.fullmatch, pair) if match]
-    if len(based) == 2:  # math-verify reads over the base
-        return based[0] == based[1]
-    return None
+    return equal(read(reference), read(answer), QUICK)

@@ -120,16 +120,21 @@ class Grader:
         known.set_result(verdict)
         return known
 
+    def failed(self, columns: list[list]) -> np.ndarray:
+        """Which of the answers [answers] that `finish` has graded one reward or several could not grade."""
+        outcomes = [
+            [isinstance(_outcome(item, reward, limits), Failure) for item in column]
+            for reward, limits, column in zip(self.rewards, self.ranges, columns, strict=True)
+        ]
+        return np.any(outcomes, axis=0)
+
     def _values(self, reward: str, limits: tuple[float, float], column: list) -> list[float]:
-        low, high = limits
         values = {}
         for item in dict.fromkeys(column):
-            value = item.result() if isinstance(item, Future) else item
-            if not isinstance(value, Failure) and not low <= value <= high:
-                value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
+            value = _outcome(item, reward, limits)
             if isinstance(value, Failure):
                 self._count(value)
-                value = low
+                value = limits[0]
             values[item] = float(value)
         return [values[item] for item in column]
 
@@ -152,6 +157,15 @@ class Grader:
     def close(self) -> None:
         """End the worker processes."""
         self._workers.close()
+
+
+def _outcome(item: Future | float, reward: str, limits: tuple[float, float]) -> float | Failure:
+    """The value that `reward` gave, or why it counts for none."""
+    value = item.result() if isinstance(item, Future) else item
+    low, high = limits
+    if not isinstance(value, Failure) and not low <= value <= high:
+        return Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
+    return value
 
 
 def _each(function: Callable, *columns: Sequence[str]) -> list:

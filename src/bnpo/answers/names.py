@@ -1,0 +1,27 @@
+r"""Which sides of an equation are no more than a name for a value, and which have no variables."""
+
+import re
+
+from bnpo.answers.spelling import WORD
+
+_FUNCTION = r"\\(?:arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])"
+TRIGONOMETRY = re.compile(_FUNCTION)
+_CONSTANT = re.compile(
+    rf"{_FUNCTION}|\\(?:frac|sqrt|cdot|pi|binom|ln|log|exp|gcd|lcm|max|min|[lr]floor|[lr]ceil|degree|percent|infty|pm|mp)"
+    r"(?![a-zA-Z])|[ei](?![a-zA-Z])"
+)
+_GREEK = "alpha|beta|gamma|delta|theta|phi|varphi|lambda|mu|omega|rho|sigma|tau|ell|Delta"
+LETTER = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))"
+_POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"
+NAME = re.compile(
+    rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\([^()]+\))?"
+    rf"|[a-zA-Z]{{2,}}'?|\|{_POINTS}\||\[{_POINTS}\]|\\overline\s*\{{[A-Z\s]+\}}"
+    rf"|\({LETTER}(?:,\s*{LETTER})+\)|m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|[A-Z\s]+|\d|{LETTER})"
+    rf"|\\frac\{{(?:{_POINTS}|d[a-z])\}}\{{(?:{_POINTS}|d[a-z])\}}"
+    rf"|{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))|(?:{WORD}\s*)+(?:\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?"
+)
+
+
+def is_constant(formula: str) -> bool:
+    """Whether it has no variable: no letters but those of functions, `e` and `i`."""
+    return not re.search(rf"[a-zA-Z]|{WORD}", _CONSTANT.sub(" ", re.sub(rf"(?<=\d)\s*{WORD}+$", "", formula)))

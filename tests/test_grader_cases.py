@@ -1,0 +1,51 @@
+"""The labelled pairs of tests/grader_cases.jsonl, which say what equal means; docs/grader.md explains them by type."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numerically
+import pytest
+
+from bnpo.answers.rewards import Grader
+
+CASES = [json.loads(line) for line in (Path(__file__).parent / "grader_cases.jsonl").read_text().splitlines()]
+KINDS = sorted({case["kind"] for case in CASES})
+
+
+@pytest.fixture(scope="module")
+def grader():
+    grader = Grader(workers=2)
+    yield grader
+    grader.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labelled_pairs_are_graded_as_labelled_either_way(grader, kind):
+    cases = [case for case in CASES if case["kind"] == kind]
+    golds, predictions = ([case[field] for case in cases] for field in ("gold", "prediction"))
+    for references, answers in ((golds, predictions), (predictions, golds)):
+        given = grader([f"\\boxed{{{answer}}}" for answer in answers], references)[:, 0] == 1
+        wrong = [case for case, right in zip(cases, given, strict=True) if right != case["equal"]]
+        assert not wrong, "\n".join(map(str, wrong))
+    assert grader.take_failures() == {}
+
+
+def test_there_are_enough_pairs_of_every_kind():
+    counts = Counter((case["kind"], case["equal"]) for case in CASES)
+    assert len(CASES) >= 400
+    assert len(KINDS) >= 14
+    assert {kind: count for kind, count in counts.items() if count < 8} == {}
+    assert len({(case["gold"], case["prediction"]) for case in CASES}) == len(CASES)
+
+
+def test_labels_agree_with_arithmetic_that_is_not_the_graders():
+    """Where that has a value for both; `convention` marks what docs/grader.md settles otherwise."""
+    checked = [(case, numerically.same(case["gold"], case["prediction"])) for case in CASES]
+    expected = {
+        "numerical": lambda case, same: same is case["equal"],
+        "convention": lambda case, same: same is not case["equal"] and same is not None,
+        "by eye": lambda case, same: same is None,
+    }
+    assert [case for case, same in checked if not expected[case["label"]](case, same)] == []
+    assert sum(case["label"] == "numerical" for case in CASES) >= 200

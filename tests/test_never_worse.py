@@ -1,0 +1,63 @@
+"""Wherever the rule of the authors' released code is right, the default is."""
+
+from random import Random
+
+import numerically
+import pytest
+from test_spellings import DIFFERENT, SAME, rewritten
+
+from bnpo.answers.rewards import Grader
+from bnpo.problems import load_problems
+
+EACH = 20
+"""Pairs a rule of spellings.py is tried on."""
+OTHERS = 1_500
+SETS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
+
+
+@pytest.fixture(scope="module")
+def references(data_dir) -> list[str]:
+    problems = [problem for name in SETS for problem in load_problems(data_dir / f"{name}.jsonl")]
+    return sorted({problem.answer for problem in problems} - {""})
+
+
+@pytest.fixture(scope="module")
+def graders():
+    graders = {name: Grader(grader=name, workers=2) for name in ("default", "reference")}
+    yield graders
+    for grader in graders.values():
+        grader.close()
+
+
+def worse(graders: dict[str, Grader], pairs: list[tuple[str, str]], equal: bool) -> list[tuple[str, str]]:
+    """Of pairs that are all equal, or all different, those on which only the default is wrong."""
+    mistaken = pairs
+    for name, is_wrong in (("default", True), ("reference", False)):
+        if not mistaken:
+            return []
+        texts = [f"The answer is $\\boxed{{{answer}}}$." for _, answer in mistaken]
+        given = graders[name](texts, [reference for reference, _ in mistaken])[:, 0] == 1
+        mistaken = [pair for pair, right in zip(mistaken, given, strict=True) if (right != equal) == is_wrong]
+    return mistaken
+
+
+def test_on_every_reference_itself(graders, references):
+    assert worse(graders, [(reference, reference) for reference in references], True) == []
+
+
+@pytest.mark.parametrize(("rules", "equal"), [(SAME, True), (DIFFERENT, False)], ids=["spellings", "perturbed"])
+def test_on_rewritten_references(graders, references, rules, equal):
+    pairs = []
+    for rule in rules:
+        found = rewritten(rule, references)
+        pairs += Random(1).sample(found, min(EACH, len(found)))
+    assert len(pairs) > 15 * len(rules)
+    assert worse(graders, pairs, equal) == []
+
+
+def test_on_the_answers_of_other_problems(graders, references):
+    random = Random(2)
+    pairs = [tuple(random.sample(references, 2)) for _ in range(OTHERS)]
+    different = [pair for pair in pairs if not numerically.same(*pair)]
+    assert len(different) > 0.9 * OTHERS
+    assert worse(graders, different, False) == []
