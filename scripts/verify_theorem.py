@@ -1,4 +1,4 @@
-r"""Check Theorem 1 numerically, compare the methods' variances, and draw Figure 1.
+r"""Check Theorem 1 numerically, and compare the methods' variances.
 
     python scripts/verify_theorem.py            # about half a minute; exits 1 if a check fails
 
@@ -18,12 +18,7 @@ variance at will, so a comparison has to fix the scale. Two ways are printed:
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import tyro
 from rich.console import Console
@@ -38,8 +33,6 @@ CONSOLE = Console(width=120, highlight=False, markup=False)
 
 @dataclass
 class Args:
-    figure: Path = Path("runs/figure1.png")
-    """Where to draw Figure 1."""
     points: int = 12
     """Grid points of a, and of b, between 0.1 and 20."""
     seed: int = 0
@@ -137,18 +130,6 @@ def print_ratios() -> None:
     CONSOLE.print(table)
 
 
-def draw_figure_1(path: Path) -> None:
-    p = np.linspace(0.001, 0.999, 999)
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for alpha, beta in ((0.5, 0.5), (1, 1), (1.5, 1.5), (2, 5), (5, 2), (1, 3), (6, 6)):
-        axes.plot(p, beta_distribution.pdf(p, alpha, beta), label=f"$\\alpha={alpha:g},\\ \\beta={beta:g}$")
-    axes.set(xlabel="$p$", ylabel="$f(p;\\alpha,\\beta)$", xlim=(0, 1), ylim=(0, 3.2))
-    figure.legend(loc="outside right center", fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
-    CONSOLE.print(f"Figure 1: {path}")
-
-
 def main(args: Args) -> None:
     worst = check_minimum(args.points)
     CONSOLE.print(f"minimum_distance: {worst:.1e}   (numerical minimum to (1 + a/3, 1 + b/3); must be below 1e-6)")
@@ -163,7 +144,6 @@ def main(args: Args) -> None:
         f"(of {len(cases)} variances, in standard errors; must be below 4)"
     )
     print_ratios()
-    draw_figure_1(args.figure)
     if not (worst < 1e-6 and wrong == 0 and np.abs(z_scores).max() < 4):
         sys.exit("Theorem 1 was not confirmed")
 

@@ -1,0 +1,53 @@
+"""Draw the paper's figures from training runs, as PDF and PNG.
+
+    python scripts/figures.py runs/paper-1.5b-*        # figures 1, 2 and 3, and what the estimators climb
+
+Runs that differ in nothing but their seeds share a line: its mean over a window of steps and all seeds, and a band with
+80 % of the values. Figure 2's dots are runs. Without runs only what needs none is drawn.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from bnpo.files import InputError, claiming
+from bnpo.report.curves import group_runs, read_run
+from bnpo.report.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
+
+
+@dataclass
+class Args:
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of training runs, finished or not."""
+    output_dir: Path = Path("runs/figures")
+    """Folder for figure1, figure2, figure3 and estimators, each a PDF and a PNG."""
+    window: int | None = None
+    """Steps that a point of a line stands for; by default a fiftieth of the longest run."""
+
+
+def main(args: Args) -> None:
+    if args.window is not None and args.window < 1:
+        raise InputError(f"--window: is {args.window}, must be above 0")
+    figures = {"figure1": draw_densities(), "estimators": draw_estimators()}
+    if args.runs:
+        runs = [read_run(folder) for folder in args.runs]
+        window = args.window or max(1, max(len(run.metrics["step"]) for run in runs) // 50)
+        groups = group_runs(runs)
+        figures["figure2"] = draw_norms(groups, window)
+        try:
+            figures["figure3"] = draw_fits(groups, window)
+        except ValueError as error:
+            print(f"figure3 is left out: {error}")
+    with claiming(args.output_dir):
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        for name, figure in sorted(figures.items()):
+            print(*save(figure, args.output_dir / name))
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,190 @@
+"""Each estimator beside its formula written anew, in plain Python, and what it climbs."""
+
+from math import exp, lgamma, sqrt
+from statistics import fmean, stdev, variance
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+from test_advantages import advantages, batches
+
+from bnpo.algorithm.advantages import MAX_BETA_PARAMETER, compute_advantages
+from bnpo.algorithm.beta import inverse_density
+from bnpo.algorithm.estimators import ALGORITHMS
+from bnpo.config import check_config, parse_train_config
+from bnpo.files import ROOT
+
+
+def whitened(values, lengths):
+    """Each value stands for as many tokens as its answer has."""
+    tokens = [value for row, counts in zip(values, lengths, strict=True) for value in np.repeat(row, counts)]
+    mean, spread = (fmean(tokens), sqrt(variance(tokens) + 1e-8)) if len(tokens) > 1 else (sum(tokens), 1e-4)
+    return [[(value - mean) / spread for value in row] for row in values]
+
+
+def minus_mean(group):
+    return [reward - fmean(group) for reward in group]
+
+
+def maxrl(group):
+    return [reward / fmean(group) - 1 if any(group) else 0 for reward in group]
+
+
+def opo(group, lengths):
+    tokens = [reward for reward, length in zip(group, lengths, strict=True) for _ in range(length)]
+    return [reward - (fmean(tokens) if tokens else 0) for reward in group]
+
+
+def grpo(group):
+    deviation = stdev(group) if len(group) > 1 else 0
+    return [(reward - fmean(group)) / (deviation + 1e-6) for reward in group]
+
+
+def gdpo(groups):
+    """Of groups [n][m][K]."""
+    sums = []
+    for group in groups:
+        parts = [grpo(rewards) for rewards in zip(*group, strict=True)]
+        sums.append([sum(answer) for answer in zip(*parts, strict=True)])
+    return whitened(sums, [[1] * len(row) for row in sums])
+
+
+def frozen(group, alpha, beta):
+    p = fmean(group)
+    if p in (0, 1):
+        return [0.0] * len(group)
+    density = exp(lgamma(alpha + beta) - lgamma(alpha) - lgamma(beta)) * p ** (alpha - 1) * (1 - p) ** (beta - 1)
+    return [(reward - p) / density for reward in group]
+
+
+@given(batch=batches(), alpha=st.floats(0.3, 9), beta=st.floats(0.3, 9))
+def test_formulas_written_anew(batch, alpha, beta):
+    rewards, extra = batch
+    summed, averaged, lengths = rewards.sum(axis=2).tolist(), rewards.mean(axis=2).tolist(), extra["lengths"].tolist()
+    expected = {
+        "maxrl": [maxrl(group) for group in summed],
+        "opo": [opo(*pair) for pair in zip(summed, lengths, strict=True)],
+        "gdpo": gdpo(rewards.tolist()),
+        "reinforce_pp": whitened(summed, lengths),
+        "reinforce_pp_baseline": whitened([minus_mean(group) for group in summed], lengths),
+        "beta": [frozen(group, alpha, beta) for group in averaged],
+    }
+    for algo, values in expected.items():
+        options = {"beta_parameters": (alpha, beta)} if algo == "beta" else {}
+        result = advantages(algo, rewards, extra, **options)
+        np.testing.assert_allclose(result, values, rtol=1e-9, atol=1e-11, err_msg=algo)
+
+
+@given(batch=batches(max_rewards=1))
+def test_identities_between_the_methods(batch):
+    rewards, extra = batch
+    m = rewards.shape[1]
+    reinforce = advantages("reinforce", rewards, extra)
+    # f(1, 1) is 1: REINFORCE with the group's mean, an answer's own reward included, as baseline.
+    np.testing.assert_allclose(advantages("beta", rewards, extra, beta_parameters=(1, 1)), reinforce, atol=1e-15)
+    # f(3/2, 3/2) = (8/pi) sqrt(p (1 - p)): GRPO with the population's standard deviation, times pi/8.
+    deviation = rewards[:, :, 0].std(axis=1, keepdims=True)
+    grpo_of_population = np.divide(reinforce, deviation, out=np.zeros_like(reinforce), where=deviation > 0)
+    three_halves = advantages("beta", rewards, extra, beta_parameters=(1.5, 1.5))
+    np.testing.assert_allclose(three_halves, np.pi / 8 * grpo_of_population, atol=1e-12)
+    # 1 / f(2, 1) = 1 / (2 p) weighs as MaxRL does.
+    two_one = advantages("beta", rewards, extra, beta_parameters=(2, 1))
+    np.testing.assert_allclose(2 * two_one, advantages("maxrl", rewards, extra), atol=1e-12)
+    # Answers of one length: OPO's baseline is the mean, and REINFORCE++ with baseline only rescales.
+    same = extra | {"lengths": np.full_like(extra["lengths"], 7)}
+    np.testing.assert_allclose(advantages("opo", rewards, same), reinforce, atol=1e-15)
+    centred = advantages("reinforce_pp_baseline", rewards, same, rescale=True)
+    np.testing.assert_allclose(centred, advantages("reinforce", rewards, extra, rescale=True), atol=1e-12)
+    # One reward: GDPO is GRPO, rescaled.
+    gdpo_rescaled = advantages("gdpo", rewards, extra, rescale=True)
+    np.testing.assert_allclose(gdpo_rescaled, advantages("grpo", rewards, extra, rescale=True), atol=1e-9)
+    if m > 1:
+        rloo = advantages("rloo", rewards, extra)
+        np.testing.assert_allclose(rloo, m / (m - 1) * reinforce, atol=1e-12)
+        expected = reinforce / (rewards[:, :, 0].std(axis=1, ddof=1, keepdims=True) + 1e-6)
+        np.testing.assert_allclose(advantages("grpo", rewards, extra), expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(three_halves, np.pi / 8 * sqrt(m / (m - 1)) * expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+@given(batch=batches())
+def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
+    """What the study freezes is what BNPO had; where it takes all questions for equally hard, it weighs otherwise."""
+    rewards, extra = batch
+    parts = np.split(rewards, rewards.shape[2], axis=2) if decompose else [rewards.mean(axis=2, keepdims=True)]
+    adaptive, fits = compute_advantages("bnpo", rewards, decompose=decompose)
+    if all(fit.edge != "concentrated" for fit in fits):
+        frozen_parts = [
+            advantages("beta", part, extra, beta_parameters=(fit.alpha, fit.beta))
+            for part, fit in zip(parts, fits, strict=True)
+        ]
+        np.testing.assert_allclose(adaptive, np.mean(frozen_parts, axis=0), rtol=1e-12, atol=1e-15)
+
+
+def slope(algo, m, p, **options):
+    """What one question's gradient estimate expects, over the gradient of p: the slope of what `algo` climbs.
+
+    Right answers have the mean score grad p / p, wrong ones -grad p / (1 - p). A row for each number of right answers.
+    """
+    right = np.arange(m + 1)
+    rewards = (np.arange(m) < right[:, None]).astype(float)[:, :, None]
+    scores = np.where(rewards[:, :, 0] > 0, 1 / p, -1 / (1 - p))
+    estimates = (advantages(algo, rewards, {}, **options) * scores).mean(axis=1)
+    return float((binom.pmf(right, m, p) * estimates).sum())
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.95])
+def test_what_each_estimator_climbs(p):
+    """docs/estimators.md, "What they climb": exactly with m answers, and in the limit."""
+    for m in (2, 3, 16):
+        assert slope("rloo", m, p) == pytest.approx(1)
+        assert slope("reinforce", m, p) == pytest.approx((m - 1) / m)
+        assert slope("maxrl", m, p) == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, m)))
+        # GRPO and BNPO have no such closed form, but each number of right answers has its share.
+        shares = np.arange(1, m) / m
+        weights = binom.pmf(np.arange(1, m), m, p) * shares * (1 - shares) / (p * (1 - p))
+        expected = (weights * inverse_density(shares, 2, 3)).sum()
+        assert slope("beta", m, p, beta_parameters=(2, 3)) == pytest.approx(expected)
+    many = 5000
+    assert slope("maxrl", many, p) == pytest.approx(1 / p)
+    assert slope("grpo", many, p) == pytest.approx(1 / sqrt(p * (1 - p)), rel=0.01)
+    assert slope("beta", many, p, beta_parameters=(1.5, 2)) == pytest.approx(
+        inverse_density(np.array([p]), 1.5, 2)[0], rel=0.02
+    )
+
+
+def test_opo_baseline_is_centred_over_tokens():
+    rng = np.random.default_rng(0)
+    rewards, lengths = rng.random((8, 5, 1)), rng.integers(1, 100, (8, 5))
+    result = advantages("opo", rewards, {"lengths": lengths})
+    np.testing.assert_allclose((result * lengths).sum(axis=1), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("parameters", [(MAX_BETA_PARAMETER,) * 2, (MAX_BETA_PARAMETER, 1e-9), (1e-300, 1e-300)])
+def test_extreme_parameters_of_the_density_stay_finite(parameters):
+    rewards = (np.arange(1000) < np.arange(1001)[:, None]).astype(float)[:, :, None]
+    for rescale in (False, True):
+        assert np.isfinite(advantages("beta", rewards, {}, beta_parameters=parameters, rescale=rescale)).all()
+
+
+def named_flags():
+    """The flags of each row of the table of names, by name."""
+    lines = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    begin = next(number for number, row in enumerate(rows) if row[1] == "flags")
+    names = rows[begin + 2 : next(number for number, row in enumerate(rows) if row[0] == "estimator")]
+    return {name: flags.strip("`").split() for name, flags, _ in names if flags}
+
+
+def test_flags_of_the_table_of_names_are_taken():
+    flags = named_flags()
+    for row in flags.values():
+        config, _ = parse_train_config(["--preset", "paper-1.5b", *row], has_cuda=True)
+        check_config(config, ranks=1)
+        assert (config.ppo_iterations, config.mini_batches) == (1, 1)
+    assert {row[row.index("--algo") + 1] for row in flags.values()} == ALGORITHMS.keys()
+    dapo, _ = parse_train_config(flags["DAPO"], has_cuda=True)
+    assert (dapo.clip_low, dapo.clip_high) == (0.2, 0.28)
+    assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[0].decompose

@@ -1,0 +1,181 @@
+"""Figures of runs whose files the training program's own writers made, from simulated numbers."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import beta as beta_distribution
+
+from bnpo.algorithm.beta import fit_beta
+from bnpo.config import parse_train_config
+from bnpo.files import ROOT, InputError
+from bnpo.report.curves import band, group_runs, read_run, variation
+from bnpo.report.figures import climbed, draw_estimators, draw_fits, draw_norms, estimator_weights, save
+from bnpo.runs.folder import claim_output_dir, lock_run
+from bnpo.runs.tracking import Tracker
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Makes a run of the given flags, with accuracies and gradient norms drawn at random; `norms` are given ones."""
+
+    def run(*flags, steps=40, norms=None):
+        folder = tmp_path / ("run" + "".join(flags))
+        config, _ = parse_train_config(["--preset", "tiny", *flags, "--output-dir", str(folder)], has_cuda=False)
+        lock_run(folder)
+        claim_output_dir(config)
+        tracker = Tracker(config, steps, 0)
+        tracker.write(0, {"eval/average": 0.3})
+        rng = np.random.default_rng(config.seed)
+        for step in range(1, steps + 1):
+            mean = 0.3 + 0.4 * step / steps
+            fit = fit_beta(rng.binomial(16, rng.beta(2 * mean, 2 - 2 * mean, 32)) / 16, answers=16)
+            norm = rng.lognormal(1, 0.3) if norms is None else norms[step - 1]
+            metrics = {"reward/mean": fit.mean, "grad_norm": norm}
+            if config.algo == "bnpo":
+                metrics |= {"beta/E": fit.mean, "beta/V": fit.variance, "beta/alpha": fit.alpha, "beta/beta": fit.beta}
+            tracker.write(step, metrics)
+        tracker.close()
+        return folder
+
+    return run
+
+
+def labels(axes):
+    return [line.get_label() for line in axes.get_lines()]
+
+
+def test_runs_are_grouped_by_method_and_by_what_differs(write):
+    flags = (("--algo", "grpo"), ("--algo", "bnpo"), ("--algo", "bnpo", "--seed", "1"))
+    groups = group_runs([read_run(write(*given)) for given in flags])
+    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {"GRPO": [0], "BNPO": [0, 1]}
+    flags = (("--lr", "1e-5"), ("--lr", "2e-5", "--algo", "grpo"), ("--lr", "3e-5"), ("--algo", "opo", "--decompose"))
+    groups = group_runs([read_run(write(*given)) for given in flags])
+    assert list(groups) == ["GRPO", "BNPO, lr 1e-05", "BNPO, lr 3e-05", "AD-OPO"]
+    # Flags that change nothing of what is learned, and the length, which shows by itself.
+    same = [read_run(write("--steps", "9")), read_run(write("--seed", "1", "--keep", "3", "--eval-every", "7"))]
+    assert list(group_runs(same)) == ["BNPO"]
+
+
+def test_a_band_pools_a_window_of_steps_and_all_seeds(write):
+    norms = [1.0, 2, 6, 4, float("nan"), 2]
+    doubled = [2 * norm for norm in norms]
+    runs = [
+        read_run(write("--seed", "0", steps=6, norms=norms)),
+        read_run(write("--seed", "1", steps=6, norms=doubled)),
+    ]
+    assert runs[0].metrics["step"].tolist() == [1, 2, 3, 4, 5, 6]  # without that of the evaluation before the first
+    single = band(runs[:1], "grad_norm", window=1)
+    np.testing.assert_array_equal(single.steps, [1, 2, 3, 4, 6])  # nothing is known of step 5
+    for values in (single.mean, single.low, single.high):
+        np.testing.assert_array_equal(values, [1, 2, 6, 4, 2])
+    pooled = band(runs, "grad_norm", window=3)
+    np.testing.assert_allclose(pooled.mean, [2.25, 4.5, 6, 7.5, 4.5, 3])
+    np.testing.assert_allclose(pooled.low[0], np.quantile([1, 2, 2, 4], 0.1))
+    np.testing.assert_allclose(pooled.high[1], np.quantile([1, 2, 6, 2, 4, 12], 0.9))
+    # A run that is shorter counts as far as it goes.
+    longer = read_run(write("--seed", "2", steps=8, norms=[9.0] * 8))
+    assert band([*runs, longer], "grad_norm", window=1).mean[-2:].tolist() == [9, 9]
+    assert variation(runs[1], "grad_norm") == pytest.approx(np.std([1, 2, 6, 4, 2], ddof=1) / 3)
+
+
+def test_figure_2_shows_each_group_and_each_run(write):
+    runs = [read_run(write("--algo", algo, "--seed", seed)) for algo in ("grpo", "bnpo") for seed in ("0", "1", "2")]
+    curves, dots = draw_norms(group_runs(runs), window=5).axes
+    assert labels(curves) == ["GRPO", "BNPO"]
+    for line, members in zip(dots.get_lines(), (runs[:3], runs[3:]), strict=True):
+        assert sorted(line.get_xdata()) == sorted(variation(run, "grad_norm") for run in members)
+
+
+def test_figure_3_shows_what_was_fitted(write):
+    runs = [read_run(write("--algo", "bnpo", "--seed", seed)) for seed in ("0", "1")]
+    other = read_run(write("--algo", "grpo"))
+    figure = draw_fits(group_runs([*runs, other]), window=1)
+    assert [axes.get_title() for axes in figure.axes] == [
+        r"$\mathrm{E}[p]$",
+        r"$\mathrm{Var}[p]$",
+        r"$\alpha$",
+        r"$\beta$",
+    ]
+    for axes, name in zip(figure.axes, ("E", "V", "alpha", "beta"), strict=True):
+        assert labels(axes) == ["BNPO"]
+        expected = (runs[0].metrics[f"beta/{name}"] + runs[1].metrics[f"beta/{name}"]) / 2
+        np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), expected)
+    with pytest.raises(ValueError, match="no run has Beta statistics"):
+        draw_fits(group_runs([other]), window=1)
+
+
+def test_figure_3_has_a_line_for_each_reward(write):
+    run = read_run(write("--algo", "bnpo"))
+    for name in [name for name in run.metrics if name.startswith("beta/")]:
+        values = run.metrics.pop(name)
+        run.metrics.update({name.replace("/", f"/{reward}/"): values for reward in ("accuracy", "format")})
+    assert labels(draw_fits(group_runs([run]), window=1).axes[0]) == ["BNPO, accuracy", "BNPO, format"]
+
+
+def test_the_picture_of_the_estimators():
+    p = np.linspace(0.005, 0.995, 1981)
+    weights = list(estimator_weights().values())
+    expected = (p - 0.5, 2 * np.arcsin(np.sqrt(p)) - np.pi / 2, np.log(p) - np.log(0.5))
+    for weight, integral in zip(weights, expected, strict=False):
+        np.testing.assert_allclose(climbed(p, weight(p)), integral, atol=1e-4)
+    # The first batch: a + b = 0.21 / 0.09 - 1 = 4/3, so alpha = 1 + 0.3 * 4/9 and beta = 1 + 0.7 * 4/9.
+    density = beta_distribution.pdf(p, 1 + 0.3 * 4 / 9, 1 + 0.7 * 4 / 9)
+    np.testing.assert_allclose(weights[3](p), 1 / density)
+    left, right = draw_estimators().axes
+    assert len(left.get_lines()) == len(right.get_lines()) == 6
+
+
+def test_the_same_figure_gives_the_same_bytes(tmp_path):
+    first, second = (save(draw_estimators(), tmp_path / name) for name in ("first", "second"))
+    assert [path.suffix for path in first] == [".pdf", ".png"]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_bad_folders_are_named(write, tmp_path):
+    with pytest.raises(InputError, match=r"none: neither a run nor an evaluation; name"):
+        read_run(tmp_path / "none")
+    run = write("--algo", "grpo", steps=3)
+    metrics = run / "metrics.jsonl"
+    with metrics.open("a") as file:
+        file.write('{"step": 4, "grad_n')  # cut off, or just being written
+    assert read_run(run).metrics["step"].tolist() == [1, 2, 3]
+    metrics.write_text('{"step": 1}\n{\n')
+    with pytest.raises(InputError, match=r"metrics.jsonl:2: not JSON \("):
+        read_run(run)
+    metrics.write_text('{"step": 0}\n')
+    with pytest.raises(InputError, match=r"metrics.jsonl: holds no step yet"):
+        read_run(run)
+    messages = {"{": r"config.json: cannot be read \(", "[]": "neither a run nor", "{}": "neither a run nor"}
+    messages['{"suite": {}}'] = "is an evaluation"
+    for content, message in messages.items():
+        (run / "config.json").write_text(content)
+        with pytest.raises(InputError, match=message):
+            read_run(run)
+    twins = [read_run(write("--algo", "rloo")), read_run(write("--algo", "rloo", "--keep", "1"))]
+    with pytest.raises(InputError, match=r"rloo and .*keep1: both are RLOO with seed 0; leave one out"):
+        group_runs(twins)
+
+
+@pytest.mark.program
+def test_the_script(write, tmp_path):
+    def script(*arguments):
+        command = [sys.executable, "scripts/figures.py", *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    runs = [write("--algo", algo, "--seed", seed) for algo in ("reinforce", "bnpo") for seed in ("0", "1")]
+    done = script(*runs, "--output-dir", tmp_path / "all")
+    assert done.returncode == 0, done.stderr
+    drawn = {path.name for path in (tmp_path / "all").iterdir()}
+    names = ("estimators", "figure1", "figure2", "figure3")
+    assert drawn == {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
+    done = script(runs[0], "--output-dir", tmp_path / "without")
+    assert done.stdout.startswith("figure3 is left out: no run has Beta statistics")
+    assert not (tmp_path / "without" / "figure3.pdf").exists()
+    failed = script(runs[0], runs[0])
+    assert failed.returncode == 1
+    assert failed.stderr.count("\n") == 1
+    assert failed.stderr.startswith("error: ")
+    assert script(runs[0], "--window", 0).stderr == "error: --window: is 0, must be above 0\n"
