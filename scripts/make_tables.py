@@ -11,9 +11,9 @@ from pathlib import Path
 
 import tyro
 
-from bnpo.files import InputError, claiming
+from bnpo.files import InputError
 from bnpo.report.read import load_results
-from bnpo.report.tables import make_tables, to_latex, to_markdown
+from bnpo.report.tables import make_tables, to_markdown, write_tables
 
 
 @dataclass
@@ -32,11 +32,7 @@ def main(args: Args) -> None:
     if args.output_dir is None:
         print(to_markdown(tables), end="")
         return
-    with claiming(args.output_dir):
-        args.output_dir.mkdir(parents=True, exist_ok=True)
-        for name, text in (("tables.md", to_markdown(tables)), ("tables.tex", to_latex(tables))):
-            (args.output_dir / name).write_text(text, encoding="utf-8")
-            print(args.output_dir / name)
+    print(*write_tables(tables, args.output_dir), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bnpo.answers.rewards import Grader
-from bnpo.config import EvalConfig
+from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.fleet import fleet
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.samples import Samples, claim_results_folder
@@ -28,12 +28,7 @@ def run(config: EvalConfig) -> tuple[Path, Sequence[dict], dict | None]:
 
     Gives the folder with all of it, the contents of each results.json, that of --base first, and of comparison.json.
     """
-    if config.seed < 0 or not 0 < config.gpu_memory <= 1:
-        raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
-    if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
-        raise InputError("--data-parallel and --tensor-parallel must be at least 1")
-    if config.base == config.ckpt and config.output_dir is None:
-        raise InputError("--base: is --ckpt itself, with which it would share a folder; --output-dir keeps them apart")
+    check(config)
     from bnpo.devices import visible_gpus  # imports torch: seconds that no refusal above waits for
 
     gpus = visible_gpus()
@@ -55,6 +50,25 @@ def run(config: EvalConfig) -> tuple[Path, Sequence[dict], dict | None]:
     return jobs[0].folder, results[::-1], comparison
 
 
+def check(config: EvalConfig) -> None:
+    """Raise InputError, one line, for flags that cannot work; touches no file."""
+    if config.seed < 0 or not 0 < config.gpu_memory <= 1:
+        raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
+    if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
+        raise InputError("--data-parallel and --tensor-parallel must be at least 1")
+    if config.base == config.ckpt and config.output_dir is None:
+        raise InputError("--base: is --ckpt itself, with which it would share a folder; --output-dir keeps them apart")
+
+
+def chosen_suite(config: EvalConfig, model: Path) -> Suite:
+    """The suite that the flags ask for; by default what --ckpt, in the folder `model`, was trained for."""
+    name = config.suite
+    if name == "auto":
+        run = training_config(model) or {}
+        name = {"tiny": "arithmetic", "paper-format": "paper-format"}.get(run.get("preset"), "paper")
+    return override(load_suite(name), config.runs, config.limit)
+
+
 @dataclass(frozen=True)
 class Job:
     """One model to evaluate, checked: its evaluation, the folder of its results, their protocol, the samples there."""
@@ -70,11 +84,7 @@ def plan(config: EvalConfig, dtype: str) -> list[Job]:
     """Check and read everything that the evaluation of --ckpt, and of --base if given, needs. Raises InputError."""
     ckpts = [config.ckpt, config.base] if config.base else [config.ckpt]
     models = [model_folder(ckpt) for ckpt in ckpts]
-    name = config.suite
-    if name == "auto":  # for both models what --ckpt was trained for: only answers to the same prompts compare
-        run = training_config(models[0]) or {}
-        name = {"tiny": "arithmetic", "paper-format": "paper-format"}.get(run.get("preset"), "paper")
-    suite = override(load_suite(name), config.runs, config.limit)
+    suite = chosen_suite(config, models[0])  # for both models: only answers to the same prompts compare
     folders = [config.output_dir, config.output_dir and config.output_dir / "base"]
     return [_job(config, *model, suite, dtype) for model in zip(ckpts, models, folders, strict=False)]
 

@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
+from pathlib import Path
 from statistics import fmean, variance
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as ConsoleTable
 
-from bnpo.files import ROOT, InputError
+from bnpo.files import ROOT, InputError, claiming
 from bnpo.report.read import METHODS, PAPER_DATASETS, Result
 
 COLUMNS = (*PAPER_DATASETS, "Average")
@@ -51,8 +52,9 @@ def leader(scores: dict[str, tuple[float, float]]) -> str | None:
     return best if others and ahead else None
 
 
-def make_tables(results: Sequence[Result]) -> list[Table]:
-    """Those of the paper's tables that `results` have something for, and one of all other models.
+def make_tables(results: Sequence[Result], always: str = "") -> list[Table]:
+    """Those of the paper's tables that `results` have something for, and one of all other models; the paper's table
+    `always`, such as "Table 1", also without.
 
     Raises InputError when files of one row are not training runs that differ in nothing but seeds and versions.
     """
@@ -64,7 +66,9 @@ def make_tables(results: Sequence[Result]) -> list[Table]:
         row.append(result)
     known = {model for models in PAPER_TABLES.values() for model in models}
     tables = PAPER_TABLES | {"Other models": {model: {} for model in rows if model not in known}}
-    return [_table(title, models, rows) for title, models in tables.items() if not rows.keys().isdisjoint(models)]
+    wanted = {title for title in PAPER_TABLES if always and title.startswith(f"{always}:")}
+    wanted |= {title for title, models in tables.items() if not rows.keys().isdisjoint(models)}
+    return [_table(title, models, rows) for title, models in tables.items() if title in wanted]
 
 
 def _check_same_row(first: Result, second: Result) -> None:
@@ -140,6 +144,16 @@ def _row_names(rows: list[Result], results: list[Result]) -> str:
     for row in rows:
         methods.setdefault(row.model, {})[row.method] = None
     return "; ".join(f"{model} {', '.join(names)}" for model, names in methods.items())
+
+
+def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Write tables.md and tables.tex in `folder`. Raises InputError where that cannot be done."""
+    texts = {folder / "tables.md": to_markdown(tables), folder / "tables.tex": to_latex(tables)}
+    with claiming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+    return list(texts)
 
 
 def to_markdown(tables: Sequence[Table]) -> str:

@@ -1,0 +1,1 @@
+"""What a run or an evaluation would take, told without a GPU, a network or a loaded model. Nothing else imports it."""

@@ -1,0 +1,190 @@
+"""Dry runs: what they count, what their estimates come to by hand, and the page that shows them."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import run_ranks
+
+from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.files import ROOT, InputError
+from bnpo.flags import Planning
+from bnpo.plan import gpus
+from bnpo.plan.cost import checkpoints_kept, sampling_seconds, update_seconds
+from bnpo.plan.dry_run import training_lines, training_plan
+from bnpo.plan.gpus import speed_of
+from bnpo.plan.inputs import find_model, training_inputs
+from bnpo.policy.memory import read_shape
+
+SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
+reproduce = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(reproduce)
+
+SHAPE = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
+H20 = speed_of("H20", SHAPE)
+
+
+def config(*flags: str):
+    return parse_train_config(["--preset", "paper-1.5b", *flags], has_cuda=True)[0]
+
+
+def test_the_papers_models_have_their_shapes():
+    sizes = {path.name: read_shape(path).parameters for path in (ROOT / "data" / "models").iterdir()}
+    instruct, small, large = 1_543_714_304, 1_543_714_304, 7_615_616_512
+    assert sizes == {"Qwen2.5-1.5B-Instruct": instruct, "Qwen2.5-Math-1.5B": small, "Qwen2.5-Math-7B": large}
+
+
+def test_one_answer_reads_weights_and_cache_for_every_token():
+    """3.087e9 bytes of weights at 60 % of 4e12 a second are 1.286 ms, 28,672 bytes of cache for each of some 140 tokens
+    1.7 us, scheduling 5 ms."""
+    seconds = sampling_seconds(SHAPE, H20, 1, 1, 1, 100, 100, 100)
+    tokens = np.exp(-np.arange(100) / 100).sum()  # of an answer of 100 on average, cut off there
+    assert seconds == pytest.approx(tokens * 0.006288, rel=1e-3)
+
+
+def test_many_answers_are_bound_by_products_and_wait_for_the_longest():
+    one = sampling_seconds(SHAPE, H20, 128, 128, 1, 100, 600, 3072)
+    four = sampling_seconds(SHAPE, H20, 128, 128, 4, 100, 600, 3072)
+    assert 0 < four - one < 0.3 * one  # the longest of 512, not of 128
+    # The first token of 128 answers: 2 * 1.5437e9 * 128 products at 59.2e12 a second are 6.7 ms, more than reading.
+    waves = sampling_seconds(SHAPE, H20, 1280, 128, 1, 100, 600, 3072)
+    assert waves - one == pytest.approx(9 * 600 * (0.00668 + 0.005), rel=1e-2)
+
+
+def test_an_update_has_the_operations_of_its_tokens():
+    rng = np.random.default_rng(0)
+    answers = rng.exponential(600, (200, 512))
+    tokens = 32 * 100 + answers.sum(1).mean()
+    pairs = 32 * 100**2 + (answers * (answers + 200)).sum(1).mean()
+    operations = 6 * (1_543_714_304 * tokens + 28 * 1536 * pairs)
+    seconds = update_seconds(SHAPE, H20, config(), 4, 100, 600)
+    assert seconds == pytest.approx(operations / (4 * 148e12 * 0.35), rel=0.01)
+    offloaded = update_seconds(SHAPE, H20, config("--offload-optimizer"), 4, 100, 600)
+    assert offloaded - seconds == pytest.approx(40 * 1_543_714_304 / 4 / 50e9)
+
+
+def test_checkpoints_that_are_there_at_once():
+    assert checkpoints_kept(config(), 1170) == (12, 4)  # two kept, the best, one being written
+    assert checkpoints_kept(config("--keep", "0", "--eval-every", "0"), 1170) == (12, 13)
+    assert checkpoints_kept(config("--save-every", "2000"), 1170) == (1, 3)
+
+
+def test_measured_rows_take_the_place_of_assumptions(tmp_path, monkeypatch):
+    rows = tmp_path / "benchmarks" / "rows"
+    rows.mkdir(parents=True)
+    (rows / "nvidia-h20.json").write_text(json.dumps({"1.5b_mfu": 0.41, "7b-half_mfu": 0.5, "1.5b_sync_seconds": 2.5}))
+    (rows / "nvidia-h100-nvl.json").write_text(json.dumps({"1.5b_mfu": 0.9}))
+    monkeypatch.setattr(gpus, "ROOT", tmp_path)
+    measured = speed_of("H20", SHAPE)
+    assert (measured.mfu, measured.sync) == (0.41, 2.5)
+    assert measured.measured == "mfu, sync: benchmarks/rows/nvidia-h20.json"
+    assert speed_of("H20", read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-7B")).mfu == 0.5
+    assert speed_of("H200", SHAPE).mfu == speed_of("H100", SHAPE).mfu == 0.35  # others than these
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus", "gpu", "flags"),
+    [("paper-1.5b", 1, "A100-80GB", ""), ("paper-7b", 4, "H100", ""), ("paper-7b", 1, "H200", "--offload-optimizer")],
+)
+def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gpus, gpu, flags):
+    asked = parse_train_config(["--preset", preset], has_cuda=True)[0]
+    planning = Planning(dry_run=True, gpus=gpus, gpu=gpu)
+    inputs = training_inputs(asked)
+    found = training_plan(asked, inputs, planning)
+    assert (found.flags, bool(found.memory.lack)) == (flags, bool(flags))
+    assert found.estimate.hours > 0
+    text = "\n".join(training_lines(asked, found, inputs, planning))
+    assert "AdamW's moments" in text
+    if flags:
+        assert f"{flags} makes it fit" in text
+        return
+    tokens = int(text.split("--micro-batch-tokens that fits: ")[1])
+    for more, fits in ((tokens, True), (tokens + 1024, False)):
+        larger = training_plan(replace(asked, micro_batch_tokens=more), inputs, planning)
+        assert (larger.memory.lack == "") == fits
+
+
+def test_a_model_that_is_nowhere_is_named():
+    with pytest.raises(InputError, match=r"^some/model: no config.json is in .*, and a dry run downloads nothing; "):
+        find_model("some/model", 4096)
+    with pytest.raises(InputError, match=r"do not fit the context of .*Qwen2.5-Math-7B, 4096 tokens; lower .* by 4096"):
+        find_model("Qwen/Qwen2.5-Math-7B", 8192)
+
+
+def test_data_that_is_wrong_is_refused_and_data_that_is_missing_told(tmp_path):
+    (tmp_path / "math_train.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match=r"math_train.jsonl:1: field 'problem' is missing"):
+        training_inputs(config("--train-data", str(tmp_path / "math_train.jsonl")))
+    with pytest.raises(InputError, match=r"mine.jsonl: no such data file"):
+        training_inputs(config("--train-data", str(tmp_path / "mine.jsonl")))
+    found = training_inputs(config("--train-data", str(tmp_path / "absent" / "math_train.jsonl")))
+    assert found.problems == 7500
+    assert "missing: " in "\n".join(found.lines)
+
+
+@pytest.mark.program
+def test_the_programs_plan_and_write_nothing(tmp_path):
+    run = tmp_path / "run"
+    printed = run_ranks(0, "train.py", "--preset", "tiny", "--dry-run", "--output-dir", run).stdout
+    assert "7,500 problems, the longest arithmetic/train/994, 31 tokens" in printed
+    assert "100 steps of 32 x 16 answers, 234 steps an epoch; 100 optimizer steps; 51,200 answers" in printed
+    evaluation = ("--ckpt", TINY_MODEL, "--suite", "arithmetic", "--limit", "10", "--output-dir", run)
+    printed = run_ranks(0, "eval.py", *evaluation, "--dry-run", "--gpus", "2", "--gpu", "H100").stdout
+    assert "40 answers, 0.0 million tokens (estimate)" in printed
+    assert "memory of a GPU: 90% of 79.1 GiB for the sampler" in printed
+    assert not run.exists()
+
+
+@pytest.fixture(scope="module")
+def checkout(data_dir, qwen_tokenizer_dir, tmp_path_factory):
+    """A checkout with the paper's data sets, and beside it the 1.5B's tokenizer and config.json."""
+    place = tmp_path_factory.mktemp("checkout")
+    for name in ("src", "scripts", "evals", "data"):
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("*.jsonl", "results", "__pycache__"))
+    for file in data_dir.glob("*.jsonl"):
+        shutil.copy(file, place / "data")
+    for model in ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B"):
+        shutil.copytree(place / "data" / "models" / model, place / model)
+        for file in qwen_tokenizer_dir.glob("tokenizer*"):
+            shutil.copy(file, place / model)
+    return place
+
+
+@pytest.mark.program
+@pytest.mark.deadline
+def test_a_table_is_planned_in_seconds_without_network_or_model(checkout):
+    command = [sys.executable, "scripts/reproduce.py", "table1", "--dry-run", "--gpus", "4", "--gpu", "H20"]
+    command += ["--models", "./Qwen2.5-Math-1.5B", "./Qwen2.5-Math-7B"]
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(checkout / "src")}
+    began = time.monotonic()
+    printed = subprocess.run(
+        command, cwd=checkout, env=os.environ | nowhere, capture_output=True, text=True, check=True
+    ).stdout
+    assert time.monotonic() - began < 30
+    assert printed.count("data/math_train.jsonl: 7,500 problems, the longest train/") == 2
+    assert printed.count("1,170 steps of 32 x 16 answers, 234 steps an epoch; 1,170 optimizer steps; 599,040 ") == 2
+    for name, problems in (("MATH500", 500), ("AMC23", 40), ("AIME2024", 30), ("AIME2025", 30)):
+        assert printed.count(f"paper: {name}: {problems} problems x 16 runs, the longest ") == 2
+    assert sum(line.startswith("| Qwen2.5-Math-") for line in printed.splitlines()) == 12
+    assert "missing" not in printed
+    assert "9,600 answers an evaluation" in printed
+
+
+def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    for table in ("table1", "table2"):
+        reproduce.main(reproduce.Args(table=table, print=True))
+        for command in (commands := capsys.readouterr().out.splitlines()):
+            assert f"\n    {command}\n" in page
+        assert page.count(f"--output-dir runs/{table}/") == 2 * len(commands) - sum("base" in c for c in commands)
+        reproduce.main(reproduce.Args(table=table, dry_run=True))
+        overview = capsys.readouterr().out.partition("\n| GPUs |")
+        said = f"python scripts/reproduce.py {table} --dry-run has other estimates"
+        assert overview[1] + overview[2] in page, said
