@@ -12,7 +12,8 @@ from bnpo.flags import Free, NotCompared, marked
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
 """The paper's data sets: problems, and answers to each that pass@1 is the mean of (Section 5.1)."""
 METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO"}
-METHODS |= {"reinforce_pp": "REINFORCE++", "bnpo": "BNPO"}
+METHODS |= {"reinforce_pp": "REINFORCE++", "bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline"}
+METHODS |= {"opo": "OPO", "gdpo": "GDPO", "maxrl": "MaxRL", "beta": "Beta"}
 NOT_COMPARED = marked(TrainConfig, NotCompared) | marked(TrainConfig, Free)
 
 
@@ -34,6 +35,18 @@ class Result:
     method: str
     scores: dict[str, tuple[float, float]]
     settings: dict[str, Setting]
+
+
+def method_name(run: dict) -> str:
+    """What the tables and figures call the estimator of a run, given its config.json.
+
+    >>> method_name({"algo": "beta", "beta_parameters": [1.5, 1.5], "decompose": False, "rescale_advantages": True})
+    'Beta(1.5, 1.5), rescaled'
+    """
+    name = ("AD-" if run["decompose"] else "") + METHODS.get(run["algo"], run["algo"])
+    if parameters := run.get("beta_parameters"):
+        name += f"({', '.join(f'{parameter:g}' for parameter in parameters)})"
+    return name + (", rescaled" if run.get("rescale_advantages") else "")
 
 
 def read_results(folder: Path) -> dict:
@@ -61,7 +74,7 @@ def _result(path: Path, content: dict) -> Result:
     model, method = Path(protocol["ckpt"]).name, "Base"
     if run := protocol["run"]:
         model = Path(run["model"]).name
-        method = ("AD-" if run["decompose"] else "") + METHODS.get(run["algo"], run["algo"])
+        method = method_name(run)
     settings = _protocol_settings(protocol, scores, model) | (_training_settings(protocol, model) if run else {})
     # With other data sets among them, or fewer, the file's average is not the column's.
     columns = scores | ({"Average": content["average"]} if scores.keys() == PAPER_DATASETS.keys() else {})

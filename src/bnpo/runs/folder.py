@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "last")
-RUN_FILES += ("metrics.jsonl", "rollouts", "wandb")
+RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
 """What a run writes in its folder, and --overwrite deletes."""
 
-STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts")
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
 """Those with an entry a step."""
 
 

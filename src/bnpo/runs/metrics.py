@@ -1,14 +1,18 @@
 """What is told of a step: its metrics and its answers, as they stand in a run's folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
 from bnpo.rollouts import Rollouts, Task
 from bnpo.speed import Stopwatch, gpu_name, speed_metrics
+
+TOKEN_GROUPS = 2
+"""Questions of a step whose answers are also kept token by token."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ def batch_metrics(
     finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])
     metrics = {
         "reward/mean": rewards.mean(),
+        "reward/se": _standard_error(rewards),
         "reward/timeouts": rollouts.failures["timeout"],
         "reward/errors": rollouts.failures.total() - rollouts.failures["timeout"],
         "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
@@ -61,6 +66,12 @@ def batch_metrics(
     return {name: float(value) for name, value in metrics.items()}
 
 
+def _standard_error(rewards: np.ndarray) -> float:
+    """Of the mean of rewards [n, m, K]: its n independent draws are the questions."""
+    groups = rewards.mean(axis=(1, 2))
+    return groups.std(ddof=1) / np.sqrt(len(groups)) if len(groups) > 1 else np.nan
+
+
 def eval_metrics(results: dict) -> dict[str, float]:
     """The scores of an evaluation."""
     metrics = {"eval/average": results["average"]["pass1"]}
@@ -69,9 +80,17 @@ def eval_metrics(results: dict) -> dict[str, float]:
     return metrics
 
 
-def rollout_rows(task: Task, step: Step, reward_names: Sequence[str], *, tokens: bool = False) -> list[dict]:
-    """One row an answer, for people to read; with `tokens` also all that the learner was given."""
-    rollouts, rows = step.rollouts, []
+def rollout_rows(
+    task: Task,
+    rollouts: Rollouts,
+    reward_names: Sequence[str],
+    advantages: np.ndarray | None = None,
+    *,
+    tokens: bool = False,
+) -> list[dict]:
+    """One row an answer, for people to read, with `advantages` [n, m] if there are; with `tokens` also all that the
+    learner was given."""
+    rows = []
     for i, question in enumerate(rollouts.questions):
         problem, prompt = task.problems[question], task.prompts[question]
         for j, answer in enumerate(rollouts.answers[i]):
@@ -82,10 +101,42 @@ def rollout_rows(task: Task, step: Step, reward_names: Sequence[str], *, tokens:
                 "answer": task.tokenizer.decode(answer.token_ids),
                 "tokens": len(answer.token_ids),
                 "rewards": dict(zip(reward_names, rollouts.rewards[i, j].tolist(), strict=True)),
-                "advantage": step.advantages[i, j],
+                "cut_off": not answer.finished,
             }
+            if rollouts.failed[i, j]:
+                row["failed"] = True
+            if advantages is not None:
+                row["advantage"] = advantages[i, j]
             if tokens:
                 row |= {"prompt_ids": prompt, "answer_ids": answer.token_ids}
                 row["sampler_logprobs"] = answer.logprobs.tolist()
             rows.append(row)
     return rows
+
+
+def token_groups(advantages: np.ndarray) -> np.ndarray:
+    """The first TOKEN_GROUPS questions that have a signal, from advantages [n, m]."""
+    return np.flatnonzero(advantages.any(axis=1))[:TOKEN_GROUPS]
+
+
+def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
+    """The groups of `token_groups` token by token, a row an answer: id of the question, place in its group, token ids,
+    the text of each, and log-probabilities under the sampler and, from `learner_logprobs` by place in the experience,
+    under the learner before the update (None where the answer did not pass it)."""
+    rows = []
+    for i in token_groups(step.advantages):
+        group = step.rollouts.answers[i]
+        for j, answer in enumerate(group):
+            learner = learner_logprobs.get(i * len(group) + j)
+            row = {"id": task.problems[step.rollouts.questions[i]].id, "sample": j, "ids": answer.token_ids}
+            row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
+            row["sampler"] = answer.logprobs.tolist()
+            row["learner"] = None if learner is None else learner.tolist()
+            rows.append(row)
+    return rows
+
+
+def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    """Its text or, where its bytes are no text by themselves, what the vocabulary calls it."""
+    text = tokenizer.decode([token])
+    return tokenizer.convert_ids_to_tokens(token) if "\ufffd" in text else text

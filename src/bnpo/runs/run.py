@@ -12,13 +12,17 @@ from bnpo.files import write_json, writing
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
-from bnpo.ranks import Ranks
+from bnpo.problems import WATCHED, watched_questions
+from bnpo.ranks import Ranks, gather
+from bnpo.rollouts import collect
 from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint, verify_checkpoint
 from bnpo.runs.console import keep_console
 from bnpo.runs.folder import rewind
-from bnpo.runs.metrics import Step, eval_metrics, rollout_rows
+from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.start import Start
 from bnpo.runs.tracking import Tracker
+from bnpo.speed import Stopwatch
+from bnpo.summary import summary
 
 
 class BadStepsError(RuntimeError):
@@ -50,6 +54,8 @@ class Run:
             done = self.progress.step >= self._start.steps
             self._end("done" if done else "signalled")
             self._tracker.close()
+            if (self._config.output_dir / "metrics.jsonl").stat().st_size:
+                print(f"\n{summary(self._config.output_dir)}\n")
             end = "done" if done else "stopped (--resume goes on)"
             where = f"; the model is in {self._config.output_dir / 'last'}" if self.progress.step else ""
             print(f"{end}: {self.progress.step} steps{where}", flush=True)
@@ -125,19 +131,49 @@ class Run:
         config, number = self._config, step.number
         bad_steps = self.progress.bad_steps + 1 if step.update["updates/skipped"] else 0
         self.progress = replace(self.progress, step=number, bad_steps=bad_steps)
+        watching = self.watch(number)
         if self._tracker:
-            self._tracker.log(number, step.metrics(self._rewards) | scores | {"bad_steps": bad_steps})
-            if config.rollouts_every and (number - 1) % config.rollouts_every == 0:
-                self._tracker.save_rollouts(number, rollout_rows(self._start.task, step, self._rewards))
+            metrics = step.metrics(self._rewards) | scores | watching | {"bad_steps": bad_steps}
+            self._tracker.log(number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
             if bad_steps:
-                rows = rollout_rows(self._start.task, step, self._rewards, tokens=True)
+                rows = rollout_rows(self._start.task, step.rollouts, self._rewards, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(number, rows)
+        if config.rollouts_every and (number - 1) % config.rollouts_every == 0:
+            self._keep_answers(step)
         if bad_steps >= config.max_bad_steps:
             raise BadStepsError(
                 f"the loss or the gradient norm was not finite in step {number}, the last of {bad_steps} in a row "
                 f"(--max-bad-steps); the updates were left out, the batches are in {config.output_dir / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
+
+    def watch(self, step: int) -> dict[str, float]:
+        """Answer the watched questions after `step` (0: before the first) if it is time; the seconds that it took.
+
+        They have seeds of their own and stay out of the batch: the run computes what it would without them.
+        """
+        config, task = self._config, self._start.task
+        number, every = config.watch_questions, config.rollouts_every
+        if not (number and every) or self._stopping or (step % every and step != self._start.steps):
+            return {}
+        started, questions = time.perf_counter(), watched_questions(len(task.problems), number)
+        rollouts = collect(task, questions, WATCHED, self._sampler, config, Stopwatch(), then_sleep=False)
+        if self._tracker:
+            self._tracker.save_rows("watch", step, rollout_rows(task, rollouts, self._rewards))
+        return {"seconds/watch": time.perf_counter() - started}
+
+    def _keep_answers(self, step: Step) -> None:
+        """Write the answers of a step, a few groups of them token by token."""
+        task, m = self._start.task, self._config.samples_per_question
+        wanted = {i * m + j for i in token_groups(step.advantages) for j in range(m)}
+        old = self._learner.old_logprobs
+        learner_logprobs = {place: old[place] for place in wanted & old.keys()}
+        for others in gather(learner_logprobs):
+            learner_logprobs |= others
+        if self._tracker:
+            rows = rollout_rows(task, step.rollouts, self._rewards, step.advantages)
+            self._tracker.save_rows("rollouts", step.number, rows)
+            self._tracker.save_rows("tokens", step.number, token_rows(task, step, learner_logprobs))
 
     def save_is_due(self) -> bool:
         """Whether the step just recorded gets a checkpoint."""

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import open_problems
-from bnpo.config import TrainConfig, check_config, to_json
+from bnpo.config import TrainConfig, check_config, differences
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import content_hash, load_suite
 from bnpo.files import InputError, file_hash
@@ -58,9 +58,11 @@ class Start:
                 )
 
     def describe(self) -> None:
-        """Print the settings, and how much there is to do."""
+        """Print the settings that are not the preset's, and how much there is to do."""
         config = self.config
-        print(to_json(config, **self.facts), end="")
+        for name, value, standard in differences(config):
+            print(f"  {name:<24} {value!s:<24} preset: {standard}")
+        print(f"all settings: {config.output_dir / 'config.json'}")
         print(
             f"{len(self.task.problems)} questions ({self.facts['questions_dropped']} left out: prompt over "
             f"{config.max_prompt_tokens} tokens), {self.steps} steps of {config.questions_per_step} x "
