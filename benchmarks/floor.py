@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -27,7 +27,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import open_problems
-from bnpo.config import parse_train_config
+from bnpo.config import TrainConfig, parse_train_config
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -37,7 +37,7 @@ from bnpo.ranks import gather
 from vllm import SamplingParams  # isort: skip
 
 MICRO_BATCHES = (16, 32, 64, 128)
-"""Answers in a forward and backward pass; each size is tried, the best counts."""
+"""Answers in a forward and backward pass; each size is tried while the processes warm up, the fastest counts."""
 Row = tuple[list[int], list[int], float]
 """Prompt, answer and advantage."""
 
@@ -92,75 +92,104 @@ def surrogate(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
     return (-(logprobs - logprobs.detach()).exp() * weights).sum()
 
 
-def main() -> None:
-    steps, warm_up = int(sys.argv[-2]), int(sys.argv[-1])
-    config, _ = parse_train_config(["--preset", "tiny", "--lr", "1e-6"], has_cuda=False)
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    folder = model_folder(config.model)
-    longest = config.max_prompt_tokens + config.max_answer_tokens
-    tokenizer = load_tokenizer(folder, longest)
-    problems = open_problems(config.train_data, "train")
-    sampler = Sampler(str(folder), tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
-    grader = Grader()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0)
-    common = {"n": config.samples_per_question, "max_tokens": config.max_answer_tokens, "detokenize": False}
-    common |= {"stop_token_ids": stop_token_ids(tokenizer), "temperature": config.temperature}
+class Floor:
+    """The sampler and the model of one process, and the seconds of what they do."""
 
-    def update(loss: Callable, rows: list[Row], size: int, answers: int) -> float:
+    def __init__(self, config: TrainConfig):
+        self.config, self.rank, self.world = config, dist.get_rank(), dist.get_world_size()
+        folder = model_folder(config.model)
+        longest = config.max_prompt_tokens + config.max_answer_tokens
+        self.tokenizer = load_tokenizer(folder, longest)
+        self.problems = open_problems(config.train_data, "train")
+        self.sampler = Sampler(str(folder), self.tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
+        self.grader = Grader()
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        # Steps that cost what they cost and change nothing: both losses see the same weights.
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, weight_decay=0.0)
+        self.difference = 0.0
+        """Of the gradient norms with and without shared prompts, relative."""
+
+    def generate(self, step: int) -> tuple[float, list[Row], int]:
+        """Seconds of sampling the answers of `step`, those of all processes that have a gradient, and the number of
+        all."""
+        config = self.config
+        questions = questions_of_step(len(self.problems), config.questions_per_step, step, config.seed)
+        mine = np.split(questions, self.world)[self.rank]
+        prompts = [encode_prompt(self.tokenizer, self.problems[q].problem, config.template) for q in mine]
+        common = {"n": config.samples_per_question, "max_tokens": config.max_answer_tokens, "detokenize": False}
+        common |= {"stop_token_ids": stop_token_ids(self.tokenizer), "temperature": config.temperature}
+        params = [SamplingParams(seed=seed, **common) for seed in sampling_seeds(config.seed, step, mine)]
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        seconds, outputs = timed(partial(self.sampler._llm.generate, requests, params, use_tqdm=False))
+        answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
+        texts = self.tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
+        references = [self.problems[q].answer for q in mine for _ in range(config.samples_per_question)]
+        rewards = self.grader(texts, references).reshape(len(mine), config.samples_per_question, 1)
+        parts = gather((prompts, answers, rewards))
+        advantages, _ = compute_advantages("bnpo", np.concatenate([part[2] for part in parts]))
+        groups = [group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)]
+        rows = [
+            (prompt, answer, advantage)
+            for (prompt, answers), group in zip(groups, advantages, strict=True)
+            for answer, advantage in zip(answers, group, strict=True)
+            if advantage != 0
+        ]
+        return seconds, rows, advantages.size
+
+    def train(self, rows: list[Row], answers: int, sizes: dict[Callable, Sequence[int]]) -> dict:
+        """Seconds of an update on `rows` by each loss with each of its micro-batch sizes."""
+        # Longest first: rows, and for shared prompts whole groups.
+        lengths = np.array([len(prompt) + len(answer) for prompt, answer, _ in rows])
+        work = {whole: [rows[i] for i in share_out(lengths, self.world)[self.rank]]}
+        groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
+        lengths = np.array([len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups])
+        work[shared] = [row for i in share_out(lengths, self.world)[self.rank] for row in groups[i]]
+        seconds, norms = {}, {}
+        for loss, of_loss in sizes.items():
+            for size in of_loss:
+                update = partial(self._update, loss, work[loss], size, answers)
+                seconds[loss, size], norms[loss] = timed(update)
+        self.difference = abs(norms[shared] / norms[whole] - 1)
+        return seconds
+
+    def _update(self, loss: Callable, rows: list[Row], size: int, answers: int) -> float:
         """The gradient norm of an update."""
         for begin in range(0, len(rows), size):
-            loss(model, rows[begin : begin + size], answers).backward()
-        flat = torch.cat([p.grad.ravel() for p in model.parameters()])
+            loss(self.model, rows[begin : begin + size], answers).backward()
+        flat = torch.cat([p.grad.ravel() for p in self.model.parameters()])
         dist.all_reduce(flat)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         return float(flat.norm())
 
-    generate: list[float] = []
-    train = {(loss, size): [] for loss in (whole, shared) for size in MICRO_BATCHES}
+
+def fastest_size(trials: list[dict], loss: Callable) -> int:
+    """The micro-batch of `loss` that took the least time, after the first of the trials; of all processes."""
+    medians = {size: statistics.median(trial[loss, size] for trial in trials[1:] or trials) for size in MICRO_BATCHES}
+    return gather(min(medians, key=medians.get))[0]
+
+
+def main() -> None:
+    steps, warm_up = int(sys.argv[-2]), int(sys.argv[-1])
+    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
+    dist.init_process_group("gloo")
+    floor, generate, trials, train = Floor(config), [], [], []
     for step in range(warm_up + steps):
-        questions = questions_of_step(len(problems), config.questions_per_step, step, config.seed)
-        mine = np.split(questions, world)[rank]
-        prompts = [encode_prompt(tokenizer, problems[q].problem, config.template) for q in mine]
-        seeds = sampling_seeds(config.seed, step, mine)
-        params = [SamplingParams(seed=seed, **common) for seed in seeds]
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        seconds, outputs = timed(partial(sampler._llm.generate, requests, params, use_tqdm=False))
-        generate.append(seconds)
-        answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
-        texts = tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
-        rewards = grader(texts, [problems[q].answer for q in mine for _ in range(config.samples_per_question)])
-        parts = gather((prompts, answers, rewards.reshape(len(mine), config.samples_per_question, 1)))
-        advantages, _ = compute_advantages("bnpo", np.concatenate([part[2] for part in parts]))
-        rows = [
-            (prompt, answer)
-            for prompts, answers, _ in parts
-            for prompt, group in zip(prompts, answers, strict=True)
-            for answer in group
-        ]
-        total = len(rows)
-        rows = [(*row, a) for row, a in zip(rows, advantages.ravel(), strict=True) if a != 0]
-        # Longest first: rows, and for shared prompts whole groups.
-        work = {whole: [rows[i] for i in share_out(np.array([len(p) + len(a) for p, a, _ in rows]), world)[rank]]}
-        groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
-        sizes = np.array([len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups])
-        work[shared] = [row for i in share_out(sizes, world)[rank] for row in groups[i]]
-        norms = {}
-        for loss, size in train:
-            seconds, norms[loss] = timed(partial(update, loss, work[loss], size, total))
-            train[loss, size].append(seconds)
-        difference = abs(norms[shared] / norms[whole] - 1)
-    medians = {kind: statistics.median(seconds[warm_up:]) for kind, seconds in train.items()}
-    if rank == 0:
-        result = {"generate": generate[warm_up:], "gradient_difference": difference}
+        seconds, rows, answers = floor.generate(step)
+        if step < warm_up:
+            trials.append(floor.train(rows, answers, dict.fromkeys((whole, shared), MICRO_BATCHES)))
+            fastest = {loss: fastest_size(trials, loss) for loss in (whole, shared)}
+        else:
+            generate.append(seconds)
+            train.append(floor.train(rows, answers, {loss: [size] for loss, size in fastest.items()}))
+    if floor.rank == 0:
+        result = {"generate": generate, "gradient_difference": floor.difference}
         for loss, name in ((whole, "train"), (shared, "train_shared")):
-            best = min(MICRO_BATCHES, key=lambda size: medians[loss, size])
-            result |= {name: train[loss, best][warm_up:], f"{name}_answers": best}
+            result[f"{name}_answers"] = fastest[loss]
+            result[name] = [seconds[loss, fastest[loss]] for seconds in train]
         print("FLOOR " + json.dumps(result), flush=True)
-    grader.close()
+    floor.grader.close()
     sys.stdout.flush()
     os._exit(0)  # vLLM and torch.distributed take seconds to part
 
