@@ -13,8 +13,8 @@ TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-# Two tests at a time, for one to use what the other, while it starts programs, leaves idle; three took as long.
-PARALLEL := -n 2 --dist loadscope --no-loadscope-reorder
+# Three tests at a time, for two to use what the other, while it starts programs or waits, leaves idle.
+PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test check lint bench check-gpu-environment
 

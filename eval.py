@@ -3,6 +3,7 @@
 python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a run
 python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compared by problem with another model
 python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the paper's number of runs
+python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # what it would take
 """
 
 import sys
@@ -11,11 +12,17 @@ import sys
 def main() -> None:
     import tyro
 
-    from bnpo.config import EvalConfig
+    from bnpo.evaluation.config import EvalConfig
     from bnpo.files import InputError
+    from bnpo.flags import check_planning
 
     config = tyro.cli(EvalConfig)
     try:
+        check_planning(config)
+        if config.dry_run:
+            from bnpo.plan.dry_run import plan_evaluation
+
+            return plan_evaluation(config)
         from bnpo.evaluation.program import run
         from bnpo.report.tables import print_evaluation
 

@@ -3,6 +3,7 @@
 deepspeed train.py --algo bnpo                  # the paper's settings with GPUs, the tiny model without
 deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
 deepspeed train.py --help                       # every flag
+python train.py --preset paper-7b --dry-run --gpus 4 --gpu H20    # what a run would take
 """
 
 import os
@@ -12,18 +13,25 @@ import sys
 def main() -> None:
     from bnpo.config import check_config, parse_train_config
     from bnpo.files import InputError
+    from bnpo.flags import split_planning
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         # The launcher adds --local_rank to the flags; the environment says the same.
         flags = [flag for flag in sys.argv[1:] if not flag.startswith("--local_rank")]
+        planning, flags = split_planning(flags)
         # Wrong flags are refused before torch, which takes seconds, is imported to look for GPUs. As if there were one,
         # so that the tiny preset is one that was asked for; and without help, which shows the defaults of the preset.
         config, _ = parse_train_config([flag for flag in flags if flag not in ("-h", "--help")], has_cuda=True)
-        check_config(config, ranks)
+        check_config(config, planning.gpus or ranks)
         from bnpo.devices import has_cuda
 
-        config, preset = parse_train_config(flags, has_cuda(optional=config.preset == "tiny"))
+        # A dry run for a GPU takes the preset that is the default where there is one.
+        config, preset = parse_train_config(flags, bool(planning.gpu) or has_cuda(optional=config.preset == "tiny"))
+        if planning.dry_run:
+            from bnpo.plan.dry_run import plan_training
+
+            return plan_training(config, planning) if rank == 0 else None
         if rank == 0:
             print(preset, flush=True)
         from bnpo.loop import train

@@ -1,4 +1,4 @@
-"""The demo: evaluate the tiny model, train it with BNPO on two ranks, evaluate it again, show the gain.
+"""The demo: evaluate the tiny model, train it with BNPO on two ranks, evaluate it again, show the gain and a page.
 
 python scripts/demo.py        # `make demo` installs everything first
 """
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
+from bnpo.report.page import write_page
 from bnpo.report.read import read_results
 
 
@@ -49,9 +50,9 @@ def main(args: Args) -> None:
     run_dir = args.output_dir / "run"
     base, base_se = pass1(TINY_MODEL, args.output_dir / "base")
     started = time.perf_counter()
-    deepspeed = Path(sys.executable).with_name("deepspeed")
     run(
-        *(str(deepspeed), "--num_gpus", str(args.ranks), "train.py", "--algo", "bnpo", "--preset", "tiny"),
+        *(sys.executable, "scripts/launch.py", "--num_gpus", str(args.ranks), "train.py", "--algo", "bnpo"),
+        *("--preset", "tiny", "--rollouts-every", "5"),
         *("--steps", str(args.steps), "--output-dir", str(run_dir)),
     )
     seconds = time.perf_counter() - started
@@ -73,6 +74,9 @@ def main(args: Args) -> None:
     table.add_row("trained", f"{final:.3f}", f"{final_se:.3f}")
     table.add_row("gain", f"{final - base:+.3f}")
     Console().print(table)
+    page = args.output_dir / "report.html"
+    write_page(page, [run_dir, args.output_dir / "base", args.output_dir / "final"])
+    print(f"the run, its answers and evaluations, in a browser: {page.as_uri()}")
 
 
 if __name__ == "__main__":

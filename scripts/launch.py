@@ -1,10 +1,12 @@
-"""`deepspeed`, with SIGTERM and Ctrl-C for the ranks alone: they finish the step, save, and all of it exits with 0.
+"""`deepspeed`, quiet unless something fails, with SIGTERM and Ctrl-C for the ranks alone: they finish the step, save,
+and all of it exits with 0.
 
     python scripts/launch.py --num_gpus 2 train.py --algo bnpo      # all flags of deepspeed
 
 DeepSpeed's launcher ends with an error when it is signalled itself, and kills ranks that take longer than 30 seconds.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,8 +18,10 @@ import psutil
 
 def main() -> None:
     launcher = Path(sys.executable).with_name("deepspeed")
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # each of its processes would warn that it found no GPU
     # In a session of its own, where no Ctrl-C reaches it.
-    program = subprocess.Popen([str(launcher), *sys.argv[1:]], start_new_session=True)
+    program = subprocess.Popen([str(launcher), "--quiet", *sys.argv[1:]], start_new_session=True)
 
     def pass_on(number: int, _frame) -> None:
         starters, ranks = [], []

@@ -15,12 +15,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
+import hypothesis
 import pytest
 
 # Two tests share the cores: threads that spin while they wait made both six times as long (docs/LOG.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import bnpo  # noqa: F401 - before torch and vLLM
+
+# Other work on the machine can make any example slow.
+hypothesis.settings.register_profile("bnpo", deadline=None)
+hypothesis.settings.load_profile("bnpo")
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"sampler", "program"}
@@ -146,8 +151,7 @@ def temporary_folder() -> Iterator[dict[str, str]]:
 
 def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subprocess.CompletedProcess:
     """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
-    launcher = Path(sys.executable).with_name("deepspeed")
-    command = [launcher, "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
+    command = [sys.executable, "scripts/launch.py", "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
     with temporary_folder() as folder:
         done = subprocess.run(
             [str(part) for part in command],

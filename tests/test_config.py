@@ -51,7 +51,11 @@ def ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--algo", "ppo"], "--algo: unknown algo 'ppo'; known: bnpo, grpo, reinforce, reinforce_pp, remax, rloo"),
+        (["--algo", "ppo"], "--algo: unknown algo 'ppo'; known: bnpo, beta, gdpo, grpo, maxrl, opo, reinforce"),
+        (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
+        (["--beta-parameters", "1", "1"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
+        (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),
+        (["--algo", "gdpo", "--decompose"], "--decompose: gdpo takes the rewards apart itself; give --no-decompose"),
         (["--rewards", "accuracy,luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
         (["--template", "x"], "known: chat, think"),
         (["--aggregation", "sum"], "known: seq-mean-token-sum, token-mean"),

@@ -1,6 +1,7 @@
 """Whole programs, launched as a user launches them."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 from conftest import launch, make_model, run_ranks
 from transformers import AutoTokenizer
 
+from bnpo.algorithm.advantages import compute_advantages
 from bnpo.config import TINY_MODEL
+from bnpo.report.curves import group_runs, read_run
+from bnpo.report.figures import draw_fits, draw_norms
+from bnpo.summary import summary
 
 pytestmark = pytest.mark.sampler
 
@@ -49,13 +54,18 @@ def tiny_run(tmp_path_factory) -> Path:
 def test_console_and_config(tiny_run):
     console = (tiny_run / "console").read_text()
     config = json.loads((tiny_run / "config.json").read_text())
-    assert "\npreset tiny (asked for)\n" in console
+    assert console.startswith("preset tiny (asked for)\n")  # nothing of launcher and libraries
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
-    assert json.dumps(config, indent=2) in console
-    assert "reward=" in console
+    for name in ("steps", "rollouts_every", "eval_every"):  # what differs from the preset
+        assert re.search(rf"\n  {name} +{config[name]} +preset: \d+\n", console)
+    assert f"\nall settings: {tiny_run / 'config.json'}\n" in console
+    lines = re.findall(
+        r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens an answer, [\d.]+ s, \S+ left", console
+    )
+    assert lines == ["1", "2", "3", "4"]
     assert "Traceback" not in console
+    assert summary(tiny_run) in console
     kept = (tiny_run / "console.log").read_text()
-    assert "reward=" not in kept  # bars stay out
     assert kept.splitlines()[-1].startswith("done: 4 steps; the model is in ")
     assert [line for line in kept.splitlines() if line and line not in console] == []
     assert json.loads((tiny_run / "end.json").read_text()) == {"step": 4, "why": "done"}
@@ -78,6 +88,15 @@ def test_a_line_of_metrics_a_step(tiny_run):
         assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
         assert line["tokens/sampled"] > 512
     assert lines[0]["lr"] == pytest.approx(1e-5)
+
+
+def test_figures_are_drawn_from_the_run(tiny_run):
+    run = read_run(tiny_run)
+    norms = [line["grad_norm"] for line in metrics_of(tiny_run)]
+    groups = group_runs([run])
+    np.testing.assert_array_equal(draw_norms(groups, window=1).axes[0].get_lines()[0].get_ydata(), norms)
+    alphas = [line["beta/alpha"] for line in metrics_of(tiny_run)]
+    np.testing.assert_array_equal(draw_fits(groups, window=1).axes[2].get_lines()[0].get_ydata(), alphas)
 
 
 def test_rollouts_agree_with_the_metrics(tiny_run):
@@ -181,6 +200,24 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
     assert lines[1]["sync/difference"] < 1e-4
     # R - R(greedy), averaged over the two rewards
     assert {row["advantage"] for row in rows} <= {-0.5, 0.0, 0.5}
+
+
+@pytest.mark.parametrize(
+    ("algo", "options"), [("beta", {"beta_parameters": (2.0, 3.0), "rescale": True}), ("gdpo", {})]
+)
+def test_advantages_are_those_of_the_flags(algo, options, tmp_path):
+    """The options reach the estimator, and lengths and separate rewards do."""
+    (tmp_path / "mine.py").write_text("def short(text, reference):\n    return len(text) < 12\n")
+    flags = ("--questions-per-step", 8, "--samples-per-question", 4, "--steps", 1, "--rollouts-every", 1)
+    flags += ("--eval-every", 0, "--rewards", f"accuracy,{tmp_path / 'mine.py'}:short")
+    flags += ("--beta-parameters", 2, 3, "--rescale-advantages") if options else ()
+    run_ranks(1, "train.py", "--preset", "tiny", "--algo", algo, *flags, "--output-dir", tmp_path / "run")
+    rows = rollouts_of(tmp_path / "run", 1)
+    rewards = np.array([list(row["rewards"].values()) for row in rows]).reshape(8, 4, 2)
+    lengths = np.array([row["tokens"] for row in rows]).reshape(8, 4)
+    expected = compute_advantages(algo, rewards, lengths=lengths, **options)[0]
+    assert expected.any()
+    np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
 
 
 def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_path):

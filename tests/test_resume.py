@@ -60,6 +60,9 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
     assert [row["step"] for row in rows] == list(range(11))
     assert sum(row.get("grad_norm", 0) > 0 for row in rows) >= 8  # there was something to get wrong
     assert files(run) == files(reference)
+    for folder in ("rollouts", "tokens", "watch"):
+        for file in (run / folder).iterdir():
+            assert file.read_bytes() == (reference / folder / file.name).read_bytes(), file
     assert len(list(run.glob("console-*.log"))) == 3
 
 

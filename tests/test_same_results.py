@@ -55,6 +55,10 @@ ARITHMETIC = "692ca92a848e941d on 2 cores"
 """What `arithmetic` says of the machine on which they were recorded."""
 
 
+SINCE = {"reward/se", "cut_off"}
+"""Names of metrics and of what is kept of an answer that are younger than the record: left out of the comparison."""
+
+
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -69,8 +73,10 @@ def arithmetic() -> str:
 def results(run: Path) -> dict[str, str]:
     """Hashes of what a run has left."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{name: line[name] for name in sorted(line) if not name.startswith(TIMINGS)} for line in lines]
-    rollouts = b"".join(file.read_bytes() for file in sorted((run / "rollouts").iterdir()))
+    metrics = [{k: line[k] for k in sorted(line) if not k.startswith(TIMINGS) and k not in SINCE} for line in lines]
+    answers = [line for file in sorted((run / "rollouts").iterdir()) for line in file.read_text().splitlines()]
+    rows = [{k: v for k, v in json.loads(answer).items() if k not in SINCE} for answer in answers]
+    rollouts = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
     weights = (run / "last" / "model.safetensors").read_bytes()
     return {"metrics": digest(json.dumps(metrics).encode()), "rollouts": digest(rollouts), "weights": digest(weights)}
 

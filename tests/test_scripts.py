@@ -10,13 +10,11 @@ from bnpo.files import ROOT
 
 
 @pytest.mark.program
-def test_theorem_1_is_confirmed(tmp_path):
-    figure = tmp_path / "figure1.png"
-    command = [sys.executable, "scripts/verify_theorem.py", "--points", "5", "--figure", str(figure)]
+def test_theorem_1_is_confirmed():
+    command = [sys.executable, "scripts/verify_theorem.py", "--points", "5"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert float(re.search(r"minimum_distance: (\S+)", output)[1]) < 1e-6
     assert "domain_errors: 0 " in output
     assert float(re.search(r"monte_carlo_largest_z: (\S+)", output)[1]) < 4
-    assert figure.stat().st_size > 10_000
     # At a = b = 3/2 the best Beta density is GRPO's.
     assert re.search(r"1\.5 .* 1\.5 .*0\.822 .* 1\.000 .* 1\.000", output)

@@ -49,6 +49,7 @@ def test_importing_bnpo_sets_what_is_not_set(given, threads):
     ("program", "message"),
     [
         (("train.py", "--algo", "nope"), "error: --algo: unknown algo 'nope'; known: bnpo"),
+        (("train.py", "--gpus", "2"), "error: --gpus and --gpu say what to plan for: they need --dry-run"),
         (("eval.py", "--ckpt", "x", "--seed", "-1"), "error: --seed must not be below 0"),
     ],
 )

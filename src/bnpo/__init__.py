@@ -5,6 +5,7 @@ them; values that the user has set are kept. It imports none of them, so that wo
 touches a GPU that is not its own.
 """
 
+import logging
 import os
 import sys
 import warnings
@@ -41,6 +42,9 @@ def _set_defaults() -> None:
         os.environ.setdefault(name, value)
     # FlashInfer, with which vLLM attends on some GPUs, compiles with ninja, which pip installs beside the interpreter.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # What they warn of when they start is no news: CPUs, and Triton without any. Errors are.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     # DeepSpeed and vLLM call collectives by names that this torch has renamed; there is nothing a user can do.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
 

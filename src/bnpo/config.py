@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bnpo.algorithm.advantages import ALGORITHMS
+from bnpo.algorithm.advantages import method_problem
 from bnpo.algorithm.aggregation import AGGREGATIONS
 from bnpo.algorithm.beta import MAX_CONCENTRATION
+from bnpo.algorithm.estimators import ALGORITHMS
 from bnpo.answers.rewards import GRADERS, REWARDS, check_rewards
 from bnpo.files import ROOT, InputError
 from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, check_marks, one_of, parse_grouped
@@ -35,6 +36,10 @@ class Method:
     """How rewards become advantages."""
     decompose: NotCompared[bool] = False
     """Compute the advantage of each reward alone, then average (Eq. 17), in place of summing the rewards first."""
+    rescale_advantages: bool = False
+    """Divide the advantages of a batch by their root mean square: what then differs between methods is no scale."""
+    beta_parameters: tuple[float, float] | None = None
+    """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 GRPO up to a factor."""
     beta_moments: Literal["sample", "corrected"] = "sample"
     """Moments that BNPO fits: the paper's, or without the sampling noise of finitely many answers."""
     max_concentration: Positive[float] = MAX_CONCENTRATION
@@ -171,6 +176,9 @@ class Report:
     """What they evaluate: a suite of evals/ or the path of one."""
     rollouts_every: Free[NotNegative[int]] = 10
     """Steps between those whose prompts, answers, rewards and advantages are kept as text; 0: none."""
+    watch_questions: Free[NotNegative[int]] = 8
+    """Training questions, always the same, that are also answered every --rollouts-every steps, at the start and at the
+    end, beside the batch: what the policy makes of one question over time; 0: none."""
     exact_entropy: NotCompared[bool] = False
     """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
     wandb: Free[Literal["disabled", "offline", "online"]] = "disabled"
@@ -234,6 +242,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     """Raise InputError, one line, for values that cannot work together or alone; touches no file."""
     check_marks(config)
     check_rewards(config.rewards, config.reward_range)
+    if problem := method_problem(config.algo, config.decompose, config.beta_parameters):
+        raise InputError(problem)
     if config.gpu_memory is not None and not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if not (0 <= config.clip_low < 1 and config.clip_high >= 0):
@@ -252,40 +262,12 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--resume goes on with a run and --overwrite deletes it: give one of them")
 
 
+def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
+    """Name, value and the preset's value of what `config` has otherwise than its preset."""
+    ours, standard = asdict(config), asdict(TrainConfig(**PRESETS[config.preset], output_dir=config.output_dir))
+    return [(name, ours[name], standard[name]) for name in ours if name != "preset" and ours[name] != standard[name]]
+
+
 def to_json(config: TrainConfig, **facts: object) -> str:
     """The config as indented JSON, every field in the order of its definition, and then `facts`."""
     return json.dumps(asdict(config) | facts, indent=2, default=str) + "\n"
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """Evaluate a model: pass@1 over several sampled runs of every problem, with error bars; every sample is kept."""
-
-    ckpt: str
-    """Hugging Face folder, hub name, or a run's folder (<run> or <run>/last: its last checkpoint, <run>/best)."""
-    base: str | None = None
-    """Another model to evaluate likewise and to compare with, problem by problem."""
-    suite: str = "auto"
-    """A suite of evals/ (paper, paper-format, arithmetic), or the path of one. `auto` is what the run's preset trains
-    for, and paper for other models."""
-    runs: tuple[str, ...] = ()
-    """Other numbers of runs than the suite's: N for all data sets, or NAME=N."""
-    limit: int | None = None
-    """Only the first so many problems of each data set."""
-    output_dir: Path | None = None
-    """Folder for samples.jsonl and results.json; by default evals/results/<suite>-<model>-<hash>. An interrupted
-    evaluation goes on where it stopped."""
-    seed: int = 0
-    """Seeds the sampling of every problem and run."""
-    grader: Literal["default", "reference"] = "default"
-    """How accuracy is judged: our rules, or those of the authors' released code."""
-    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Arithmetic of the sampler; auto is bfloat16 on GPUs, float32 elsewhere."""
-    data_parallel: int | None = None
-    """Samplers side by side; by default as many as the GPUs allow."""
-    tensor_parallel: int = 1
-    """GPUs that share one sampler's model."""
-    gpu_memory: float = 0.9
-    """Share of GPU memory for a sampler."""
-    enforce_eager: bool = False
-    """Run without CUDA graphs: slower, but starts at once."""

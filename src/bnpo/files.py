@@ -82,6 +82,20 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
     return rows
 
 
+def whole_json_lines(path: Path) -> list[dict]:
+    """The objects of a file of JSON lines that may still be written, or whose writer was killed: without a last line
+    that is not whole; none where there is no file. Raises InputError naming file and line for what is not JSON."""
+    if not path.is_file():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: not JSON ({error}); the file was edited: delete the line") from error
+    return rows
+
+
 def file_hash(path: Path) -> str:
     """SHA-256 of a file; an empty text for what is no file."""
     if not path.is_file():

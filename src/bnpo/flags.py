@@ -1,4 +1,4 @@
-"""Command lines of dataclasses: marks on fields, what they forbid, and a heading over every group of flags."""
+"""Command lines of dataclasses: marks on fields, what they forbid, headings over groups of flags, a dry run's flags."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -24,6 +24,20 @@ COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
     is_instance=lambda value: isinstance(value, tuple),
     str_from_instance=lambda value: [",".join(value)],
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """What a run would take, before one is started."""
+
+    dry_run: bool = False
+    """Check settings and data, tell the memory, hours and disk that all of it would take, and start nothing."""
+    gpus: Positive[int | None] = None
+    """With --dry-run: how many GPUs to plan for; by default one."""
+    gpu: str | None = None
+    """With --dry-run: which: H20, A100-80GB, H100, H200. None: memory and hours are left out."""
+    answer_tokens: Positive[int] = 600
+    """With --dry-run: tokens of an answer, on average, that its hours rest on."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +75,34 @@ def check_marks(config: object) -> None:
                 raise InputError(f"--{flag}: is {value}, {mark}")
 
 
+def split_planning(argv: list[str]) -> tuple[Planning, list[str]]:
+    """The flags of a dry run in `argv`, and those that are left. Raises InputError, one line."""
+    planning, rest = tyro.cli(Planning, args=argv, return_unknown_args=True, add_help=False)
+    check_planning(planning)
+    return planning, rest
+
+
+def check_planning(planning: Planning) -> None:
+    """Raise InputError, one line, for what makes no plan."""
+    check_marks(planning)
+    if not planning.dry_run and (planning.gpus or planning.gpu):
+        raise InputError("--gpus and --gpu say what to plan for: they need --dry-run")
+
+
 def parse_grouped(defaults, argv: list[str], prog: str):
     """`defaults`, a dataclass that inherits all of its fields from dataclasses, with the flags of `argv`.
 
-    Each of those is a group with a heading in the help. tyro makes headings of dataclasses within a dataclass, so one
-    of that form is parsed. Exits on flags that are not known.
+    Each of those is a group with a heading in the help; another one are those of a dry run, which `split_planning` has
+    taken out. tyro makes headings of dataclasses within a dataclass, so one of that form is parsed. Exits on flags that
+    are not known.
     """
-    parts = []
+    parts: list = []
     for group in reversed(type(defaults).__bases__):
         default = group(**{item.name: getattr(defaults, item.name) for item in fields(group)})
         parts.append((group.__name__.lower(), tyro.conf.OmitArgPrefixes[group], field(default=default)))
+    parts.append(("planning", tyro.conf.OmitArgPrefixes[Planning], field(default=Planning())))
     form = make_dataclass("Form", parts, frozen=True)
     form.__doc__ = type(defaults).__doc__
     parsed = tyro.cli(form, args=argv, prog=prog)
-    return type(defaults)(**{name: value for part in vars(parsed).values() for name, value in vars(part).items()})
+    values = {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
+    return type(defaults)(**{item.name: values[item.name] for item in fields(defaults)})

@@ -20,8 +20,10 @@ def train(config: TrainConfig) -> None:
     start = prepare(config)
     with Ranks() as ranks, Run(start, ranks) as run:
         learner, sampler = run.load()
-        if run.is_new and run.evaluation_is_due(0):
-            run.record_start(run.evaluate(0))
+        if run.is_new:
+            run.watch(0)
+            if run.evaluation_is_due(0):
+                run.record_start(run.evaluate(0))
         while run.goes_on():  # steps are left, and nobody was signalled
             step = one_step(run.progress.step, start.task, learner, sampler, config)
             scores = run.evaluate(step.number) if run.evaluation_is_due(step.number) else {}
@@ -46,8 +48,10 @@ def one_step(number: int, task: Task, learner: Learner, sampler: Sampler, config
             ranges=task.grader.ranges,  # [K, 2]
             greedy_rewards=rollouts.greedy_rewards,  # [n, K], or None
             lengths=rollouts.lengths,  # [n, m]
+            beta_parameters=config.beta_parameters,
             moments=config.beta_moments,
             max_concentration=config.max_concentration,
+            rescale=config.rescale_advantages,
         )  # [n, m]
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.

@@ -84,6 +84,16 @@ def questions_of_step(count: int, questions_per_step: int, step: int, seed: int)
     return question_order(count, epoch, seed)[start : start + questions_per_step]
 
 
+WATCHED = 2**32 - 1
+"""In the place of a step, which is never as large: seeds of the watched questions, the same at every step."""
+
+
+def watched_questions(count: int, number: int) -> np.ndarray:
+    """Indices of `number` of `count` problems (all, if there are fewer): the same for every seed of a run, so that runs
+    can be compared."""
+    return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
+
+
 def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
     """One 32-bit seed a question, a function of (seed, step, question) alone; answer j adds j to it."""
     return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]

@@ -34,14 +34,15 @@ class Task:
 class Rollouts:
     """n questions with m answers and K rewards each, the same on all ranks.
 
-    questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; greedy [n] and greedy_rewards
-    [n, K] belong to ReMax (else [] and None); failures counts the answers that could not be graded, by
-    kind; sampling_seconds [ranks] is how long each rank sampled.
+    questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; failed [n, m], where a reward could
+    not be told; greedy [n] and greedy_rewards [n, K] belong to ReMax (else [] and None); failures counts the answers
+    that could not be graded, by kind; sampling_seconds [ranks] is how long each rank sampled.
     """
 
     questions: np.ndarray
     answers: list[list["Answer"]]
     rewards: np.ndarray
+    failed: np.ndarray
     greedy: list["Answer"]
     greedy_rewards: np.ndarray | None
     failures: Counter[str]
@@ -54,10 +55,18 @@ class Rollouts:
 
 
 def collect(
-    task: Task, questions: np.ndarray, step: int, sampler: "Sampler", config: TrainConfig, watch: Stopwatch
+    task: Task,
+    questions: np.ndarray,
+    step: int,
+    sampler: "Sampler",
+    config: TrainConfig,
+    watch: Stopwatch,
+    *,
+    then_sleep: bool = True,
 ) -> Rollouts:
-    """Sample and grade answers to `questions` [n], indices of the task's problems; a collective on all ranks."""
-    mine = np.split(questions, dist.get_world_size())[dist.get_rank()]
+    """Sample and grade answers to `questions` [n], indices of the task's problems, with the seeds of `step`; a
+    collective on all ranks. The sampler sleeps afterwards, unless it is to go on."""
+    mine = np.array_split(questions, dist.get_world_size())[dist.get_rank()]
     groups: dict[int, list[Answer]] = {}
     grading, tags = {}, asks_for_tags(config.template)
     with watch("generate"):
@@ -74,22 +83,27 @@ def collect(
             texts = task.tokenizer.batch_decode([answer.token_ids for answer in answers], skip_special_tokens=True)
             reference = task.problems[mine[number % len(mine)]].answer
             groups[number], grading[number] = answers, task.grader.start(texts, [reference] * len(texts), tags)
-        sampler.sleep()
+        if then_sleep:
+            sampler.sleep()
     with watch("reward"):
         graded = [task.grader.finish(grading[number]) for number in range(len(grading))]
-        rewards, greedy_rewards = np.stack(graded[: len(mine)]), np.array(graded[len(mine) :])  # [n, m, K], [n, 1, K]
+        n, m, k = len(mine), config.samples_per_question, len(config.rewards)  # n is 0 where ranks outnumber questions
+        rewards = np.reshape(graded[:n], (n, m, k))
+        greedy_rewards = np.reshape(graded[n:], (len(graded) - n, 1, k))
+        failed = np.reshape([task.grader.failed(grading[number]) for number in range(n)], (n, m))
         sampled = [groups[number] for number in range(len(mine))]
         greedy = [groups[number][0] for number in range(len(mine), len(groups))]
     with watch("gather"):  # and wait for the slowest rank
         failures, seconds = task.grader.take_failures(), watch.seconds["generate"]
-        parts = gather((sampled, rewards, greedy, greedy_rewards, failures, seconds))
-    samples, rewards, greedies, greedy_rewards, failures, seconds = zip(*parts, strict=True)
+        parts = gather((sampled, rewards, failed, greedy, greedy_rewards, failures, seconds))
+    samples, rewards, failed, greedies, greedy_rewards, failures, seconds = zip(*parts, strict=True)
     return Rollouts(
         questions=questions,
         answers=list(chain.from_iterable(samples)),
         rewards=np.concatenate(rewards),
+        failed=np.concatenate(failed).astype(bool),
         greedy=list(chain.from_iterable(greedies)),
-        greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if greedy else None,
+        greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if config.algo == "remax" else None,
         failures=sum(failures, Counter()),
         sampling_seconds=np.array(seconds),
     )

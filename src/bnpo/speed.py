@@ -35,6 +35,12 @@ OTHER_CHIPS = {"D", "Laptop", "MIG"}
 """Words that make a smaller GPU of a name that is known otherwise, or a slice of one."""
 
 
+def update_operations(parameters: int, layers: int, hidden: int, tokens: float, pairs: float) -> float:
+    """Operations of a forward and a backward pass of `tokens` of which `pairs` attend to each other, twice counted: 6
+    for every parameter and token, and causal attention (Chowdhery et al. 2022, appendix B)."""
+    return 6 * (parameters * tokens + layers * hidden * pairs)
+
+
 class Stopwatch:
     """Seconds spent in the named phases of a step."""
 

@@ -25,6 +25,13 @@ import bnpo  # before torch and vLLM
 import torch  # isort: skip
 
 spawn_interpreter = util.spawnv_passfds
+STARTED_WITH = (
+    "compressed_tensors",
+    "deepspeed.module_inject",
+    "vllm.model_executor.models.qwen2",
+    "vllm.v1.worker.cpu_worker",
+)
+"""What engines import when they start."""
 TIME_LIMIT = 600
 """Seconds after which a job and its ranks are killed."""
 
@@ -34,14 +41,25 @@ def main() -> None:
     os.dup2(2, 1)  # what is printed while importing is no answer
     import_module("bnpo.loop")  # what train.py imports
     import_module("bnpo.evaluation.program")  # what eval.py imports
-    import_module("vllm.v1.worker.cpu_worker")  # what an engine imports when it starts
+    for name in STARTED_WITH:
+        import_module(name)
+    register_overrides_once()
     util.spawnv_passfds = fork_spawned
 
     gc.freeze()  # modules stay: a collection in a rank need not read them, and so copy them
+    gc.unfreeze = lambda: None  # after an engine's start, which freezes for itself
     for line in sys.stdin:
         if (job := os.fork()) == 0:
             os._exit(run(**json.loads(line), answers=answers))
         print(os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]), file=answers, flush=True)
+
+
+def register_overrides_once() -> None:
+    """On CPUs every engine looks through all modules for kernels of Triton to replace: a second of its start."""
+    from vllm.platforms import current_platform
+
+    current_platform.register_triton_kernel_overrides()
+    type(current_platform).register_triton_kernel_overrides = classmethod(lambda _: None)
 
 
 def run(command: list[str], output: str, ranks: int, environment: dict[str, str], answers: TextIO) -> int:

@@ -33,10 +33,11 @@ class Machine:
 @dataclass(frozen=True)
 class Plan:
     """The sampler's share of the GPU memory, the answers it draws at once (None, both: vLLM's defaults, on CPUs), the
-    account of a rank, and why the run does not fit ("": it does)."""
+    tokens that its cache holds, the account of a rank, and why the run does not fit ("": it does)."""
 
     gpu_memory: float | None = None
     sequences: int | None = None
+    cache: int = 0
     account: Account | None = None
     lack: str = ""
 
@@ -69,8 +70,8 @@ def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> P
     questions = config.questions_per_step // machine.ranks
     answers = questions * (config.samples_per_question + (config.algo == "remax"))
     size = 2 if config.dtype == "bfloat16" else 4
-    token = size * 2 * shape.keys * shape.layers  # bytes of the cache
-    fixed = _sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), min(answers, MOST_SEQUENCES))
+    token = token_bytes(shape, size)
+    fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), min(answers, MOST_SEQUENCES))
     least, most = fixed + token * longest, fixed + token * longest * answers
     if config.gpu_memory is None:
         awake = account(shape, config, machine.ranks, share=1)
@@ -80,12 +81,23 @@ def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> P
     else:
         gpu_memory = config.gpu_memory
     share = int(gpu_memory * machine.gpu)
-    sequences = max(1, min(answers, int((share - fixed) / token / (longest / 4))))
+    cache = max(0, (share - fixed) // token)
+    sequences = at_once(answers, cache, longest)
     whole = account(shape, config, machine.ranks, share=share)
-    return Plan(gpu_memory, sequences, whole, _lack(whole, config, machine, share, least))
+    return Plan(gpu_memory, sequences, cache, whole, _lack(whole, config, machine, share, least))
 
 
-def _sampler_bytes(shape: Shape, size: int, tokens: int, sequences: int) -> int:
+def at_once(answers: int, cache: int, longest: int) -> int:
+    """Of `answers`, those drawn at once with a cache of so many tokens."""
+    return max(1, min(answers, int(cache / (longest / 4))))
+
+
+def token_bytes(shape: Shape, size: int) -> int:
+    """What a token takes in the sampler's cache, with numbers of `size` bytes."""
+    return size * 2 * shape.keys * shape.layers
+
+
+def sampler_bytes(shape: Shape, size: int, tokens: int, sequences: int) -> int:
     """vLLM without its cache: weights, a prefill of `tokens`, logits of `sequences` in fp32 with two copies, graphs."""
     prefill = size * tokens * (3 * shape.intermediate + 6 * shape.hidden)
     return size * shape.parameters + prefill + 12 * sequences * shape.vocabulary + GRAPHS + ASLEEP
@@ -107,19 +119,25 @@ def _lack(whole: Account, config: TrainConfig, machine: Machine, share: int, lea
 
 def _flags(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> str:
     """The fewest flags with which the run fits, "" if there are none."""
+    changes = fitting_changes(shape, config, machine, longest)
+    return " ".join(flag(name, value) for name, value in changes.items()) + " makes it fit" if changes else ""
+
+
+def fitting_changes(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> dict:
+    """The fewest settings with which the run fits, by name; empty if there are none."""
     for changes in _changes(config):
         found = plan(shape, replace(config, **changes), machine, longest)
         if not found.lack:
-            values = changes | ({"gpu_memory": found.gpu_memory} if "gpu_memory" in changes else {})
-            return " ".join(_flag(name, value) for name, value in values.items()) + " makes it fit"
-    return ""
+            return changes | ({"gpu_memory": found.gpu_memory} if "gpu_memory" in changes else {})
+    return {}
 
 
-def _flag(name: str, value: object) -> str:
-    flag = f"--{name.replace('_', '-')}"
+def flag(name: str, value: object) -> str:
+    """What a command line says for the setting `name`."""
+    words = name.replace("_", "-")
     if isinstance(value, bool):
-        return flag if value else f"--no-{flag.removeprefix('--')}"
-    return f"{flag} {value}"
+        return f"--{words}" if value else f"--no-{words}"
+    return f"--{words} {value}"
 
 
 def _changes(config: TrainConfig) -> Iterator[dict]:

@@ -15,11 +15,8 @@ def model_folder(model: str) -> Path:
 
     Raises InputError when there is no such folder, it holds no model, or the hub cannot be reached.
     """
-    folder = Path(model)
-    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
-        folder = folder / "last"
-    if folder.is_dir():
-        folder = folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
+    folder = local_folder(model)
+    if folder is not None:
         for part, pattern in (
             ("config.json", "config.json"),
             ("tokenizer", "tokenizer*"),
@@ -28,8 +25,6 @@ def model_folder(model: str) -> Path:
             if not any(folder.glob(pattern)):
                 raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
         return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
-        raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
     except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
@@ -38,6 +33,21 @@ def model_folder(model: str) -> Path:
             f"{model}: no such local folder, and the download from the model hub failed ({reason}); "
             "check the name and the network, or give the path of a downloaded copy"
         ) from error
+
+
+def local_folder(model: str) -> Path | None:
+    """The folder that `model` names, or the last checkpoint of the run whose folder it is; None for a hub name.
+
+    Raises InputError for what is neither.
+    """
+    folder = Path(model)
+    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
+        folder = folder / "last"
+    if folder.is_dir():
+        return folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
+    if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
+        raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
+    return None
 
 
 def model_hash(folder: Path) -> str:
@@ -59,7 +69,19 @@ def training_config(folder: Path) -> dict | None:
 
 def load_tokenizer(folder: Path, longest: int):
     """The tokenizer of a model folder. Raises InputError when prompts plus answers of `longest` tokens do not fit."""
-    from transformers import AutoConfig, AutoTokenizer  # imports torch
+    from transformers import AutoTokenizer  # imports torch
+
+    check_context(folder, longest)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not tokenizer.chat_template:
+        raise InputError(f"{folder}: its tokenizer has no chat template, which renders the prompts")
+    return tokenizer
+
+
+def check_context(folder: Path, longest: int) -> None:
+    """Raise InputError when prompts plus answers of `longest` tokens do not fit the model whose config.json `folder`
+    holds."""
+    from transformers import AutoConfig  # imports torch
 
     context = AutoConfig.from_pretrained(folder).max_position_embeddings
     if longest > context:
@@ -67,7 +89,3 @@ def load_tokenizer(folder: Path, longest: int):
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
             f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
         )
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    if not tokenizer.chat_template:
-        raise InputError(f"{folder}: its tokenizer has no chat template, which renders the prompts")
-    return tokenizer

@@ -19,6 +19,7 @@ from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
 from bnpo.policy.model import Policy, compute_buffers_again
+from bnpo.speed import update_operations
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Learner:
         policy = Policy(model, vocab_size, config.temperature)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
         self._engine.train()
+        self.old_logprobs: dict[int, np.ndarray] = {}
+        """Log-probabilities [tokens], before the last update, of the answers that this rank passed in it, by their
+        places in the experience."""
 
     @property
     def model(self) -> torch.nn.Module:
@@ -107,7 +111,7 @@ class Learner:
         totals = Totals(self._engine.device)
         # The first update's pass sees the policy that sampled, so its own log-probabilities are the old ones. It moves
         # the policy before the other mini-batches are first seen: these need a pass beforehand.
-        old: dict[int, np.ndarray] = {}
+        self.old_logprobs = old = {}
         for mini_batch in mini_batches[1:]:
             for micro in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
@@ -144,8 +148,8 @@ class Learner:
         parameters = sum(parameter.ds_numel for parameter in model.parameters())
         if not model.config.tie_word_embeddings:  # then the embedding is a table that is only looked up
             parameters -= model.get_input_embeddings().weight.ds_numel
-        attention = model.config.num_hidden_layers * model.config.hidden_size * pairs
-        return self.config.ppo_iterations * 6 * (parameters * tokens + attention)
+        layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
+        return self.config.ppo_iterations * update_operations(parameters, layers, hidden, tokens, pairs)
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""

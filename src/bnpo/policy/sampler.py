@@ -1,5 +1,6 @@
 """vLLM in the learner's own process: n sampled answers a prompt, scores of given answers, sleep and wake."""
 
+import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Sampler:
         on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         self._can_sleep = on_gpu
+        gc.freeze()  # vLLM collects five times as it starts: a third of a second each for all that was imported
         backend = "external_launcher" if "RANK" in os.environ else "mp" if settings.tensor_parallel > 1 else "uni"
         self._llm = LLM(
             model,
@@ -67,6 +69,7 @@ class Sampler:
             use_tqdm_on_load=False,
             **(_gpu_settings(settings) if on_gpu else _CPU_SETTINGS),
         )
+        gc.unfreeze()
 
         # On the module that computes the logits, so that it holds for samples and for scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
