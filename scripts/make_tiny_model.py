@@ -10,7 +10,7 @@ question to question over nearly the whole of (0, 1), and reinforcement learning
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,21 +87,20 @@ def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> s
 
 
 def batches(
-    tokenizer, rng: np.random.Generator, size: int, worked_only: int
+    tokenizer, rng: np.random.Generator, size: int, template: str, write: Callable[[Question, int], str]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches: ids [size, length], padded on the right, and labels with -100 outside the answers.
+    """Endless batches: ids [size, length], padded on the right, and labels with -100 outside the answers, which
+    `write(question, step)` gives.
 
-    The first `worked_only` batches hold worked answers alone. Texts are drawn 16 batches at a
-    time and sorted by length, which saves half of the padding.
+    Texts are drawn 16 batches at a time and sorted by length, which saves half of the padding.
     """
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for pool in itertools.count():
         texts = []
         for _ in range(16 * size):
             question = draw_question(rng, "train")
-            prompt = encode_prompt(tokenizer, str(question), "chat")
-            answer = tokenizer.encode(write_answer(question, rng, guess=16 * pool >= worked_only))
-            texts.append((prompt, [*answer, end]))
+            prompt = encode_prompt(tokenizer, str(question), template)
+            texts.append((prompt, [*tokenizer.encode(write(question, 16 * pool)), end]))
         texts.sort(key=lambda text: len(text[0]) + len(text[1]))
         for start in rng.permutation(np.arange(0, len(texts), size)):
             rows = texts[start : start + size]
@@ -114,28 +113,35 @@ def batches(
             yield ids, labels
 
 
-def main(args: Args) -> None:
-    torch.manual_seed(args.seed)
-    rng = np.random.default_rng(args.seed)
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 100, 1 - step / args.steps))
-    started = time.perf_counter()
-    progress = tqdm(range(args.steps), desc="tiny model", mininterval=5)
-    for _, (ids, labels) in zip(
-        progress, batches(tokenizer, rng, args.batch_size, int(args.worked_only * args.steps)), strict=False
-    ):
+def fit(model: Qwen2ForCausalLM, texts: Iterator[tuple[torch.Tensor, torch.Tensor]], steps: int, lr: float) -> None:
+    """Teach the answers of `steps` batches: AdamW, `lr` at its peak, warm-up over 100 steps, then linear to zero."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 100, 1 - step / steps))
+    progress = tqdm(range(steps), desc="tiny model", mininterval=5)
+    for _, (ids, labels) in zip(progress, texts, strict=False):
         logits = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
         # A sum over tokens: batches sorted by length differ in tokens, and each token shall count the same.
-        loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / (20 * args.batch_size)
+        loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / (20 * len(ids))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         tokens = (labels != -100).sum()
-        progress.set_postfix(loss_per_token=f"{loss.item() * 20 * args.batch_size / tokens:.3f}")
+        progress.set_postfix(loss_per_token=f"{loss.item() * 20 * len(ids) / tokens:.3f}")
+
+
+def main(args: Args) -> None:
+    torch.manual_seed(args.seed)
+    rng = np.random.default_rng(args.seed)
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer)
+    worked_only, started = int(args.worked_only * args.steps), time.perf_counter()
+
+    def write(question: Question, step: int) -> str:
+        return write_answer(question, rng, guess=step >= worked_only)
+
+    fit(model, batches(tokenizer, rng, args.batch_size, "chat", write), args.steps, args.lr)
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
     parameters = sum(p.numel() for p in model.parameters())

@@ -1,0 +1,87 @@
+"""The miniature study: does adaptive normalisation help? Every run of docs/study.md, and the report on them.
+
+    python scripts/study.py --dry-run          # runs of every part, how many have a row, hours that are left
+    python scripts/study.py                    # all of it, a run on each core; goes on where it was stopped
+    python scripts/study.py --only tuning      # a part of it
+    python scripts/study.py --report           # docs/results.md and its figures, from the rows
+
+Every run that ends becomes a row of evals/results/study/rows.jsonl, which is committed; a run that failed has one, too.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from bnpo.files import ROOT, InputError
+from bnpo.study.registry import PARTS, StudyRun
+from bnpo.study.rows import Rows, chosen_lr, commit
+
+
+@dataclass
+class Args:
+    only: tuple[str, ...] = ()
+    """Parts to run; by default all."""
+    limit: int | None = None
+    """At most so many runs more."""
+    jobs: int = len(os.sched_getaffinity(0))
+    """Runs side by side, each with one thread."""
+    work_dir: Path = ROOT / "runs" / "study"
+    """Folder for what runs leave until they are rows."""
+    dry_run: bool = False
+    """Say what there is to do, and start nothing."""
+    report: bool = False
+    """Write docs/results.md from the rows, and run nothing."""
+
+
+def runs_of(part: str, rows: Rows) -> list[StudyRun]:
+    """The runs of a part. Raises InputError where they need learning rates that are not chosen yet."""
+    return list(PARTS[part](lambda regime, method: chosen_lr(rows.all, regime, method)))
+
+
+def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
+    """Print what there is to do."""
+    took = [row["seconds_in_all"] for row in rows.all]
+    table = Table("part", "runs", "with a row", "hours left", title=f"{jobs} runs side by side")
+    for part in parts:
+        try:
+            runs = runs_of(part, rows)
+        except InputError as error:
+            table.add_row(part, "?", "", str(error))
+            continue
+        done = sum(run.name in rows.names for run in runs)
+        hours = f"{(len(runs) - done) * np.median(took) / jobs / 3600:.1f}" if took else "?"
+        table.add_row(part, str(len(runs)), str(done), hours)
+    Console(width=120).print(table)
+
+
+def main(args: Args) -> None:
+    parts = args.only or tuple(PARTS)
+    if unknown := set(parts) - PARTS.keys():
+        raise InputError(f"--only: unknown part '{unknown.pop()}'; known: {', '.join(PARTS)}")
+    rows = Rows()
+    if args.report:
+        from bnpo.study.results import write_results
+
+        return write_results(rows.all)
+    if args.dry_run:
+        return tell(parts, rows, args.jobs)
+    if commit().endswith("-dirty"):
+        raise InputError("files of src/ or data/ are not committed: commit them, so that rows can name what made them")
+    from bnpo.study.jobs import run_side_by_side
+
+    for part in parts:
+        runs = [run for run in runs_of(part, rows) if run.name not in rows.names]
+        run_side_by_side(runs[: args.limit], rows, args.work_dir, args.jobs)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,64 @@
+"""The study's runs, side by side: one rank and one core each, in processes forked from one that has imported everything.
+
+A run that is in the file of rows is done, whatever came of it; one that was interrupted starts again.
+"""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing import connection, get_context
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bnpo.study.registry import StudyRun
+from bnpo.study.rows import Rows, row_of
+
+
+def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: int) -> None:
+    """Train all of `runs` that have no row, `jobs` at a time, in folders under `folder`; each becomes a row when it has
+    ended, and its folder is deleted unless it failed."""
+    os.environ |= {"LOCAL_SIZE": str(jobs), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["bnpo.study.preload"])
+    waiting = [run for run in runs if run.name not in rows.names]
+    progress = tqdm(total=len(runs), initial=len(runs) - len(waiting), desc="runs", smoothing=0)
+    active: dict[int, tuple] = {}
+    while waiting or active:
+        while waiting and len(active) < jobs:
+            run = waiting.pop(0)
+            process = context.Process(target=train_run, args=(run.command(), folder / run.name))
+            process.start()
+            active[process.sentinel] = (run, process, time.perf_counter())
+        for sentinel in connection.wait(list(active)):
+            run, process, started = active.pop(sentinel)
+            process.join()
+            row = row_of(run, folder / run.name, process.exitcode)
+            rows.add(row | {"seconds_in_all": round(time.perf_counter() - started, 1)})
+            if row["ended"] == "done":
+                shutil.rmtree(folder / run.name)
+            progress.update()
+    progress.close()
+
+
+def train_run(command: Sequence[str], folder: Path) -> None:
+    """What `deepspeed --num_gpus 1 train.py <command>` does, in this process; what it prints goes to <folder>.log."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.log").open("w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    from bnpo.config import parse_train_config
+    from bnpo.loop import train
+
+    config, _ = parse_train_config([*command, "--output-dir", str(folder), "--overwrite"], has_cuda=False)
+    train(config)
+    sys.stdout.flush()
