@@ -1,4 +1,4 @@
-r"""Make the regimes of the study: questions of the built-in task, chosen by how often the tiny model answers them right.
+r"""Make the regimes of the study: questions of the built-in task, by how often the tiny model answers them right.
 
     python scripts/make_study_data.py        # about 10 minutes on 2 cores; seed 0 gives the committed files
 
@@ -33,9 +33,8 @@ AT_ONCE = 100
 """Questions that vLLM gets at a time: with a hundred thousand answers in its queue it slows down tenfold."""
 REGIMES = {"spread": (0.0, 1.0), "concentrated": (0.25, 0.75), "rare": (0.0, 0.2)}
 """Lowest and highest share of right answers."""
-SUITES = {regime: (regime, {"template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 128}) for regime in REGIMES}
-SUITES["tags"] = ("spread", {"template": "think", "max_prompt_tokens": 64, "max_answer_tokens": 128})
-"""Suite -> the regime whose questions it evaluates, and how."""
+SUITES = {regime: (regime, "chat") for regime in REGIMES} | {"tags": ("spread", "think")}
+"""Suite -> the regime whose questions it evaluates, and the template."""
 
 
 @dataclass
@@ -72,15 +71,16 @@ def main(args: Args) -> None:
         shares = shares_right(sampler, tokenizer, grader, problems, args)
         for regime, (low, high) in REGIMES.items():
             chosen = np.flatnonzero((shares >= low) & (shares <= high))[: TAKEN[split]]
-            assert len(chosen) == TAKEN[split], f"{regime}, {split}: {len(chosen)} of {tried} questions lie in its range"
+            assert len(chosen) == TAKEN[split], f"{regime}, {split}: only {len(chosen)} of {tried} lie in its range"
             rows = [vars(problems[i]) | {"accuracy": round(float(shares[i]), 4)} for i in chosen]
             write_json_lines(args.output_dir / f"{regime}-{split}.jsonl", rows)
             taken = shares[chosen]
             print(f"{regime}, {split}: mean {taken.mean():.3f}, variance {taken.var(ddof=1):.4f}", flush=True)
-    for name, (regime, how) in SUITES.items():
+    for name, (regime, template) in SUITES.items():
         for split in ("validation", "test"):
             data = {"data": f"data/study/{regime}-{split}.jsonl", "runs": 4}
-            suite = {"datasets": {name: data}, "temperature": 0.6, "top_p": 1.0, **how}
+            suite = {"datasets": {name: data}, "temperature": 0.6, "top_p": 1.0, "template": template}
+            suite |= {"max_prompt_tokens": 64, "max_answer_tokens": 128}
             (args.output_dir / f"{name}-{split}.json").write_text(json.dumps(suite, indent=2) + "\n")
     grader.close()
     sampler.close()

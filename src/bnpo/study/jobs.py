@@ -1,4 +1,4 @@
-"""The study's runs, side by side: one rank and one core each, in processes forked from one that has imported everything.
+"""The study's runs side by side: one rank and one core each, forked from a process that has imported everything.
 
 A run that is in the file of rows is done, whatever came of it; one that was interrupted starts again.
 """

@@ -14,14 +14,13 @@ TAGGED = ("grpo", "reinforce_pp", "bnpo")
 """Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
 FROZEN = ((1.0, 1.0), (1.25, 1.25), (1.5, 1.5), (2.0, 2.0))
 """Fixed alpha and beta that stand beside BNPO's, which follow the batch."""
-LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)
+LEARNING_RATES = (2.5e-5, 5e-5, 1e-4, 2e-4)
 TUNING_SEEDS = (100, 101)
 SEEDS = tuple(range(12))
-STEPS, EVAL_EVERY, ANSWERS = 30, 10, 16
+STEPS, EVAL_EVERY, ANSWERS = 12, 6, 16
 
 COMMON = ("--preset", "tiny", "--questions-per-step", "16", "--samples-per-question", str(ANSWERS))
-COMMON += ("--steps", str(STEPS), "--warmup-steps", "5", "--eval-every", str(EVAL_EVERY))
-COMMON += ("--rollouts-every", "0", "--save-every", "1000", "--keep", "1")
+COMMON += ("--steps", str(STEPS), "--warmup-steps", "2", "--rollouts-every", "0")
 TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
 """Flags of Table 2 in miniature."""
 
@@ -49,6 +48,7 @@ class StudyRun:
         task = ("--train-data", f"data/study/{questions}-train.jsonl")
         task += ("--eval-suite", f"data/study/{self.regime}-{split}.json")
         task += TAGS if self.regime == "tags" else ()
+        task += ("--eval-every", str(EVAL_EVERY), "--save-every", str(STEPS))
         return (*COMMON, *task, *self.flags, "--lr", f"{self.lr:g}", "--seed", str(self.seed))
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from bnpo.files import ROOT, InputError, read_json_lines, whole_json_lines
 from bnpo.study.registry import EVAL_EVERY, LEARNING_RATES, STEPS, StudyRun
 
-ROWS = ROOT / "evals" / "results" / "study" / "rows.jsonl"
+RESULTS = ROOT / "evals" / "results" / "study"
+ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"
 CURVES = {
     "reward": "reward/mean",
     "grad_norm": "grad_norm",

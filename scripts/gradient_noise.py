@@ -1,0 +1,150 @@
+"""Measure the noise of every estimator's gradient at checkpoints of a run, beside what Theorem 1 predicts.
+
+    python scripts/gradient_noise.py            # trains REINFORCE in each regime of the study, then measures
+    python scripts/gradient_noise.py --regimes rare --steps 0 12
+
+The policy is fixed, so all estimators see the same answers: 16 to each question of a regime. Printed, and written to
+evals/results/study/noise.json: for batches of 32 questions |E g|^2 / tr Cov(g), the signal-to-noise ratio of the
+gradient, with standard errors over questions; and tr Cov(g) over REINFORCE's, where f integrates to one as in the
+theorem, beside the same ratio by the theorem's formula for the Beta distribution that fits the accuracies.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM
+from verify_theorem import log_variance
+
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.beta import BetaFit, fit_beta
+from bnpo.answers.rewards import Grader
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT, write_json
+from bnpo.policy.folder import load_tokenizer
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.settings import SamplerSettings
+from bnpo.problems import encode_prompt, load_problems, sampling_seeds
+from bnpo.study.noise import Sketch, measure, score_sums
+from bnpo.study.registry import ANSWERS, COMMON, FROZEN, REGIMES
+from bnpo.study.rows import NOISE, commit
+
+ESTIMATORS = ("reinforce", "remax", "grpo", "reinforce_pp", "maxrl", "opo", "bnpo")
+"""RLOO is REINFORCE times a constant."""
+
+
+@dataclass
+class Args:
+    regimes: tuple[str, ...] = REGIMES
+    """Regimes to measure."""
+    steps: tuple[int, ...] = (0, 6, 12)
+    """Steps of the run after which to measure: multiples of 6."""
+    work_dir: Path = ROOT / "runs" / "study" / "noise"
+    """Folder for the runs; what is there already is not trained again."""
+    output: Path = NOISE
+    """File to write."""
+
+
+def trained(regime: str, folder: Path) -> Path:
+    """The folder of a run of REINFORCE with a checkpoint every 6 steps."""
+    if not (folder / "end.json").exists():
+        flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl")
+        command = [sys.executable, "scripts/launch.py", "--num_gpus", "1", "train.py", *flags, "--overwrite"]
+        kept = ("--eval-every", "0", "--save-every", "6", "--keep", "0", "--output-dir", str(folder))
+        subprocess.run([*command, *kept], cwd=ROOT, check=True)
+    return folder
+
+
+def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[int]]], np.ndarray, np.ndarray]:
+    """Prompts, answers and rewards [N, m] to all questions of a regime, and rewards [N] of their greedy answers."""
+    splits = ("train", "validation", "test")
+    problems = [p for split in splits for p in load_problems(ROOT / "data" / "study" / f"{regime}-{split}.jsonl")]
+    tokenizer, grader = load_tokenizer(model, 192), Grader()
+    sampler = Sampler(str(model), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+    seeds = sampling_seeds(0, 0, range(len(problems)))
+    sampling = {"n": ANSWERS, "max_tokens": 128, "temperature": 1.0, "greedy_too": True}
+    answers: list[list[list[int]]] = [[] for _ in range(2 * len(prompts))]
+    rewards: list[np.ndarray] = [np.empty(0)] * len(answers)
+    for number, group in sampler.sample(prompts, seeds, **sampling):
+        answers[number] = [answer.token_ids for answer in group]
+        texts = tokenizer.batch_decode(answers[number], skip_special_tokens=True)
+        rewards[number] = grader(texts, [problems[number % len(problems)].answer] * len(texts))[:, 0]
+    sampler.close()
+    grader.close()
+    half = len(prompts)
+    return prompts, answers[:half], np.array(rewards[:half]), np.concatenate(rewards[half:])
+
+
+def measure_checkpoint(model: Path, regime: str) -> dict:
+    """Signal, noise and ratio with standard errors by estimator, and the fit of the accuracies."""
+    prompts, answers, rewards, greedy = sample(model, regime)
+    lengths = np.array([[len(answer) for answer in group] for group in answers])
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    sketch = Sketch(sum(p.numel() for p in policy.parameters()))
+    groups = zip(prompts, answers, rewards, strict=True)
+    sums = np.array([score_sums(policy, sketch, *group) for group in groups])  # [N, 2, buckets]
+
+    def advantages(questions: np.ndarray, algo: str, **options) -> np.ndarray:
+        options |= {"lengths": lengths[questions], "greedy_rewards": greedy[questions, None]}
+        return compute_advantages(algo, rewards[questions, :, None], **options)[0]
+
+    methods = {algo: partial(advantages, algo=algo) for algo in ESTIMATORS}
+    methods |= {f"beta {a:g} {b:g}": partial(advantages, algo="beta", beta_parameters=(a, b)) for a, b in FROZEN[1:]}
+    fit = fit_beta(rewards.mean(1), ANSWERS, "corrected")
+    result = {"questions": len(prompts), "E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "methods": {}}
+    for name, method in methods.items():
+        values, errors = measure(method, rewards, sums)
+        keys = ("signal", "noise", "ratio")
+        row = {key: [float(v), float(e)] for key, v, e in zip(keys, values, errors, strict=True)}
+        result["methods"][name] = row | {"theorem": predicted(name, fit)}
+    return result
+
+
+def predicted(name: str, fit: BetaFit) -> float | None:
+    """Variance over REINFORCE's by Theorem 1, for methods that divide by a density; None where it is infinite."""
+    own = {"reinforce": (1.0, 1.0), "bnpo": (fit.alpha, fit.beta)}
+    own |= {f"beta {a:g} {b:g}": (a, b) for a, b in FROZEN}
+    if name not in own or fit.edge:
+        return None
+    alpha, beta = own[name]
+    if alpha >= (fit.a + 3) / 2 or beta >= (fit.b + 3) / 2:
+        return None
+    return float(np.exp(log_variance(alpha, beta, fit.a, fit.b) - log_variance(1, 1, fit.a, fit.b)))
+
+
+def show(title: str, result: dict) -> None:
+    table = Table("estimator", "signal / noise", "se", "noise over REINFORCE's", "by Theorem 1", title=title)
+    reference = result["methods"]["reinforce"]["noise"][0]
+    for name, row in result["methods"].items():
+        theorem = "" if row["theorem"] is None else f"{row['theorem']:.3f}"
+        ratio, error = row["ratio"]
+        table.add_row(name, f"{ratio:.4f}", f"{error:.4f}", f"{row['noise'][0] / reference:.3f}", theorem)
+    Console(width=110).print(table)
+
+
+def main(args: Args) -> None:
+    found = json.loads(args.output.read_text()) if args.output.exists() else {}
+    for regime in args.regimes:
+        run = trained(regime, args.work_dir / regime)
+        for step in args.steps:
+            model = run / "checkpoints" / f"step-{step:06d}" if step else TINY_MODEL
+            result = measure_checkpoint(model, regime) | {"commit": commit()}
+            found[f"{regime}, step {step}"] = result
+            show(f"{regime}, after step {step}", result)
+            args.output.parent.mkdir(parents=True, exist_ok=True)
+            write_json(args.output, found)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,67 @@
+"""The study's figures: every seed a dot, the norm of the gradient (Figure 2), the fitted Beta (Figure 3)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from bnpo.report.curves import Run
+from bnpo.report.figures import COLOURS, STYLE, WIDTH, draw_fits, draw_norms
+from bnpo.study.registry import ALGORITHMS, REGIMES
+from bnpo.study.rows import area, final
+
+FITTED = ("E", "V", "alpha", "beta")
+
+
+def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
+    """Write the figures as PNG; title -> file. Without rows of the main part there are none."""
+    main = [row for row in rows if row["part"] == "main" and row["ended"] == "done"]
+    if not main:
+        return {}
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {"Every seed, at the end and as area": ("seeds", draw_seeds(main))}
+    for regime in REGIMES:
+        groups = {name: _runs(main, regime, name) for name in ALGORITHMS}
+        groups = {name: runs for name, runs in groups.items() if runs}
+        if groups:
+            figures[f"Norm of the gradient, {regime}"] = (f"norms-{regime}", draw_norms(groups, 1))
+    fitted = {regime: runs for regime in REGIMES if (runs := _runs(main, regime, "bnpo"))}
+    if fitted:
+        figures["The fitted Beta distribution"] = ("fits", draw_fits(fitted, 1))
+    files = {}
+    for title, (name, figure) in figures.items():
+        files[title] = folder / f"{name}.png"
+        figure.savefig(files[title], metadata={"Software": None})
+    return files
+
+
+def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[Run]:
+    """Rows of one method as runs whose metrics the figures of runs can draw."""
+    runs = []
+    for row in rows:
+        if (row["regime"], row["method"]) == (regime, method):
+            curves = {f"beta/{k}" if k in FITTED else k: np.array(v, dtype=float) for k, v in row["curves"].items()}
+            curves["step"] = np.arange(1.0, len(row["curves"]["grad_norm"]) + 1)
+            runs.append(Run(Path(row["name"]), method, row["seed"], {}, curves))
+    return runs
+
+
+def draw_seeds(rows: Sequence[Mapping]) -> Figure:
+    """Every run a dot, by method and regime, beside the mean of its method."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+        panels = figure.subplots(2, len(REGIMES), sharey=True, sharex="col")
+        for line, (metric, label) in zip(panels, ((final, "at the end"), (area, "area")), strict=True):
+            for axes, regime in zip(line, REGIMES, strict=True):
+                for place, method in enumerate(ALGORITHMS):
+                    values = [metric(row) for row in rows if (row["regime"], row["method"]) == (regime, method)]
+                    colour = COLOURS[place % len(COLOURS)]
+                    axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.6, color=colour)
+                    axes.plot(np.mean(values) if values else np.nan, place, "|", markersize=12, color="black")
+                axes.set(yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=f"{regime}, {label}")
+                axes.set_yticklabels(ALGORITHMS)
+        for axes in panels[-1]:
+            axes.set_xlabel("held-out pass@1")
+        return figure
