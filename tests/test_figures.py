@@ -11,7 +11,16 @@ from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.report.curves import band, group_runs, read_run, variation
-from bnpo.report.figures import climbed, draw_estimators, draw_fits, draw_norms, estimator_weights, save
+from bnpo.report.figures import (
+    COLOURS,
+    DASHES,
+    climbed,
+    draw_estimators,
+    draw_fits,
+    draw_norms,
+    estimator_weights,
+    save,
+)
 from bnpo.runs.folder import claim_output_dir, lock_run
 from bnpo.runs.tracking import Tracker
 
@@ -86,6 +95,11 @@ def test_figure_2_shows_each_group_and_each_run(write):
     assert labels(curves) == ["GRPO", "BNPO"]
     for line, members in zip(dots.get_lines(), (runs[:3], runs[3:]), strict=True):
         assert sorted(line.get_xdata()) == sorted(variation(run, "grad_norm") for run in members)
+        assert dots.get_xlim()[1] > 1.04 * max(line.get_xdata())  # whole, and not cut at the edge
+
+
+def test_lines_differ_without_colour():
+    assert len(set(DASHES)) == len(set(COLOURS)) == len(DASHES)
 
 
 def test_figure_3_shows_what_was_fitted(write):
