@@ -26,6 +26,7 @@ from bnpo.config import TrainConfig, check_config
 from bnpo.files import ROOT, InputError, read_json_lines
 from bnpo.flags import Planning, check_planning
 from bnpo.plan.table import TABLES, Choice, Row, all_rows, chosen_rows
+from bnpo.report.leavings import open_folder
 from bnpo.report.read import NOT_COMPARED, load_results, read_results
 from bnpo.report.tables import make_tables, to_markdown, write_tables
 from bnpo.summary import why_ended
@@ -71,19 +72,26 @@ def _identity(protocol: dict) -> dict:
 
 def _check_beside(row: Row, results: dict) -> None:
     """Raise InputError where what results.json was made from is gone, or is not what lies beside it."""
-    protocol, samples = (row.evaluation / name for name in ("protocol.json", "samples.jsonl"))
-    for path in (protocol, samples):
+    for name, belongs in (("protocol.json", _has_protocol), ("samples.jsonl", _has_verdicts)):
+        path = row.evaluation / name
         if not path.exists():
-            raise InputError(f"{row.name}: {row.evaluation} has results.json, but no {path.name}; move the folder away")
-    right = Counter(record.get("dataset") for _, record in read_json_lines(samples) if record.get("correct"))
-    scores = results["results"].items()
-    foreign = [samples] * any(right[name] != round(s["pass1"] * s["problems"] * s["runs"]) for name, s in scores)
+            raise InputError(f"{row.name}: {row.evaluation} has results.json, but no {name}; move the folder away")
+        if not belongs(path, results):
+            raise InputError(f"{row.name}: {path} is not that of its results.json; move the folder away")
+
+
+def _has_protocol(path: Path, results: dict) -> bool:
     try:
-        foreign += [protocol] * (json.loads(protocol.read_text(encoding="utf-8")) != results["protocol"])
+        return json.loads(path.read_text(encoding="utf-8")) == results["protocol"]
     except ValueError:
-        foreign.append(protocol)
-    if foreign:
-        raise InputError(f"{row.name}: {foreign[0]} is not that of its results.json; move the folder away")
+        return False
+
+
+def _has_verdicts(path: Path, results: dict) -> bool:
+    """Whether the samples have as many right answers as were scored."""
+    right = Counter(record.get("dataset") for _, record in read_json_lines(path) if record.get("correct"))
+    scores = results["results"].items()
+    return all(right[name] == round(s["pass1"] * s["problems"] * s["runs"]) for name, s in scores)
 
 
 def is_trained(row: Row) -> bool:
@@ -95,10 +103,10 @@ def is_trained(row: Row) -> bool:
     from bnpo.runs.folder import check_changes  # imports torch
 
     try:
+        was = open_folder(row.run)
         check_changes(row.train, {})
     except InputError as error:
         raise InputError(f"{row.name}: {error}") from error
-    was = json.loads((row.run / "config.json").read_text(encoding="utf-8"))
     if why_ended(row.run) != "done" or (was["steps"], was["epochs"]) != (row.train.steps, row.train.epochs):
         return False
     if not (row.run / "last").exists():

@@ -83,11 +83,11 @@ def test_rescaled_advantages_have_unit_root_mean_square(batch):
     for algo in ALGORITHMS:
         plain = advantages(algo, rewards, extra)
         rescaled = advantages(algo, rewards, extra, rescale=True)
-        if plain.any():
+        if np.abs(plain).max() > 1e-6:  # less is rounding, as where GDPO's parts cancel out
             assert (rescaled**2).mean() == pytest.approx(1)
             np.testing.assert_allclose(rescaled * np.sqrt((plain**2).mean()), plain, rtol=1e-12)
         else:
-            assert not rescaled.any()
+            np.testing.assert_array_equal(rescaled, plain)
 
 
 @pytest.mark.parametrize("m", [3, 6, 7, 16])

@@ -134,6 +134,7 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
         ("samples", r"^tiny-model-grpo-seed0: .*/eval has results.json, but no samples.jsonl; move the folder away"),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
         ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, though .*/end.json says done; delete that"),
+        ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
         ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would alter the run: lr was 0.1, is 0.0001; give "),
     ],
 )
@@ -155,6 +156,8 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
         shutil.rmtree(bnpo / "eval")
     if damage == "last":
         (bnpo / "train" / "last").unlink()
+    elif damage == "model":
+        shutil.copy(bnpo / "train" / "last" / "config.json", bnpo / "train")
     elif damage == "settings":
         config = bnpo / "train" / "config.json"
         config.write_text(config.read_text().replace('"lr": 0.0001', '"lr": 0.1'))
@@ -200,8 +203,14 @@ def test_a_table_may_be_moved(reproduced, tmp_path, capsys):
             {"models": ("Qwen2.5-7B",)},
             r"^--models: table1 has no 'Qwen2.5-7B'; it has Qwen2.5-Math-1.5B, Qwen",
         ),
-        ({"dry_run": True, "gpu": "H20O"}, r"^--gpu: unknown GPU 'H20O'; known: H20, A100-80GB, H100, H200"),
-        ({"dry_run": True, "gpus": 5}, r"^--questions-per-step: 32 questions cannot be shared evenly by 5 ranks"),
+        (
+            {"dry_run": True, "gpu": "H20O", "rows": ("bnpo",)},
+            r"^--gpu: unknown GPU 'H20O'; known: H20, A100-80GB, H100, H200",
+        ),
+        (
+            {"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")},
+            r"^--questions-per-step: 32 questions cannot be shared evenly by 5 ranks",
+        ),
         ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be above 0"),
         ({"gpus": 4}, r"^--gpus and --gpu say what to plan for: they need --dry-run"),
         ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be above 0"),
@@ -223,7 +232,7 @@ def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, 
 
 
 def test_a_table_of_nothing_is_the_papers(tmp_path, capsys):
-    reproduce.main(arguments(tmp_path / "rows", show=True), never)
+    reproduce.main(arguments(tmp_path / "rows", show=True, rows=("base",)), never)
     printed = capsys.readouterr().out
     assert "| BNPO, paper | 77.0 | **68.8** | 32.1 | 13.3 | **47.8** |" in printed
     assert printed.endswith("Nothing is finished yet: no number is ours.\n")
