@@ -70,6 +70,16 @@ def test_an_update_has_the_operations_of_its_tokens():
     assert offloaded - seconds == pytest.approx(40 * 1_543_714_304 / 4 / 50e9)
 
 
+def test_watched_questions_wait_for_their_longest_answer():
+    planning = Planning(dry_run=True, gpus=4, gpu="H20")
+    inputs = replace(training_inputs(config()), prompt=100.0)
+    seconds = training_plan(config(), inputs, planning).estimate.seconds
+    once = sampling_seconds(SHAPE, H20, 2 * 16, 128, 4, 100, 600, 3072)  # two of the eight questions a rank
+    assert seconds["watched questions"] == pytest.approx(118 * once)  # at the start, and after every tenth step
+    unwatched = training_plan(config("--watch-questions", "0"), inputs, planning).estimate.seconds
+    assert unwatched | {"watched questions": seconds["watched questions"]} == seconds
+
+
 def test_checkpoints_that_are_there_at_once():
     assert checkpoints_kept(config(), 1170) == (12, 4)  # two kept, the best, one being written
     assert checkpoints_kept(config("--keep", "0", "--eval-every", "0"), 1170) == (12, 13)
