@@ -15,19 +15,19 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
-from bnpo.config import PRESETS, TrainConfig, check_config, parse_train_config, to_json
-from bnpo.evaluation.config import EvalConfig
-from bnpo.files import ROOT, InputError
+from bnpo.config import TrainConfig, check_config
+from bnpo.files import ROOT, InputError, read_json_lines
 from bnpo.flags import Planning, check_planning
-from bnpo.report.read import NOT_COMPARED, load_results
+from bnpo.plan.table import TABLES, Choice, Row, all_rows, chosen_rows
+from bnpo.report.leavings import open_folder
+from bnpo.report.read import NOT_COMPARED, load_results, read_results
 from bnpo.report.tables import make_tables, to_markdown, write_tables
 from bnpo.summary import why_ended
 
@@ -35,155 +35,63 @@ SETTINGS = {item.name for item in fields(TrainConfig)} - NOT_COMPARED | {"algo",
 """Settings that make a row: those in which tables tell rows apart, and those in which the rows of one agree."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of the paper: its presets, one a model, its rows, and the suite that evaluates them."""
-
-    title: str
-    presets: tuple[str, ...]
-    rows: tuple[str, ...]
-    suite: str
-
-
-TABLE_1_ROWS = ("base", "reinforce", "remax", "grpo", "reinforce_pp", "bnpo")
-TABLE_2_ROWS = ("base", "grpo", "reinforce_pp", "AD-grpo", "AD-reinforce_pp", "AD-bnpo")
-TABLES = {
-    "table1": Table("Table 1", ("paper-1.5b", "paper-7b"), TABLE_1_ROWS, "paper"),
-    "table2": Table("Table 2", ("paper-format",), TABLE_2_ROWS, "paper-format"),
-}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Args(Planning):
-    table: tyro.conf.Positional[Literal["table1", "table2"]]
-    """Which table of the paper."""
-    rows: tuple[str, ...] = ()
-    """Some of its rows: base and algorithms, AD-<algorithm> in Table 2; all by default."""
-    models: tuple[str, ...] = ()
-    """Some of its models, such as Qwen2.5-Math-1.5B, or folders of that name with a copy; all by default."""
-    seeds: tuple[int, ...] = (0,)
-    """Seeds to train with; runs of several seeds are one row of the table."""
-    preset: Literal["paper", "tiny"] = "paper"
-    """`tiny`: the same rows with the tiny model, in minutes, on any machine."""
-    train_flags: str = ""
-    """More flags for every train.py, as one text after a sign of equality: --train-flags="--keep 1"."""
-    eval_flags: str = ""
-    """More flags for every eval.py, likewise."""
-    output_dir: Path | None = None
-    """Folder of the rows; by default runs/<table>, or runs/<table>-tiny."""
+class Args(Planning, Choice):
     print: bool = False
     """Print the shell commands of the rows, and start nothing."""
     show: bool = False
     """Print the table of what is finished, and start nothing."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row: its name, which is that of its folder, model and method, and the flags of its two programs."""
-
-    folder: Path
-    model: str
-    method: str
-    train_flags: tuple[str, ...]
-    eval_flags: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def commands(self) -> list[list[str]]:
-        evaluate = ["python", "eval.py", *self.eval_flags]
-        if self.method == "base":
-            return [evaluate]
-        return [["python", "scripts/launch.py", "train.py", *self.train_flags, "--resume"], evaluate]
-
-    @property
-    def run(self) -> Path:
-        return self.folder / "train"
-
-    @property
-    def results(self) -> Path:
-        return self.folder / "eval" / "results.json"
-
-    @cached_property
-    def train(self) -> TrainConfig | None:
-        """The settings of its training, None for a model as it is. Raises InputError."""
-        if self.method == "base":
-            return None
-        return parse_train_config([*self.train_flags], has_cuda=True)[0]
-
-    @property
-    def protocol(self) -> dict:
-        """Its own part of the protocol that results.json must have."""
-        run = self.train and json.loads(to_json(self.train))
-        return {"ckpt": self.evaluate.ckpt, "suite": {"name": Path(self.evaluate.suite).stem}, "run": run}
-
-    @cached_property
-    def evaluate(self) -> EvalConfig:
-        return tyro.cli(EvalConfig, args=self.eval_flags)
-
-
-def all_rows(args: Args, seeds: Sequence[int]) -> list[Row]:
-    """Every row of the table, with each of `seeds`."""
-    presets = ("tiny",) if args.preset == "tiny" else TABLES[args.table].presets
-    methods = [(preset, method) for preset in presets for method in TABLES[args.table].rows]
-    return [_row(args, *names, seed) for names in methods for seed in (seeds if names[1] != "base" else (0,))]
-
-
-def _row(args: Args, preset: str, method: str, seed: int) -> Row:
-    model = str(TrainConfig(**PRESETS[preset]).model)
-    copies = [copy for copy in args.models if "/" in copy and Path(copy).name == Path(model).name]
-    model = copies[0] if copies else model
-    output = args.output_dir or Path("runs") / f"{args.table}{'-tiny' * (preset == 'tiny')}"
-    name = f"{Path(model).name}-{method}" + f"-seed{seed}" * (method != "base")
-    ckpt = model if method == "base" else str(output / name / "train" / "last")
-    train = ["--preset", preset, "--algo", method.removeprefix("AD-"), "--seed", str(seed)]
-    if args.table == "table2":
-        train += ["--rewards", "accuracy,format", "--decompose" if method.startswith("AD-") else "--no-decompose"]
-    train += ["--model", model] * bool(copies) + shlex.split(args.train_flags)
-    train += ["--output-dir", str(output / name / "train")]
-    suite = "arithmetic" if preset == "tiny" else TABLES[args.table].suite
-    evaluate = ["--ckpt", ckpt, "--suite", suite, "--output-dir", str(output / name / "eval")]
-    return Row(output / name, model, method, tuple(train), (*evaluate, *shlex.split(args.eval_flags)))
-
-
-def chosen(args: Args) -> list[Row]:
-    """The rows that are asked for. Raises InputError for names that the table has not."""
-    rows = all_rows(args, args.seeds)
-    known = {"rows": {row.method: None for row in rows}, "models": {Path(row.model).name: None for row in rows}}
-    wanted = {"rows": args.rows, "models": tuple(Path(model).name for model in args.models)}
-    for flag, names in known.items():
-        if unknown := [name for name in wanted[flag] if name not in names]:
-            raise InputError(f"--{flag}: {args.table} has no '{unknown[0]}'; it has {', '.join(names)}")
-    return [
-        row
-        for row in rows
-        if row.method in (args.rows or known["rows"]) and Path(row.model).name in (wanted["models"] or known["models"])
-    ]
-
-
 def is_finished(row: Row) -> bool:
     """Whether the row has its results. Raises InputError that names the row where they are not its own, or damaged."""
-    if not row.results.exists():
+    path = row.evaluation / "results.json"
+    if not path.exists():
         return False
-    load_results([row.results])
-    for name in ("protocol.json", "samples.jsonl"):
-        if not (row.results.parent / name).exists():
-            raise InputError(f"{row.name}: {row.results.parent} has results.json, but no {name}; move the folder away")
-    found, own = _identity(json.loads(row.results.read_text(encoding="utf-8"))["protocol"]), _identity(row.protocol)
+    load_results([path])
+    results = read_results(row.evaluation)
+    found, own = _identity(results["protocol"]), _identity(row.protocol)
     own = found | own  # a setting that only one of them has is newer than the other
     if wrong := [f"{name} is {found[name]}, not {own[name]}" for name in found if found[name] != own[name]]:
-        raise InputError(f"{row.name}: {row.results} is of another row: {', '.join(wrong)}; move its folder away")
+        cure = "give --train-flags and --eval-flags as before, or move its folder away"
+        raise InputError(f"{row.name}: {path} is of another row: {', '.join(wrong)}; {cure}")
+    _check_beside(row, results)
     return True
 
 
 def _identity(protocol: dict) -> dict:
-    """What makes a row, of the protocol in its results.json. A model may be a copy, in another place."""
-    run = protocol["run"] or {}
+    """What makes a row, of the protocol in its results.json. Models and rows may have been moved."""
+    run, suite = protocol["run"] or {}, protocol["suite"]
     settings = {name: run[name] for name in run if name in SETTINGS}
-    paths = {"model": Path(run.get("model", protocol["ckpt"])).name, "ckpt": protocol["ckpt"] if run else "the model"}
-    return {"algo": None} | settings | paths | {"suite": protocol["suite"]["name"]}
+    trained = "/".join(Path(protocol["ckpt"]).parts[-3:]) if run else "the model"
+    paths = {"model": Path(run.get("model", protocol["ckpt"])).name, "ckpt": trained}
+    evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
+    runs = {f"runs of {name}": dataset["runs"] for name, dataset in suite["datasets"].items()}
+    return {"algo": None} | settings | paths | evaluated | {"suite": suite["name"]} | runs
+
+
+def _check_beside(row: Row, results: dict) -> None:
+    """Raise InputError where what results.json was made from is gone, or is not what lies beside it."""
+    for name, belongs in (("protocol.json", _has_protocol), ("samples.jsonl", _has_verdicts)):
+        path = row.evaluation / name
+        if not path.exists():
+            raise InputError(f"{row.name}: {row.evaluation} has results.json, but no {name}; move the folder away")
+        if not belongs(path, results):
+            raise InputError(f"{row.name}: {path} is not that of its results.json; move the folder away")
+
+
+def _has_protocol(path: Path, results: dict) -> bool:
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) == results["protocol"]
+    except ValueError:
+        return False
+
+
+def _has_verdicts(path: Path, results: dict) -> bool:
+    """Whether the samples have as many right answers as were scored."""
+    right = Counter(record.get("dataset") for _, record in read_json_lines(path) if record.get("correct"))
+    scores = results["results"].items()
+    return all(right[name] == round(s["pass1"] * s["problems"] * s["runs"]) for name, s in scores)
 
 
 def is_trained(row: Row) -> bool:
@@ -195,10 +103,10 @@ def is_trained(row: Row) -> bool:
     from bnpo.runs.folder import check_changes  # imports torch
 
     try:
+        was = open_folder(row.run)
         check_changes(row.train, {})
     except InputError as error:
         raise InputError(f"{row.name}: {error}") from error
-    was = json.loads((row.run / "config.json").read_text(encoding="utf-8"))
     if why_ended(row.run) != "done" or (was["steps"], was["epochs"]) != (row.train.steps, row.train.epochs):
         return False
     if not (row.run / "last").exists():
@@ -215,7 +123,8 @@ def check_room(row: Row) -> None:
     found = training_plan(row.train, training_inputs(row.train), Planning())
     there = sum(file.stat().st_size for file in row.run.rglob("*") if file.is_file() and not file.is_symlink())
     if problem := no_room(row.run, found.most_checkpoints * found.checkpoint - there):
-        raise InputError(f"{row.name}: {problem}; make room, or --train-flags with a lower --keep, or --output-dir")
+        cure = 'make room, or give --train-flags="--keep 1", or another --output-dir'
+        raise InputError(f"{row.name}: {problem}; {cure}")
 
 
 def start(command: Sequence[str]) -> int:
@@ -250,17 +159,16 @@ def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
 
 def show(args: Args) -> None:
     """Print the table of all rows that are finished, those of earlier calls too, and write it beside them."""
-    folder = all_rows(args, (0,))[0].folder.parent
-    found = {int(match[1]) for path in folder.glob("*-seed*") if (match := re.search(r"-seed(\d+)$", path.name))}
+    found = {int(match[1]) for path in args.folder.glob("*-seed*") if (match := re.search(r"-seed(\d+)$", path.name))}
     rows = all_rows(args, sorted(found | set(args.seeds)))
     finished = [row for row in rows if is_finished(row)]
     papers = TABLES[args.table].title if args.preset == "paper" else ""
-    tables = make_tables(load_results([row.results for row in finished]), always=papers)
+    tables = make_tables(load_results([row.evaluation / "results.json" for row in finished]), always=papers)
     print(to_markdown(tables), end="")
     if missing := [row.name for row in rows if row not in finished]:
         print(f"\nNot finished: {', '.join(missing)}.")
     if finished:
-        print(*write_tables(tables, folder), sep="\n")
+        print(*write_tables(tables, args.folder), sep="\n")
     else:
         print("Nothing is finished yet: no number is ours.")
 
@@ -268,7 +176,7 @@ def show(args: Args) -> None:
 def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
     """Raises InputError, one line, for bad input and for a row that fails; rows that are finished stay as they are."""
     check_planning(args)
-    rows = chosen(args)
+    rows = chosen_rows(args)
     for row in rows:
         check_planning(row.evaluate)
         if row.method != "base":
@@ -276,11 +184,9 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
     if args.print:
         print(*(" && ".join(shlex.join(command) for command in row.commands) for row in rows), sep="\n")
     elif args.dry_run:
-        from bnpo.plan.rows import PlannedRow, Rows
+        from bnpo.plan.rows import plan_rows  # imports torch
 
-        planned = Rows([PlannedRow(row.name, row.model, row.train, row.evaluate) for row in rows])
-        planned.describe(args)
-        planned.table(args) if args.gpu else planned.overview(args)
+        plan_rows(rows, args)
     else:
         unfinished = [] if args.show else [row for row in rows if not is_finished(row)]
         for row in unfinished:

@@ -1,5 +1,6 @@
 """Figures of runs whose files the training program's own writers made, from simulated numbers."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -11,9 +12,22 @@ from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.report.curves import band, group_runs, read_run, variation
-from bnpo.report.figures import climbed, draw_estimators, draw_fits, draw_norms, estimator_weights, save
+from bnpo.report.figures import (
+    COLOURS,
+    DASHES,
+    climbed,
+    draw_estimators,
+    draw_fits,
+    draw_norms,
+    estimator_weights,
+    save,
+)
 from bnpo.runs.folder import claim_output_dir, lock_run
 from bnpo.runs.tracking import Tracker
+
+SPEC = importlib.util.spec_from_file_location("figures", ROOT / "scripts" / "figures.py")
+figures = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(figures)
 
 
 @pytest.fixture
@@ -86,6 +100,11 @@ def test_figure_2_shows_each_group_and_each_run(write):
     assert labels(curves) == ["GRPO", "BNPO"]
     for line, members in zip(dots.get_lines(), (runs[:3], runs[3:]), strict=True):
         assert sorted(line.get_xdata()) == sorted(variation(run, "grad_norm") for run in members)
+        assert dots.get_xlim()[1] > 1.04 * max(line.get_xdata())  # whole, and not cut at the edge
+
+
+def test_lines_differ_without_colour():
+    assert len(set(DASHES)) == len(set(COLOURS)) == len(DASHES)
 
 
 def test_figure_3_shows_what_was_fitted(write):
@@ -171,11 +190,12 @@ def test_the_script(write, tmp_path):
     drawn = {path.name for path in (tmp_path / "all").iterdir()}
     names = ("estimators", "figure1", "figure2", "figure3")
     assert drawn == {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
-    done = script(runs[0], "--output-dir", tmp_path / "without")
-    assert done.stdout.startswith("figure3 is left out: no run has Beta statistics")
-    assert not (tmp_path / "without" / "figure3.pdf").exists()
-    failed = script(runs[0], runs[0])
-    assert failed.returncode == 1
-    assert failed.stderr.count("\n") == 1
-    assert failed.stderr.startswith("error: ")
-    assert script(runs[0], "--window", 0).stderr == "error: --window: is 0, must be above 0\n"
+    failed = script(runs[0], "--window", 0)
+    assert (failed.returncode, failed.stderr) == (1, "error: --window: is 0, must be above 0\n")
+
+
+def test_runs_without_a_fit_leave_figure_3_out(write, tmp_path, capsys):
+    run, output = write("--algo", "reinforce"), tmp_path / "without"
+    figures.main(figures.Args(runs=(run,), output_dir=output))
+    assert capsys.readouterr().out.startswith("figure3 is left out: no run has Beta statistics")
+    assert {path.stem for path in output.iterdir()} == {"estimators", "figure1", "figure2"}

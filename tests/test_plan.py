@@ -70,6 +70,16 @@ def test_an_update_has_the_operations_of_its_tokens():
     assert offloaded - seconds == pytest.approx(40 * 1_543_714_304 / 4 / 50e9)
 
 
+def test_watched_questions_wait_for_their_longest_answer():
+    planning = Planning(dry_run=True, gpus=4, gpu="H20")
+    inputs = replace(training_inputs(config()), prompt=100.0)
+    seconds = training_plan(config(), inputs, planning).estimate.seconds
+    once = sampling_seconds(SHAPE, H20, 2 * 16, 128, 4, 100, 600, 3072)  # two of the eight questions a rank
+    assert seconds["watched questions"] == pytest.approx(118 * once)  # at the start, and after every tenth step
+    unwatched = training_plan(config("--watch-questions", "0"), inputs, planning).estimate.seconds
+    assert unwatched | {"watched questions": seconds["watched questions"]} == seconds
+
+
 def test_checkpoints_that_are_there_at_once():
     assert checkpoints_kept(config(), 1170) == (12, 4)  # two kept, the best, one being written
     assert checkpoints_kept(config("--keep", "0", "--eval-every", "0"), 1170) == (12, 13)
@@ -104,7 +114,8 @@ def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gp
     assert "AdamW's moments" in text
     if flags:
         assert f"{flags} makes it fit" in text
-        return
+        assert f"\nwith {flags}:\nsampler: " in text
+        asked = replace(asked, **found.changes)
     tokens = int(text.split("--micro-batch-tokens that fits: ")[1])
     for more, fits in ((tokens, True), (tokens + 1024, False)):
         larger = training_plan(replace(asked, micro_batch_tokens=more), inputs, planning)
@@ -112,7 +123,7 @@ def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gp
 
 
 def test_a_model_that_is_nowhere_is_named():
-    with pytest.raises(InputError, match=r"^some/model: no config.json is in .*, and a dry run downloads nothing; "):
+    with pytest.raises(InputError, match=r"^some/model: neither a folder with a config.json, .* downloads nothing: "):
         find_model("some/model", 4096)
     with pytest.raises(InputError, match=r"do not fit the context of .*Qwen2.5-Math-7B, 4096 tokens; lower .* by 4096"):
         find_model("Qwen/Qwen2.5-Math-7B", 8192)
@@ -137,6 +148,8 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     assert "100 steps of 32 x 16 answers, 234 steps an epoch; 100 optimizer steps; 51,200 answers" in printed
     evaluation = ("--ckpt", TINY_MODEL, "--suite", "arithmetic", "--limit", "10", "--output-dir", run)
     printed = run_ranks(0, "eval.py", *evaluation, "--dry-run", "--gpus", "2", "--gpu", "H100").stdout
+    settings = json.loads(printed[: printed.index("\n}\n") + 2])
+    assert (settings["ckpt"], settings["suite"]["name"], settings["limit"]) == (str(TINY_MODEL), "arithmetic", 10)
     assert "40 answers, 0.0 million tokens (estimate)" in printed
     assert "memory of a GPU: 90% of 79.1 GiB for the sampler" in printed
     assert not run.exists()
@@ -188,3 +201,4 @@ def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
         overview = capsys.readouterr().out.partition("\n| GPUs |")
         said = f"python scripts/reproduce.py {table} --dry-run has other estimates"
         assert overview[1] + overview[2] in page, said
+        assert all(f"\n  {gpu}: " in overview[0] for gpu in gpus.GPUS)  # what it rests on

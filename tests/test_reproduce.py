@@ -105,7 +105,7 @@ def test_a_row_is_what_it_says(reproduced):
 @pytest.mark.sampler
 def test_a_checkpoint_has_the_size_that_was_planned(reproduced):
     run = reproduced / "tiny-model-grpo-seed0" / "train"
-    config = reproduce.chosen(tiny(reproduced, rows=("grpo",)))[0].train
+    config = reproduce.chosen_rows(tiny(reproduced, rows=("grpo",)))[0].train
     files = (run / "last").resolve().rglob("*")
     size = sum(file.stat().st_size for file in files if file.is_file() and "tokenizer" not in file.name)
     assert size == pytest.approx(checkpoint_bytes(read_shape(run / "last"), config), rel=0.02)
@@ -129,9 +129,12 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
             "base",
             r"^tiny-model-bnpo-seed0: .* is of another row: algo is None, not bnpo, ",
         ),
+        ("protocol", r"^tiny-model-grpo-seed0: .*/eval/protocol.json is not that of its results.json; move the folder"),
+        ("verdicts", r"^tiny-model-grpo-seed0: .*/eval/samples.jsonl is not that of its results.json; move the folder"),
         ("samples", r"^tiny-model-grpo-seed0: .*/eval has results.json, but no samples.jsonl; move the folder away"),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
         ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, though .*/end.json says done; delete that"),
+        ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
         ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would alter the run: lr was 0.1, is 0.0001; give "),
     ],
 )
@@ -140,6 +143,11 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
     if damage in ("foreign", "base"):
         other = grpo if damage == "foreign" else rows / "tiny-model-base"
         shutil.copy(other / "eval" / "results.json", bnpo / "eval")
+    elif damage == "protocol":
+        shutil.copy(bnpo / "eval" / "protocol.json", grpo / "eval")
+    elif damage == "verdicts":
+        samples = grpo / "eval" / "samples.jsonl"
+        samples.write_text(samples.read_text().replace('"correct": false', '"correct": true', 1))
     elif damage == "samples":
         (grpo / "eval" / "samples.jsonl").unlink()
     elif damage == "cut":
@@ -148,6 +156,8 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
         shutil.rmtree(bnpo / "eval")
     if damage == "last":
         (bnpo / "train" / "last").unlink()
+    elif damage == "model":
+        shutil.copy(bnpo / "train" / "last" / "config.json", bnpo / "train")
     elif damage == "settings":
         config = bnpo / "train" / "config.json"
         config.write_text(config.read_text().replace('"lr": 0.0001', '"lr": 0.1'))
@@ -158,6 +168,33 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
     assert sorted(rows.rglob("*")) == before
 
 
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"eval_flags": "--limit 5 --runs 1"},
+            r"^tiny-model-base: .* is of another row: --limit is 10, not 5; give --",
+        ),
+        ({"eval_flags": "--limit 10"}, r"^tiny-model-base: .* another row: runs of arithmetic is 1, not "),
+        (
+            {"train_flags": TRAIN + " --lr 0.1"},
+            r"^tiny-model-grpo-seed0: .* another row: lr is 0.0001, not 0.1; give --",
+        ),
+    ],
+)
+def test_a_row_of_other_flags_is_not_finished(flags, message, reproduced):
+    with pytest.raises(InputError, match=message):
+        reproduce.main(tiny(reproduced, show=True, **flags), never)
+
+
+@pytest.mark.sampler
+def test_a_table_may_be_moved(reproduced, tmp_path, capsys):
+    moved = shutil.copytree(reproduced, tmp_path / "moved", symlinks=True)
+    reproduce.main(tiny(moved), never)
+    assert "| BNPO | " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -166,26 +203,36 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
             {"models": ("Qwen2.5-7B",)},
             r"^--models: table1 has no 'Qwen2.5-7B'; it has Qwen2.5-Math-1.5B, Qwen",
         ),
-        ({"dry_run": True, "gpu": "H20O"}, r"^--gpu: unknown GPU 'H20O'; known: H20, A100-80GB, H100, H200"),
-        ({"dry_run": True, "gpus": 5}, r"^--questions-per-step: 32 questions cannot be shared evenly by 5 ranks"),
+        (
+            {"dry_run": True, "gpu": "H20O", "rows": ("bnpo",)},
+            r"^--gpu: unknown GPU 'H20O'; known: H20, A100-80GB, H100, H200",
+        ),
+        (
+            {"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")},
+            r"^--questions-per-step: 32 questions cannot be shared evenly by 5 ranks",
+        ),
         ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be above 0"),
         ({"gpus": 4}, r"^--gpus and --gpu say what to plan for: they need --dry-run"),
         ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be above 0"),
+        ({"train_flags": "--algo=grpo"}, r"^--train-flags: --algo=grpo is the row's own; --rows, --models, --seeds "),
+        ({"eval_flags": "--output_dir x"}, r"^--eval-flags: --output_dir is the row's own; "),
+        ({"train_flags": "--model 'Qwen"}, r"^--train-flags: cannot be read \(No closing quotation\)"),
         (
             {"rows": ("bnpo",), "train_flags": "--save-every 1 --keep 0"},
             r"^Qwen2.5-Math-1.5B-bnpo-seed0: .* GB of checkpoints at once, .* GB are free; make room, or ",
         ),
     ],
 )
-def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path):
+def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, capsys):
     with pytest.raises(InputError, match=message) as error:
         reproduce.main(arguments(tmp_path / "rows", **flags), never)
     assert "\n" not in str(error.value)
+    assert capsys.readouterr().out == ""
     assert not (tmp_path / "rows").exists()
 
 
 def test_a_table_of_nothing_is_the_papers(tmp_path, capsys):
-    reproduce.main(arguments(tmp_path / "rows", show=True), never)
+    reproduce.main(arguments(tmp_path / "rows", show=True, rows=("base",)), never)
     printed = capsys.readouterr().out
     assert "| BNPO, paper | 77.0 | **68.8** | 32.1 | 13.3 | **47.8** |" in printed
     assert printed.endswith("Nothing is finished yet: no number is ours.\n")
@@ -195,13 +242,15 @@ def test_a_table_of_nothing_is_the_papers(tmp_path, capsys):
 
 
 def test_the_rows_are_the_papers():
-    rows = [row for table in ("table1", "table2") for row in reproduce.chosen(arguments(table=table))]
+    rows = [row for table in ("table1", "table2") for row in reproduce.chosen_rows(arguments(table=table))]
     assert len(rows) == 18
     settings = [row.train for row in rows if row.train]
     assert len({(config.model, config.algo, config.decompose) for config in settings}) == 15
     assert {config.rewards for config in settings if "Math" in config.model} == {("accuracy",)}
     assert {config.rewards for config in settings if "Math" not in config.model} == {("accuracy", "format")}
     assert [row.train.decompose for row in rows[12:] if row.train] == [False, False, True, True, True]
-    seeds = reproduce.chosen(arguments(seeds=(1, 2), rows=("base", "bnpo"), models=("some/where/Qwen2.5-Math-7B",)))
+    seeds = reproduce.chosen_rows(
+        arguments(seeds=(1, 2), rows=("base", "bnpo"), models=("some/where/Qwen2.5-Math-7B",))
+    )
     assert [row.name.removeprefix("Qwen2.5-Math-7B-") for row in seeds] == ["base", "bnpo-seed1", "bnpo-seed2"]
     assert {row.train.model for row in seeds if row.train} == {"some/where/Qwen2.5-Math-7B"}

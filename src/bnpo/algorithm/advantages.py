@@ -7,6 +7,8 @@ import numpy as np
 from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit
 from bnpo.algorithm.estimators import ALGORITHMS, OF_LENGTHS, ON_UNIT_INTERVAL, Batch
 
+ROUNDING = 1e-6
+"""Advantages up to it are rounding errors of rewards that are all the same, such as 0.1, and are not rescaled."""
 MAX_BETA_PARAMETER = 100.0
 """Largest alpha and beta that may be given: up to it 1/f is finite at every accuracy of up to 1,000 answers."""
 
@@ -63,8 +65,8 @@ def compute_advantages(
         batch = Batch(combined, each, greedy, lengths, beta_parameters, moments, max_concentration)
         estimates.append(ALGORITHMS[algo](batch))
     advantages = np.mean([advantages for advantages, _ in estimates], axis=0)
-    if rescale and advantages.any():
-        advantages = advantages / np.abs(advantages).max()  # whose squares do not overflow
+    if rescale and (largest := np.abs(advantages).max()) > ROUNDING:
+        advantages = advantages / largest  # whose squares do not overflow
         advantages = advantages / np.sqrt((advantages**2).mean())
     return advantages, [fit for _, fit in estimates if fit is not None]
 

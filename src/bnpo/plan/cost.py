@@ -4,6 +4,7 @@ Lengths of answers are taken to be exponential, cut off at the longest: without 
 refills its batch a stationary one, and with a tail, on which a step waits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -28,13 +29,14 @@ START_SECONDS = 180
 @dataclass(frozen=True)
 class Work:
     """What a run does: `steps`, tokens of a prompt on average, tokens of an answer, answers of an evaluation on the way
-    and how many there are, checkpoints and bytes of one."""
+    and how many there are, how often the watched questions are answered, checkpoints and bytes of one."""
 
     steps: int
     prompt: float
     answer: float
     evaluated: int
     evaluations: int
+    watches: int
     saves: int
     checkpoint: int
 
@@ -82,16 +84,19 @@ def training_seconds(
     """Seconds of a training run by what they go to."""
     longest = config.max_answer_tokens
     answer = min(work.answer, longest)
-    own = config.questions_per_step // ranks * (config.samples_per_question + (config.algo == "remax"))
-    lengths = work.prompt, answer, longest
-    evaluated = ceil(work.evaluated / ranks)
-    evaluation = sampling_seconds(shape, speed, evaluated, at_once, ranks, *lengths) if evaluated else 0.0
+    each = config.samples_per_question + (config.algo == "remax")
+
+    def sampling(answers: int) -> float:
+        """Seconds of the slowest rank, with so many answers of its own."""
+        return sampling_seconds(shape, speed, answers, at_once, ranks, work.prompt, answer, longest) if answers else 0.0
+
     sync = speed.sync if speed.sync is not None else 4 * shape.parameters / LINK
     return {
-        "sampling": work.steps * sampling_seconds(shape, speed, own, at_once, ranks, *lengths),
+        "sampling": work.steps * sampling(config.questions_per_step // ranks * each),
         "updates": work.steps * update_seconds(shape, speed, config, ranks, work.prompt, answer),
         "weight syncs": work.steps * sync,
-        "evaluations on the way": work.evaluations * evaluation,
+        "evaluations on the way": work.evaluations * sampling(ceil(work.evaluated / ranks)),
+        "watched questions": work.watches * sampling(ceil(config.watch_questions / ranks) * each),
         "checkpoints": work.saves * work.checkpoint / DISK,
         "start": float(START_SECONDS),
     }
@@ -110,14 +115,21 @@ def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:
     return saves, kept + bool(config.eval_every) + 1
 
 
-def assumptions(speed: Speed, answer_tokens: int) -> list[str]:
-    """What an estimate rests on, a line each."""
+def assumptions(speeds: Sequence[Speed], answer_tokens: int) -> list[str]:
+    """What estimates rest on, a line each: in general, and for every GPU (and model, where it was measured)."""
     return [
         f"answers of {answer_tokens} tokens on average (--answer-tokens), of exponential length, all with a gradient",
+        f"sampling takes {1000 * TOKEN_SECONDS:.0f} ms a token beside the GPU's work; links of {LINK / 1e9:.0f} GB/s "
+        f"and {HOST / GIB:.0f} GiB of CPU memory a GPU, a disk of {DISK / 1e9:.0f} GB/s, {START_SECONDS} s to start a "
+        "program",
+        *dict.fromkeys(map(_assumed, speeds)),
+    ]
+
+
+def _assumed(speed: Speed) -> str:
+    measured = f"measured: {speed.measured}" if speed.measured else "nothing of it measured"
+    return (
         f"{speed.name}: {speed.flops / 1e12:.0f} TFLOP/s in bf16, {speed.bandwidth / 1e12:.2f} TB/s (data sheet); "
         f"sampling reaches {speed.bandwidth_use:.0%} of the bandwidth and {speed.sampling_use:.0%} of the operations, "
-        f"and takes {1000 * TOKEN_SECONDS:.0f} ms a token besides; updates reach {speed.mfu:.0%} (MFU)",
-        f"links of {LINK / 1e9:.0f} GB/s and {HOST / GIB:.0f} GiB of CPU memory a GPU, a disk of {DISK / 1e9:.0f} "
-        f"GB/s, {START_SECONDS} s to start a program",
-        f"measured: {speed.measured}" if speed.measured else "nothing of it measured: benchmarks/rows has no such GPU",
-    ]
+        f"updates {speed.mfu:.0%} (MFU); {measured}"
+    )

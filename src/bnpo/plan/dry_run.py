@@ -1,9 +1,10 @@
 """`--dry-run`: what a training run or an evaluation would take, as text and as numbers."""
 
+import json
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 
@@ -58,15 +59,19 @@ class Estimate:
 @dataclass(frozen=True)
 class TrainingPlan:
     """A training run: its steps and answers, bytes of a checkpoint and most that are there at once, the plan of a
-    rank's memory, the flags with which alone it fits ("": it fits as it is), and the estimate."""
+    rank's memory, the settings with which alone it fits (none: it fits as it is), and the estimate."""
 
     steps: int
     answers: int
     checkpoint: int
     most_checkpoints: int
     memory: Plan | None
-    flags: str
+    changes: dict[str, object]
     estimate: Estimate
+
+    @property
+    def flags(self) -> str:
+        return " ".join(flag(name, value) for name, value in self.changes.items())
 
 
 def machine(speed: Speed, gpus: int) -> Machine:
@@ -80,21 +85,21 @@ def training_plan(config: TrainConfig, inputs: Inputs, planning: Planning) -> Tr
     steps = config.steps or config.epochs * (inputs.problems // config.questions_per_step)
     saves, most = checkpoints_kept(config, steps)
     checkpoint = checkpoint_bytes(shape, config)
-    memory, flags, seconds = None, "", {}
+    memory, changes, seconds = None, {}, {}
     if planning.gpu is not None:
         speed = speed_of(planning.gpu, shape)
         memory = plan(shape, config, machine(speed, gpus), longest)
         if memory.lack:
             changes = fitting_changes(shape, config, machine(speed, gpus), longest)
-            flags = " ".join(flag(name, value) for name, value in changes.items())
             config = replace(config, **changes)
-        fitted = plan(shape, config, machine(speed, gpus), longest) if flags else memory
+        fitted = plan(shape, config, machine(speed, gpus), longest) if changes else memory
         if not fitted.lack:
-            evaluations = ceil(steps / config.eval_every) + 1 if config.eval_every else 0
-            work = Work(steps, inputs.prompt, planning.answer_tokens, inputs.evaluated, evaluations, saves, checkpoint)
+            often = [ceil(steps / every) + 1 if every else 0 for every in (config.eval_every, config.rollouts_every)]
+            lengths = inputs.prompt, planning.answer_tokens
+            work = Work(steps, *lengths, inputs.evaluated, *often, saves, checkpoint)
             seconds = training_seconds(shape, speed, config, gpus, fitted.sequences, work)
     answers = steps * config.questions_per_step * (config.samples_per_question + (config.algo == "remax"))
-    return TrainingPlan(steps, answers, checkpoint, most, memory, flags, Estimate(gpus, seconds))
+    return TrainingPlan(steps, answers, checkpoint, most, memory, changes, Estimate(gpus, seconds))
 
 
 def evaluation_estimate(config: EvalConfig, inputs: Inputs, planning: Planning, longest_answer: int) -> Estimate:
@@ -145,8 +150,8 @@ def plan_training(config: TrainConfig, planning: Planning) -> None:
         print(line)
     print(disk_line(config.output_dir, found))
     if found.estimate.seconds:
-        print(f"estimate: {found.estimate}")
-        print_assumptions(inputs.model, planning)
+        print(f"estimate{f' with {found.flags}' * bool(found.flags)}: {found.estimate}")
+        print_assumptions([speed_of(planning.gpu, inputs.model.shape)], planning)
 
 
 def training_lines(config: TrainConfig, found: TrainingPlan, inputs: Inputs, planning: Planning) -> list[str]:
@@ -167,25 +172,32 @@ def training_lines(config: TrainConfig, found: TrainingPlan, inputs: Inputs, pla
 
 
 def _fit_lines(config: TrainConfig, found: TrainingPlan, model: Model, on: Machine) -> list[str]:
-    """Whether it fits, and the largest micro-batch and cache that do."""
+    """Whether it fits, and the largest micro-batch and cache that do, with the flags that it needs."""
+    lines = []
     if found.memory.lack:
         try:
             require_plan(model.shape, config, on, model.longest)
         except InputError as error:
-            return [f"does not fit: {error}"]
+            lines.append(f"does not fit: {error}")
+        if not found.changes:
+            return lines
+        lines.append(f"with {found.flags}:")
+        config = replace(config, **found.changes)
 
-    def fits(**changes: object) -> bool:
-        return not plan(model.shape, replace(config, **changes), on, model.longest).lack
+    def planned(**changes: object) -> Plan:
+        return plan(model.shape, replace(config, **changes), on, model.longest)
 
+    fitted = planned()
     longest = config.max_prompt_tokens + config.max_answer_tokens
     own = config.questions_per_step * config.samples_per_question // on.ranks * longest
-    tokens = _largest(range(longest, own + 1, 1024), lambda value: fits(micro_batch_tokens=value))
-    percent = _largest(range(round(100 * found.memory.gpu_memory), 100), lambda value: fits(gpu_memory=value / 100))
-    cache = plan(model.shape, replace(config, gpu_memory=percent / 100), on, model.longest).cache
-    share = found.memory.gpu_memory
+    tokens = _largest(range(longest, own + 1, 1024), lambda value: not planned(micro_batch_tokens=value).lack)
+    percents = range(round(100 * fitted.gpu_memory), 100)
+    percent = _largest(percents, lambda value: not planned(gpu_memory=value / 100).lack)
     return [
-        f"sampler: {share:.0%} of the GPU, {found.memory.sequences} answers at once, a cache of "
-        f"{found.memory.cache:,} tokens; the largest that fits: --gpu-memory {percent / 100:g}, {cache:,} tokens",
+        *lines,
+        f"sampler: {fitted.gpu_memory:.0%} of the GPU, {fitted.sequences} answers at once, a cache of "
+        f"{fitted.cache:,} tokens; the largest that fits: --gpu-memory {percent / 100:g}, "
+        f"{planned(gpu_memory=percent / 100).cache:,} tokens",
         f"the largest --micro-batch-tokens that fits: {tokens}",
     ]
 
@@ -202,9 +214,9 @@ def disk_line(folder: Path, found: TrainingPlan) -> str:
     return f"{line}{needed / 1e9:.1f} GB{'; no room here: ' * bool(problem)}{problem}"
 
 
-def print_assumptions(model: Model, planning: Planning) -> None:
+def print_assumptions(speeds: Sequence[Speed], planning: Planning) -> None:
     print("estimated; it rests on:")
-    for line in assumptions(speed_of(planning.gpu, model.shape), planning.answer_tokens):
+    for line in assumptions(speeds, planning.answer_tokens):
         print(f"  {line}")
 
 
@@ -216,7 +228,7 @@ def plan_evaluation(config: EvalConfig) -> None:
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
         inputs = evaluation_inputs(ckpt, suite)
-        print(f"{ckpt}: {suite}")
+        print(json.dumps(asdict(config) | {"ckpt": ckpt, "suite": asdict(suite)}, indent=2, default=str))
         print(*inputs.lines, sep="\n")
         tokens = inputs.evaluated * min(config.answer_tokens, suite.max_answer_tokens)
         print(f"{inputs.evaluated:,} answers, {tokens / 1e6:,.1f} million tokens (estimate)")
@@ -231,4 +243,4 @@ def plan_evaluation(config: EvalConfig) -> None:
             f"{weights / GIB:.1f} GiB, a cache of {cache:,} tokens"
         )
         print(f"estimate: {evaluation_estimate(config, inputs, config, suite.max_answer_tokens)}")
-        print_assumptions(inputs.model, config)
+        print_assumptions([speed], config)

@@ -33,10 +33,15 @@ class Speed:
     measured: str = ""
 
 
-def speed_of(gpu: str, shape: Shape) -> Speed:
-    """How fast `gpu` is with a model of `shape`. Raises InputError for a GPU that is not known."""
+def check_gpu(gpu: str) -> None:
+    """Raise InputError for a GPU that is not known."""
     if gpu not in GPUS:
         raise InputError(f"--gpu: unknown GPU '{gpu}'; known: {', '.join(GPUS)}")
+
+
+def speed_of(gpu: str, shape: Shape) -> Speed:
+    """How fast `gpu` is with a model of `shape`. Raises InputError for a GPU that is not known."""
+    check_gpu(gpu)
     memory, bandwidth = GPUS[gpu]
     peak = peak_tflops(" ".join(gpu.split("-")))
     speed = Speed(gpu, int(memory * GIB), bandwidth * 1e12, peak * 1e12)

@@ -57,8 +57,8 @@ def find_model(name: str, longest: int) -> Model:
             folder = ROOT / "data" / "models" / Path(name).name
     if not (folder / "config.json").is_file():
         raise InputError(
-            f"{name}: no config.json is in {folder}, and a dry run downloads nothing; download the model, or give the "
-            "path of a copy"
+            f"{name}: neither a folder with a config.json, nor in the hub's cache, nor of a shape in data/models; a "
+            "dry run downloads nothing: download the model, or give the path of a copy"
         )
     check_context(folder, longest)
     tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None

@@ -1,41 +1,40 @@
 """What the rows of a table would take together: `scripts/reproduce.py --dry-run`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bnpo.config import TrainConfig, check_config, to_json
-from bnpo.evaluation.config import EvalConfig
+from bnpo.config import check_config, to_json
 from bnpo.evaluation.program import chosen_suite
 from bnpo.evaluation.suites import Suite
 from bnpo.flags import Planning
-from bnpo.plan.dry_run import (
-    evaluation_estimate,
-    no_room,
-    print_assumptions,
-    training_lines,
-    training_plan,
-)
-from bnpo.plan.gpus import GPUS
+from bnpo.plan.dry_run import evaluation_estimate, no_room, print_assumptions, training_lines, training_plan
+from bnpo.plan.gpus import GPUS, check_gpu, speed_of
 from bnpo.plan.inputs import Inputs, evaluation_inputs, training_inputs
+from bnpo.plan.table import Row
 
 COUNTS = (1, 4, 8)
 """GPUs of the overview."""
 
 
-@dataclass(frozen=True)
-class PlannedRow:
-    """A row: its training (None: the model as it is) and its evaluation; `model` is where it starts from."""
-
-    name: str
-    model: str
-    train: TrainConfig | None
-    evaluate: EvalConfig
+def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
+    """Print what `rows` would take: on the GPU that is asked for, or on all that can be planned for. Raises InputError
+    for files that are wrong, models or a GPU that are not known, questions that its ranks cannot share."""
+    if planning.gpu is not None:
+        check_gpu(planning.gpu)
+    for row in rows:
+        if row.train:
+            check_config(row.train, planning.gpus or 1)
+    planned = _Rows(rows)
+    planned.describe(planning)
+    planned.assumptions(planning)
+    planned.table(planning) if planning.gpu else planned.overview(planning)
 
 
 @dataclass(frozen=True)
 class Cost:
     """Of a row: optimizer steps, tokens sampled, bytes of a checkpoint and most of them at once, the flags with which
-    alone it fits, hours (None: it does not fit, or they are not asked for)."""
+    alone it fits, hours (None: it does not fit)."""
 
     steps: int
     tokens: int
@@ -45,11 +44,10 @@ class Cost:
     hours: float | None
 
 
-class Rows:
+class _Rows:
     """The rows of a table, and what they read, which those of a model share."""
 
-    def __init__(self, rows: list[PlannedRow]):
-        """Raises InputError for files that are wrong, and models that are not known."""
+    def __init__(self, rows: Sequence[Row]):
         self.rows = rows
         self._inputs: dict[str, Inputs] = {}
         self._evaluated: dict[str, tuple[Inputs, Suite]] = {}
@@ -60,14 +58,13 @@ class Rows:
                 suite = chosen_suite(row.evaluate, Path())
                 self._evaluated[row.model] = evaluation_inputs(row.model, suite), suite
 
-    def cost(self, row: PlannedRow, planning: Planning) -> Cost:
-        """What a row takes. Raises InputError for a GPU that is not known, or questions that it cannot share."""
+    def cost(self, row: Row, planning: Planning) -> Cost:
+        """What a row takes."""
         inputs, suite = self._evaluated[row.model]
         evaluation = evaluation_estimate(row.evaluate, inputs, planning, suite.max_answer_tokens)
         tokens = inputs.evaluated * min(planning.answer_tokens, suite.max_answer_tokens)
         if row.train is None:
             return Cost(0, tokens, 0, 0, "", evaluation.hours if evaluation.seconds else None)
-        check_config(row.train, planning.gpus or 1)
         found = training_plan(row.train, self._inputs[row.model], planning)
         tokens += found.answers * min(planning.answer_tokens, row.train.max_answer_tokens)
         hours = evaluation.hours + found.estimate.hours if found.estimate.seconds else None
@@ -89,7 +86,7 @@ class Rows:
             print(f"{inputs.evaluated:,} answers an evaluation")
 
     def table(self, planning: Planning) -> None:
-        """Print the rows and what they take, the whole last, with what that rests on."""
+        """Print the rows and what they take, the whole last."""
         print("\n| row | optimizer steps | million tokens | hours | GPU-hours | GB on disk | needs |")
         print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
         gpus = planning.gpus or 1
@@ -102,14 +99,15 @@ class Rows:
         kept = sum(cost.checkpoint * max(0, cost.checkpoints - 1) for cost in costs.values())
         disk = kept + max(cost.checkpoint for cost in costs.values())
         print(_line("all, one after the other", Cost(steps, tokens, 0, 0, "", hours), gpus, disk))
-        if disk and (problem := no_room(self._output, disk)):
+        if problem := no_room(self.rows[0].folder.parent, disk):
             print(f"\nno room here: {problem}")
-        print()
-        print_assumptions(self._evaluated[self.rows[-1].model][0].model, planning)
 
-    @property
-    def _output(self) -> Path:
-        return next(row.train.output_dir for row in self.rows if row.train).parent.parent
+    def assumptions(self, planning: Planning) -> None:
+        """Print what the estimates rest on."""
+        shapes = [inputs.model.shape for inputs, _ in self._evaluated.values()]
+        gpus = [planning.gpu] if planning.gpu else GPUS
+        print()
+        print_assumptions([speed_of(gpu, shape) for gpu in gpus for shape in shapes], planning)
 
     def overview(self, planning: Planning) -> None:
         """Print the hours of all rows on every GPU that can be planned for, and those of the last row of a model."""
@@ -131,7 +129,7 @@ class Rows:
 
 
 def _line(name: str, cost: Cost, gpus: int, disk: int) -> str:
-    hours = " | " if cost.hours is None else f"{cost.hours:.1f} | {cost.hours * gpus:.1f}"
+    hours = "does not fit |" if cost.hours is None else f"{cost.hours:.1f} | {cost.hours * gpus:.1f}"
     return f"| {name} | {cost.steps:,} | {cost.tokens / 1e6:,.0f} | {hours} | {disk / 1e9:,.1f} | {cost.flags} |"
 
 

@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
 from scipy.integrate import cumulative_simpson
 from scipy.stats import beta as beta_distribution
 
@@ -15,7 +16,7 @@ from bnpo.report.curves import Band, Run, band, variation
 
 # Okabe and Ito's colours but the yellow, which is faint on paper; dashes besides, for prints without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (7, 2)))
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (7, 2)), (0, (2, 1)), (0, (4, 1, 1, 1, 1, 1)))
 WIDTH = 5.5
 """Inches: the text of a page of the paper."""
 STYLE = {"font.size": 8, "legend.fontsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "pdf.fonttype": 42}
@@ -66,8 +67,14 @@ def draw_norms(groups: Mapping[str, Sequence[Run]], window: int) -> Figure:
             spread = [variation(run, "grad_norm") for run in runs]
             dots.plot(spread, [number] * len(runs), "o", markersize=3, color=_line(number)["color"])
         curves.set(xlabel="step", ylabel="norm of the gradient", yscale="log")
+        curves.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        curves.yaxis.set_major_formatter("{x:g}")
+        curves.minorticks_off()
+        curves.xaxis.set_major_locator(MaxNLocator(integer=True))
         dots.set(xlabel="coefficient\nof variation", ylim=(len(groups) - 0.5, -0.5), yticks=range(len(groups)))
         dots.set_yticklabels([label.replace(", ", ",\n") for label in groups])
+        dots.update_datalim([(0, 0)])
+        dots.autoscale_view(scaley=False)
         dots.set_xlim(left=0)
         figure.legend(loc="outside upper center", ncols=4)
         return figure
@@ -89,6 +96,7 @@ def draw_fits(groups: Mapping[str, Sequence[Run]], window: int) -> Figure:
                 full = f"{label}, {reward}" if reward else label
                 _draw_band(axes, band(groups[label], prefix + name, window), full, number)
             axes.set(xlabel="step", title=title)
+            axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4)
         return figure
