@@ -14,7 +14,7 @@ TAGGED = ("grpo", "reinforce_pp", "bnpo")
 """Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
 FROZEN = ((1.0, 1.0), (1.25, 1.25), (1.5, 1.5), (2.0, 2.0))
 """Fixed alpha and beta that stand beside BNPO's, which follow the batch."""
-LEARNING_RATES = (2.5e-5, 5e-5, 1e-4, 2e-4)
+LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)
 TUNING_SEEDS = (100, 101)
 SEEDS = tuple(range(12))
 STEPS, EVAL_EVERY, ANSWERS = 12, 6, 16
