@@ -30,7 +30,7 @@ def track(run, steps: int) -> None:
 
 
 def read_until_closed(terminal: int) -> bytes:
-    """All that was written to the other end, which has been closed: one read gives only what has come through so far."""
+    """All that was written to the other end, which is closed: one read gives only what has come through so far."""
     shown = b""
     with suppress(OSError):  # EIO: its end
         while part := os.read(terminal, 10_000):
