@@ -1,5 +1,6 @@
-"""One who looks at a page and works with it."""
+"""One who looks at a page and works with it, and what the run behind it holds."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +56,18 @@ class Visitor:
 
     def count(self) -> int:
         return int(self.says().split(" of ")[0])
+
+
+def lines_of(run: Path) -> list[dict]:
+    """The metrics of every step, without a line that is not whole."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
+
+
+def answers_of(run: Path) -> list[dict]:
+    """Rows of all batches that were kept, with their steps and groups."""
+    rows = []
+    for file in sorted((run / "rollouts").iterdir()):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            rows.append(row | {"step": int(file.stem[5:]), "group": (file.stem, row["id"])})
+    return rows

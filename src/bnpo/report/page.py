@@ -43,10 +43,9 @@ def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: S
     data["runs"] = [fact | {"fits": fits(fact), "metrics": None} for fact in facts]
     add_answers(data, runs, steps, set(only))
     add_evaluations(data, opened)
-    chunks = data.pop("chunks")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(fill(packed(data), chunks, ", ".join(f.resolve().name for f in folders)), encoding="utf-8")
+        path.write_text(fill(data.pop("chunks"), data, ", ".join(f.resolve().name for f in folders)), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); -o names another file") from error
 
@@ -63,7 +62,7 @@ def add_answers(data: dict, runs: Sequence[tuple[Path, dict]], steps: Steps, onl
     rows, questions, chunks, shown = [], {}, data["chunks"], 0
     for number, step, path, config in spread(files["watch"]) + spread(files["rollouts"]):
         watched = path.parent.name == "watch"
-        if not (steps or only) and (is_full(chunks) or (shown >= MOST_ANSWERS and not watched)):
+        if not (steps or only) and (sum(map(len, chunks)) > MOST_BYTES or (shown >= MOST_ANSWERS and not watched)):
             continue
         found, texts = read_answers(config, path, questions, only)
         where = {"run": number, "step": step, "watched": watched, "chunk": len(chunks)}
@@ -80,18 +79,14 @@ def add_answers(data: dict, runs: Sequence[tuple[Path, dict]], steps: Steps, onl
 
 def add_evaluations(data: dict, opened: Sequence[tuple[Path, dict]]) -> None:
     """Add to `data` the evaluations and their problems, and the texts of answers as long as there is room."""
-    found = [pair for folder, config in opened for pair in evaluations(folder, config)]
+    chunks, found = data["chunks"], [pair for folder, config in opened for pair in evaluations(folder, config)]
     for fact, texts in spread(found):
-        fact["chunk"] = None if is_full(data["chunks"]) else len(data["chunks"])
-        data["chunks"] += [packed(texts)] if fact["chunk"] is not None else []
+        fact["chunk"] = len(chunks) if sum(map(len, chunks)) < MOST_BYTES else None
+        chunks += [packed(texts)] if fact["chunk"] is not None else []
     if lost := sum(fact["chunk"] is None for fact, _ in found):
         data["leftOut"].append(f"the answers of {lost} of {len(found)} evaluations; name fewer folders to see them")
     data["evals"] = [fact for fact, _ in found]
     data["problems"] = {key: problem for _, config in opened for key, problem in eval_problems(config).items()}
-
-
-def is_full(chunks: Sequence[str]) -> bool:
-    return sum(map(len, chunks)) > MOST_BYTES
 
 
 def spread(items: list) -> list:
@@ -101,13 +96,13 @@ def spread(items: list) -> list:
     return items[-1:] + [items[place] for place in order]
 
 
-def fill(data: str, chunks: Sequence[str], names: str) -> str:
+def fill(chunks: Sequence[str], data: dict, names: str) -> str:
     """The page's template with styles, scripts and data. Only the script with this hash may run, and nothing may be
     fetched: a text that came to be part of the document would be dead."""
     font = base64.b64encode((VENDOR / "Temml.woff2").read_bytes()).decode()
     style = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.css")), PARTS / "page.css"])
     script = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))])
-    blocks = {"data": data} | {f"chunk{number}": chunk for number, chunk in enumerate(chunks)}
+    blocks = {"data": packed(data)} | {f"chunk{number}": chunk for number, chunk in enumerate(chunks)}
     return Template((PARTS / "page.html").read_text("utf-8")).substitute(
         title=escape(names),
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

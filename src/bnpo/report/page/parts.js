@@ -121,5 +121,10 @@ function chart(place, { title, says, metric, x, series, stacked, bars = [], rang
         value: (_, __, ___, i) => value(s, shownAt(s.y, i)) }))],
     hooks: { drawAxes: [(u) => drawUnder(u, x, lines, stacked, bars)] },
   }, [x, ...lines.map((s) => s.y)], frame);
-  if (toStep) figure.plot.over.onclick = () => figure.plot.cursor.idx != null && toStep(x[figure.plot.cursor.idx]);
+  let clicked;
+  if (toStep) figure.plot.over.onclick = ({ detail }) => { // twice: what was enlarged by dragging is as before
+    clearTimeout(clicked);
+    const { idx } = figure.plot.cursor;
+    if (detail < 2 && idx != null) clicked = setTimeout(toStep, 250, x[idx]);
+  };
 }

@@ -93,7 +93,7 @@ async function answers(place) {
   const sorted = (text, key = text) => button(text + ({ [key]: " ▼", [`-${key}`]: " ▲" }[S.sort] ?? ""),
     () => go({ sort: { [key]: `-${key}`, [`-${key}`]: "" }[S.sort] ?? key }), { class: "quiet" });
   const heads = ["question", many && "run", "step", sorted("reward"), sorted("advantage"), sorted("length", "tokens"),
-    sorted("gap"), "", "answer", "its end"];
+    sorted("gap"), "marks", "answer", "its end"];
   const lines = rows.slice(0, limit).map(async (r) => {
     const [text, found] = await textOf(r), change = { run: r.run, step: r.step, question: idOf(r), answer: r.sample };
     return [link({ view: "questions", across: "", ...change }, idOf(r)), many && data.runs[r.run].name,
@@ -162,9 +162,9 @@ async function cards(group, chosen) {
     const says = [verdict(r.reward), r.advantage != null && `advantage ${number(r.advantage)}`, `${r.tokens} tokens`];
     return card({ head: [...says, words(r.flags)].filter(Boolean).join("  "), text, found, body, look });
   });
-  const title = watched ? `After step ${step}, watched` : `Step ${step}`;
   return h("section", { class: chosen ? "group chosen" : "group" },
-    h("h2", {}, `${title}: p = ${number(accuracy(group))}`), h("p", {}, told.join("; ") || "no fit"),
+    h("h2", {}, `${watched ? `After step ${step}, watched` : `Step ${step}`}: p = ${number(accuracy(group))}`),
+    h("p", {}, told.join("; ") || "no fit"),
     h("div", { class: "cards" }, await Promise.all(each)));
 }
 function next(by) {
@@ -204,17 +204,16 @@ async function evaluations(place) {
   const [a, b] = [data.evals[+(S.a || 0)], data.evals[+(S.b || data.evals.length - 1)]], pairs = paired(a, b);
   const parts = [...new Set(pairs.flatMap((pair) => pair.parts))].sort();
   const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values))}`;
-  place.append(table("Scores", ["", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
+  place.append(table("Scores", ["part", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
     parts.map((part) => [part, pairs.filter((pair) => pair.parts.includes(part))]).map(([part, of]) => [part, of.length,
       scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
       of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length])));
-  const open = pairs.find((p) => p.key === S.problem);
-  if (open) await openProblem(place, open, a, b);
+  for (const pair of pairs) if (pair.key === S.problem) await openProblem(place, pair, a, b);
   const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
-  const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change));
-  rows.sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
+  const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
+    .sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
   const way = (change) => (change > 0 ? "▲ gained" : change < 0 ? "▼ lost" : "");
-  place.append(table("Problems", ["problem", "base, %", "beside, %", "", "question"], rows.slice(0, limit).map((p) => [
+  place.append(table("Problems", ["problem", "base, %", "beside, %", "change", "question"], rows.slice(0, limit).map((p) => [
     link({ problem: p.key }, p.id), percent(p.from), percent(p.to), way(p.change),
     h("span", { class: "line" }, p.question ?? "")])), more(rows));
   return `${pairs.length} problems in both; standard errors are over problems, those of differences over pairs`;
