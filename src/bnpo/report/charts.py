@@ -51,7 +51,6 @@ def charts(runs: Sequence[dict]) -> list[dict]:
     found = []
     for metric, (title, says, error) in specs.items():
         lines = [setting_line(same, metric, error, steps) for same in settings if same]
-        says += "; a band holds all seeds" * any(line["band"] for line in lines)
         if lines := [line for line in lines if any(value is not None for value in line["y"])]:
             found.append({"metric": metric, "title": title, "says": says, "x": steps, "series": lines})
     return found + [phases(run) for run in runs]
@@ -73,7 +72,7 @@ def setting_line(same: Sequence[dict], metric: str, error: str, steps: Sequence[
     if len(same) == 1:
         width = column(same[0], error, steps)
         low, high = middle - width, middle + width
-    label = same[0]["name"] + (f" and {len(same) - 1} more" if len(same) > 1 else "")
+    label = same[0]["name"] + (f" ({len(same)} seeds)" if len(same) > 1 else "")
     line = {"label": label, "style": same[0]["setting"], "band": len(same) > 1}
     return line | {"y": plain(middle), "low": plain(low), "high": plain(high)}
 

@@ -29,10 +29,11 @@ def packed(content: object) -> str:
 
 
 Steps = tuple[int, int] | None
+"""The first and the last; None: all, as far as there is room."""
 
 
 def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: Sequence[str] = ()) -> None:
-    """Write the page of runs and evaluations, with answers of `steps`, the first and the last, to the questions `only`.
+    """Write the page of runs and evaluations, with answers of `steps` to the questions `only` (if it names any).
     Raises InputError."""
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
