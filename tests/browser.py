@@ -42,7 +42,7 @@ class Visitor:
 
     def column(self, name: str) -> list[str]:
         """The cells of a column of the last table."""
-        table = self.tab.locator("#view table").last
+        table = self.tab.locator("#view .scroll table").last
         heads = [head.strip(" ▼▲") for head in table.locator("thead th").all_text_contents()]
         return table.locator(f"tbody tr > :nth-child({1 + heads.index(name)})").all_text_contents()
 

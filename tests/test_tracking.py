@@ -39,15 +39,16 @@ def read_until_closed(terminal: int) -> bytes:
     return shown
 
 
-def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("size", [(24, 140), (0, 0)], ids=["known size", "unknown size"])
+def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, monkeypatch, capsys, size):
     ours, terminal = os.openpty()
-    termios.tcsetwinsize(terminal, (24, 140))
+    termios.tcsetwinsize(terminal, size)
     with os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr("sys.stderr", stream)
         track(tmp_path / "run", 3)
     shown = read_until_closed(ours).decode()
     assert "step 3/3 |" in shown
-    assert "00:00 left, reward 0.250, gradient norm 3.1, 28 tokens an answer" in shown
+    assert "00:00 left, reward 0.250, gradient norm 3.1, 28 tokens" in shown
     assert capsys.readouterr().out == ""
 
 
