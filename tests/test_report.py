@@ -76,6 +76,40 @@ def test_steps_and_questions_choose(browser, run):
         assert seen.says() == f"{found} of {found} answers"
 
 
+@pytest.mark.program
+def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser, tmp_path):
+    parts = [("Algebra", 1), ("Algebra", 5), ("Geometry", 5)]
+    problems = [{"id": f"p{i}", "problem": f"What is ${i}$?", "answer": str(i)} for i in range(3)]
+    named = [problem | {"subject": s, "level": n} for problem, (s, n) in zip(problems, parts, strict=True)]
+    write_json_lines(tmp_path / "data.jsonl", named)
+    suite = {"datasets": {"set": {"data": str(tmp_path / "data.jsonl"), "problems": 3, "runs": 1}}}
+    for name, verdicts in {"base": (0, 1, 0), "trained": (1, 0, 0)}.items():
+        write_json_lines(
+            tmp_path / name / "samples.jsonl",
+            [
+                {"dataset": "set", "index": i, "id": f"p{i}", "run": 0, "text": name, "answer": "7", "correct": right}
+                for i, right in enumerate(verdicts)
+            ],
+        )
+        write_json(tmp_path / name / "protocol.json", {"suite": suite})
+    write_page(tmp_path / "page.html", [tmp_path / "base", tmp_path / "trained"])
+    seen = Visitor(browser, tmp_path / "page.html")
+    seen.open()
+    rows = [row.locator("th, td").all_text_contents() for row in seen.tab.locator("table").first.locator("tr").all()]
+    assert [(row[0], row[1], *row[5:]) for row in rows[1:]] == [
+        ("Algebra", "2", "1", "1"),
+        ("Geometry", "1", "0", "0"),
+        ("level 1", "1", "1", "0"),
+        ("level 5", "2", "0", "1"),
+        ("set", "3", "1", "1"),
+    ]
+    assert sorted(seen.column("change")) == ["▲ gained", "▼ lost"]
+    seen.tab.locator("table").last.get_by_text("p1").click()
+    seen.settle()
+    assert seen.tab.locator(".side .text").all_text_contents() == ["base", "trained"]
+    assert seen.tab.locator(".asked math").count() == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
