@@ -72,8 +72,7 @@ def add_answers(data: dict, runs: Sequence[tuple[Path, dict]], steps: Steps, onl
         shown += len(found) * (not watched)
     count = sum(map(len, files.values()))
     if lost := count - len(chunks):
-        cure = "--steps 41 60 or --questions ID,ID choose others"
-        data["leftOut"].append(f"{lost} of {count} files of answers; {cure}")
+        data["leftOut"].append(f"{lost} of {count} files of answers; --steps 41 60 or --questions ID,ID choose others")
     data["rows"] = sorted(rows, key=lambda row: (row["run"], row["step"], row["watched"], row["place"]))
     data["questions"] = list(questions.values())
 

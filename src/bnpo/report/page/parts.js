@@ -103,14 +103,13 @@ function chart(place, { title, says, metric, x, series, stacked, bars = [], rang
   const [least, most] = [Math.min, Math.max].map((of) => all.reduce((a, b) => of(a, b), all[0]));
   const edge = 0.06 * (most - least || 0.1), grid = { stroke: colour("line"), width: 1 };
   const axis = { stroke: colour("muted"), grid, ticks: { show: false }, size: 32 };
-  const wide = (_, from, to) => [from - 0.5, to + 0.5]; // for the bars at both ends
   const value = (s, i) => number(stacked ? s.y[i] - s.low[i] : s.y[i]);
   // Where the cursor is; elsewhere the last of a curve.
   const shownAt = (ys, i) => i ?? (toStep ? ys.findLastIndex((y) => y != null) : -1);
   figure.plot = new uPlot({
     width: frame.clientWidth, height, padding: [6, 10, 0, 0],
     cursor: { y: false, sync: toStep && { key: "step" }, points: { size: 7 } },
-    scales: { x: { time: false, range: stacked ? wide : xRange },
+    scales: { x: { time: false, range: stacked ? (_, from, to) => [from - 0.5, to + 0.5] : xRange }, // whole bars
       y: { range: range ?? [stacked ? 0 : least - edge, most + edge] } },
     axes: [{ ...axis, incrs: toStep && [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
       { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => number(v, 4)) }],
