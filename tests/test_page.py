@@ -161,6 +161,7 @@ def test_filters_search_and_sorting(visitor, run):
         visitor.sort(column)
     for column in ("reward", "gap"):
         visitor.sort(column)
+        assert visitor.tab.evaluate("document.activeElement.textContent") == f"{column} ▼"  # for those without a mouse
         values = numbers(visitor.column(column))
         assert len(values) > 10
         assert values == sorted(values, reverse=True)

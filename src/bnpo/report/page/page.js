@@ -35,7 +35,7 @@ async function render() {
   const turn = ++drawing, old = [...$("view").children], figures = [...$("view").querySelectorAll("figure")];
   const usual = S.question ? "questions" : S.step ? "answers" : data.runs.length ? "curves" : "evaluations";
   const name = VIEWS[S.view] ? S.view : usual, shape = [name, S.run, !S.question].join(" "), form = $("controls");
-  const subject = [name, S.question, S.problem].join(" ");
+  const subject = [name, S.question, S.problem].join(" "), { id } = document.activeElement;
   if (shape !== shown) { // what is being typed or dragged stays
     [view, shown, limit] = [name, shape, 100];
     const focused = document.activeElement.name;
@@ -48,6 +48,7 @@ async function render() {
   const place = $("view").appendChild(h("div")), says = await VIEWS[view].draw(place), notes = data.leftOut;
   if (turn !== drawing) return place.remove();
   for (const element of [...old, ...figures]) element.plot?.destroy() ?? element.remove();
+  $(id)?.focus();
   $("says").textContent = [says ?? "", ...notes.map((note) => `left out: ${note}`)].join(" ").trim();
   for (const chosen of place.querySelectorAll(".strip .chosen")) chosen.parentElement.scrollLeft = chosen.offsetLeft;
   if (subject !== seen) scrollTo(0, 0);

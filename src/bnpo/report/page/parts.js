@@ -120,10 +120,9 @@ function chart(place, { title, says, metric, x, series, stacked, bars = [], rang
         value: (_, __, ___, i) => value(s, shownAt(s.y, i)) }))],
     hooks: { drawAxes: [(u) => drawUnder(u, x, lines, stacked, bars)] },
   }, [x, ...lines.map((s) => s.y)], frame);
-  let clicked;
   if (toStep) figure.plot.over.onclick = ({ detail }) => { // twice: what was enlarged by dragging is as before
-    clearTimeout(clicked);
+    clearTimeout(figure.clicked);
     const { idx } = figure.plot.cursor;
-    if (detail < 2 && idx != null) clicked = setTimeout(toStep, 250, x[idx]);
+    if (detail < 2 && idx != null) figure.clicked = setTimeout(toStep, 250, x[idx]);
   };
 }

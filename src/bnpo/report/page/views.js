@@ -91,7 +91,7 @@ async function answers(place) {
   const rows = await chosenRows(), many = data.runs.length > 1;
   current = [...new Set(rows.map((r) => r.group))];
   const sorted = (text, key = text) => button(text + ({ [key]: " ▼", [`-${key}`]: " ▲" }[S.sort] ?? ""),
-    () => go({ sort: { [key]: `-${key}`, [`-${key}`]: "" }[S.sort] ?? key }), { class: "quiet" });
+    () => go({ sort: { [key]: `-${key}`, [`-${key}`]: "" }[S.sort] ?? key }), { class: "quiet", id: `sort-${key}` });
   const heads = ["question", many && "run", "step", sorted("reward"), sorted("advantage"), sorted("length", "tokens"),
     sorted("gap"), "marks", "answer", "its end"];
   const lines = rows.slice(0, limit).map(async (r) => {
@@ -212,8 +212,9 @@ async function evaluations(place) {
   const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
   const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
     .sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
+  const heads = ["problem", "base, %", "beside, %", "change", "question"];
   const way = (change) => (change > 0 ? "▲ gained" : change < 0 ? "▼ lost" : "");
-  place.append(table("Problems", ["problem", "base, %", "beside, %", "change", "question"], rows.slice(0, limit).map((p) => [
+  place.append(table("Problems", heads, rows.slice(0, limit).map((p) => [
     link({ problem: p.key }, p.id), percent(p.from), percent(p.to), way(p.change),
     h("span", { class: "line" }, p.question ?? "")])), more(rows));
   return `${pairs.length} problems in both; standard errors are over problems, those of differences over pairs`;
