@@ -138,6 +138,18 @@ def make_model(folder: Path, **shape):
     return model
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    """Chromium, driven by playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+    if not (chromium := shutil.which("chromium")):
+        pytest.skip("no chromium: install the distribution's package of that name")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
 @contextmanager
 def temporary_folder() -> Iterator[dict[str, str]]:
     """Environment of a program with a temporary directory of its own, in which it must compile and leave nothing."""

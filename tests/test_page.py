@@ -3,34 +3,25 @@
 import json
 import re
 import shutil
-import time
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
+from browser import Visitor, answers_of, lines_of
 from conftest import run_ranks
 
-from bnpo.files import InputError, file_hash
-from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="the browser tests need axe-playwright-python"
-)
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.sampler,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: install the distribution's package of that name"),
-]
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+pytestmark = pytest.mark.sampler
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> \\boxed{7}"
 SUITE = {
     "datasets": {"arithmetic": {"data": "arithmetic", "problems": 20, "runs": 2}},
     **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64},
 }
-VIEWS = ("curves", "density", "answers", "question", "evaluations")
+VIEWS = ("curves", "density", "answers", "questions", "evaluations")
 
 
 @pytest.fixture(scope="module")
@@ -63,46 +54,6 @@ def other(run) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Visitor:
-    """A tab on a page that was written; what the browser asked for and complained of."""
-
-    def __init__(self, browser, file: Path, **settings):
-        self.tab = browser.new_context(viewport={"width": 1280, "height": 900}, **settings).new_page()
-        self.file, self.complaints, self.requests = file, [], []
-        self.tab.on("console", lambda message: self.complaints.append(message.text))
-        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.tab.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, address: str = "") -> None:
-        self.tab.goto("about:blank")
-        self.tab.goto(f"{self.file.as_uri()}#{address}")
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until what was asked for is drawn."""
-        # Functions: the page's policy lets no text be run.
-        self.tab.wait_for_function("() => data && document.querySelectorAll('#view > div').length === 1")
-        self.tab.wait_for_timeout(50)
-
-    def choose(self, name: str, value: str) -> None:
-        self.tab.select_option(f"[name={name}]", value)
-        self.settle()
-
-    def says(self) -> str:
-        return self.tab.text_content("#says")
-
-    def count(self) -> int:
-        return int(self.says().split(" of ")[0])
-
-
-@pytest.fixture(scope="module")
 def visitor(browser, run, other):
     write_page(run / "report.html", [run, other])
     visitor = Visitor(browser, run / "report.html")
@@ -111,35 +62,16 @@ def visitor(browser, run, other):
     assert {url.partition("#")[0] for url in visitor.requests} <= {visitor.file.as_uri()}
 
 
-def lines_of(run: Path) -> list[dict]:
-    whole = [line for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
-    return [json.loads(line) for line in whole]
-
-
-def answers_of(run: Path) -> list[dict]:
-    """Rows of all batches that were kept, with their steps and groups."""
-    rows = []
-    for file in sorted((run / "rollouts").iterdir()):
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            rows.append(row | {"step": int(file.stem[5:]), "group": (file.stem, row["id"])})
-    return rows
+def numbers(cells: list[str]) -> list[float]:
+    """Numbers as the page writes them; a dash is none."""
+    return [float(cell.strip("✓✗ ").replace("−", "-")) for cell in cells if cell != "–"]
 
 
 def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     visitor.open()
-    script = "[...document.querySelectorAll('figure')].map(f => [f.dataset.metric, f.plot.data.map(ys => [...ys])])"
-    plots = dict(visitor.tab.evaluate(script))
+    plots = visitor.plots()
     lines, others = lines_of(run), {line["step"]: line for line in lines_of(other)}
-    assert {
-        "reward/mean",
-        "grad_norm",
-        "beta/alpha",
-        "beta/V",
-        "entropy",
-        "seconds",
-        "answers/truncated",
-    } <= plots.keys()
+    assert {"reward/mean", "grad_norm", "beta/alpha", "beta/V", "entropy", "answers/truncated"} < plots.keys()
     for metric in plots.keys() - {"seconds", "grad_norm/cv", "eval/average/pass1"}:
         steps, values = plots[metric]
         assert steps == [line["step"] for line in lines]
@@ -151,9 +83,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
-    table = visitor.tab.text_content("#view table")
-    assert "goes on, or was killed" in table
-    assert "done" in table
+    assert visitor.column("end") == ["done", "goes on, or was killed"]
 
 
 def test_a_click_on_a_step_goes_to_its_answers(visitor):
@@ -161,6 +91,7 @@ def test_a_click_on_a_step_goes_to_its_answers(visitor):
     over = visitor.tab.locator("[data-metric='reward/mean'] .u-over")
     box = over.bounding_box()
     over.click(position={"x": box["width"] * 3 / 6, "y": box["height"] / 2})
+    visitor.tab.wait_for_function("() => S.step")
     visitor.settle()
     assert "step=3" in visitor.tab.url
     assert visitor.tab.input_value("[name=step]") == "3"
@@ -169,11 +100,10 @@ def test_a_click_on_a_step_goes_to_its_answers(visitor):
 def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run):
     visitor.open("view=density")
     slider, lines = visitor.tab.locator("[name=step]"), {line["step"]: line for line in lines_of(run)}
-    figure = "document.querySelector('[data-metric=density]')"
     for step in (1, 4, 6):
         slider.fill(str(step - 1))
         visitor.settle()
-        x, y = visitor.tab.evaluate(f"{figure}.plot.data.map(ys => [...ys])")
+        x, y = visitor.plots()["density"]
         alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
         assert y == pytest.approx(scipy.stats.beta.pdf(x, alpha, beta).tolist())
         assert visitor.says().startswith(f"step {step}: α {alpha:.3g}, β {beta:.3g}")
@@ -222,13 +152,19 @@ def test_filters_search_and_sorting(visitor, run):
     visitor.choose("reward", "1")
     assert visitor.count() == sum(row["rewards"]["accuracy"] == 1 for row in here)
     visitor.choose("reward", "")
-    visitor.tab.keyboard.press("Escape")
-    for name, key in (("tokens", "tokens"), ("advantage", "advantage")):
-        visitor.choose("sort", name)
-        column = {"tokens": 5, "advantage": 4}[name]
-        cells = visitor.tab.locator(f"#view tbody tr > :nth-child({column})").all_text_contents()
-        values = [float(cell.replace("−", "-")) for cell in cells]
-        assert values == pytest.approx(sorted((row[key] for row in here), reverse=True), rel=1e-2)
+    for column, key in {"length": "tokens", "advantage": "advantage"}.items():
+        for falling in (True, False):
+            visitor.sort(column)
+            assert numbers(visitor.column(column)) == pytest.approx(
+                sorted((row[key] for row in here), reverse=falling), rel=1e-2
+            )
+        visitor.sort(column)
+    for column in ("reward", "gap"):
+        visitor.sort(column)
+        assert visitor.tab.evaluate("document.activeElement.textContent") == f"{column} ▼"  # for those without a mouse
+        values = numbers(visitor.column(column))
+        assert len(values) > 10
+        assert values == sorted(values, reverse=True)
     visitor.tab.locator("h1").click()
     visitor.tab.keyboard.press("/")
     visitor.tab.keyboard.type("ONERROR=")
@@ -255,10 +191,10 @@ def test_a_text_that_is_html_stays_text(visitor, run):
 def test_a_question_across_steps_and_runs(visitor, run):
     file = sorted((run / "watch").iterdir())[0]
     question = json.loads(file.read_text().splitlines()[0])["id"]
-    visitor.open(f"view=question&question={question}&step=4&run=0&across=all&with=1")
+    visitor.open(f"view=questions&question={question}&step=4&run=0&across=all&with=1")
     watched = [file.stem for file in sorted((run / "watch").iterdir())]
     assert watched == [f"step-{step:06d}" for step in (0, 2, 4, 6)]
-    steps, *lines = visitor.tab.evaluate("document.querySelector('[data-metric=p]').plot.data.map(ys => [...ys])")
+    steps, *lines = visitor.plots()["p"]
     for name in watched:
         rows = [json.loads(line) for line in (run / "watch" / f"{name}.jsonl").read_text().splitlines()]
         p = np.mean([row["rewards"]["accuracy"] for row in rows if row["id"] == question])
@@ -267,34 +203,43 @@ def test_a_question_across_steps_and_runs(visitor, run):
     assert visitor.tab.locator(".strip .chosen h2").first.text_content().startswith("After step 4, watched: p = ")
 
 
+def test_all_watched_questions_at_a_glance(visitor):
+    visitor.open("view=questions")
+    figures = visitor.tab.locator("figure")
+    assert figures.count() == 2
+    question, over = figures.last.locator("h2").text_content(), figures.last.locator(".u-over")
+    box = over.bounding_box()
+    over.click(position={"x": box["width"] * 2 / 6, "y": box["height"] / 2})
+    visitor.tab.wait_for_function("() => S.step")
+    visitor.settle()
+    assert visitor.tab.text_content("h1") == f"Question {question}"
+    assert visitor.tab.locator(".strip .chosen h2").text_content().startswith("After step 2, watched: p = ")
+
+
 def test_tokens_are_coloured(visitor, run):
     rows = [json.loads(line) for line in (run / "tokens" / "step-000003.jsonl").read_text().splitlines()]
     row = next(row for row in rows if row["learner"])
     assert "".join(row["texts"]) in {answer["answer"] for answer in answers_of(run)}
     assert np.abs(np.array(row["learner"]) - row["sampler"]).max() < 1e-4
     for by in ("logprobs", "gap"):
-        visitor.open(f"view=question&question={row['id']}&step=3&run=0&text={by}")
+        visitor.open(f"view=questions&question={row['id']}&step=3&run=0&text={by}")
         spans = visitor.tab.locator(".card").nth(row["sample"]).locator(".text > span")
         assert spans.count() == len(row["ids"])
-    logprob = float(spans.first.get_attribute("title").replace("−", "-"))
+    logprob = numbers([spans.first.get_attribute("title")])[0]
     assert logprob == pytest.approx(row["learner"][0] - row["sampler"][0], rel=0.06, abs=1e-12)
 
 
 def test_keys_and_links(visitor):
     visitor.open("view=answers&step=1&run=0")
-    visitor.tab.keyboard.press("n")
-    visitor.tab.keyboard.press("n")
-    visitor.tab.keyboard.press("p")
+    for key in ("n", "n", "p"):
+        visitor.press(key)
     first = visitor.tab.evaluate("document.activeElement.textContent")
-    visitor.tab.keyboard.press("Enter")
-    visitor.settle()
+    visitor.press("Enter")
     assert visitor.tab.text_content("h1") == f"Question {first}"
     address = visitor.tab.url
-    visitor.tab.keyboard.press("n")
-    visitor.settle()
+    visitor.press("n")
     assert visitor.tab.text_content("h1") != f"Question {first}"
-    visitor.tab.keyboard.press("p")
-    visitor.settle()
+    visitor.press("p")
     assert visitor.tab.text_content("h1") == f"Question {first}"
     visitor.tab.go_back()
     visitor.tab.go_back()
@@ -317,131 +262,39 @@ def test_evaluations_problem_by_problem(visitor, run):
     cells = visitor.tab.locator("#view table").first.locator("tbody tr > *").all_text_contents()
     assert cells[:2] == ["arithmetic", "20"]
     error = np.std(list(change.values()), ddof=1) / np.sqrt(20)
-    shown = [float(number.replace("−", "-")) for number in cells[4].split(" ± ")]
-    assert shown == pytest.approx([100 * np.mean(list(change.values())), 100 * error], rel=0.05)
-    assert [int(cell) for cell in cells[5:]] == [
-        sum(c > 0 for c in change.values()),
-        sum(c < 0 for c in change.values()),
-    ]
+    assert numbers(cells[4].split(" ± ")) == pytest.approx(
+        [100 * np.mean(list(change.values())), 100 * error], rel=0.05
+    )
+    assert [int(cell) for cell in cells[5:]] == [sum(s * c > 0 for c in change.values()) for s in (1, -1)]
     for name, wanted in {"gained": lambda c: c > 0, "lost": lambda c: c < 0, "all": lambda c: True}.items():
         visitor.choose("changed", name)
-        found = visitor.tab.locator("#view table").last.locator("tbody th").all_text_contents()
-        assert set(found) == {problem for problem, c in change.items() if wanted(c)}
+        assert set(visitor.column("problem")) == {problem for problem, c in change.items() if wanted(c)}
     visitor.tab.locator("#view table").last.locator("tbody a").first.click()
     visitor.settle()
     assert visitor.tab.locator(".side .card").count() == 4
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options"), [("light", {}), ("dark", {"runOnly": ["color-contrast"]})], ids=["light", "colours of dark"]
+    ("scheme", "width", "rules"),
+    [
+        ("light", 1280, {}),
+        ("dark", 1280, {"runOnly": ["color-contrast"]}),
+        ("light", 390, {"runOnly": ["target-size"]}),
+    ],
+    ids=["light", "dark", "narrow"],
 )
-def test_no_serious_fault_of_accessibility(browser, visitor, run, scheme, options):
+def test_every_view_fits_and_axe_finds_no_serious_fault(browser, visitor, run, tmp_path, scheme, width, rules):
     seen = Visitor(browser, run / "report.html", color_scheme=scheme)
+    seen.tab.set_viewport_size({"width": width, "height": 900})
     question = answers_of(run)[0]["id"]
     for view in VIEWS:
-        seen.open(f"view={view}&question={question}&run=0")
-        found = axe.Axe().run(seen.tab, options=options).response
-        assert len(found["passes"]) > (0 if options else 10)
-        faults = found["violations"]
-        serious = [
-            (fault["id"], fault["nodes"][0]["html"]) for fault in faults if fault["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], view
+        seen.open(f"view={view}&question={question}&run=0&step=3")
+        seen.tab.screenshot(path=tmp_path / f"{view}.png")  # to be looked at: pytest --basetemp=FOLDER
+        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, view
+        found = axe.Axe().run(seen.tab, options=rules).response
+        assert len(found["passes"]) > (0 if rules else 10)
+        faults = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
+        assert [(fault["id"], fault["nodes"][0]["html"]) for fault in faults] == [], view
+    paper = seen.tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", paper))) > 600) == (scheme == "light")
     assert seen.complaints == []
-
-
-def test_screenshots_of_light_dark_and_narrow(browser, visitor, run, tmp_path):
-    question = answers_of(run)[0]["id"]
-    for name, scheme, width in (("light", "light", 1280), ("dark", "dark", 1280), ("narrow", "light", 390)):
-        seen = Visitor(browser, run / "report.html", color_scheme=scheme)
-        seen.tab.set_viewport_size({"width": width, "height": 900})
-        for view in VIEWS:
-            seen.open(f"view={view}&question={question}&run=0&step=3")
-            seen.tab.screenshot(path=tmp_path / f"{view}-{name}.png")
-            assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, view
-            assert (tmp_path / f"{view}-{name}.png").stat().st_size > 10_000
-        paper = seen.tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", paper))) > 600) == (scheme == "light")
-
-
-def long_run(run: Path, folder: Path, steps: int, kept: int, answers: int) -> None:
-    """A run of many steps and long answers, made of the lines of a real one."""
-    shutil.copytree(
-        run, folder, ignore=shutil.ignore_patterns("checkpoints", "last", "best", "tokens", "watch", "step-*.jsonl")
-    )
-    lines = [line for line in lines_of(run) if line["step"]]
-    repeated = [lines[step % len(lines)] | {"step": step + 1} for step in range(steps)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in repeated))
-    rows, rng = answers_of(run), np.random.default_rng(0)
-    words = [f"word{i}" for i in range(2000)]
-    for place in range(kept):
-        part = [dict(rows[i % 64]) for i in range(answers // kept)]
-        for row in part:
-            row["answer"] = " ".join(rng.choice(words, 800)) + row["answer"]
-        file = folder / "rollouts" / f"step-{1 + place * (steps // kept):06d}.jsonl"
-        file.write_text("".join(json.dumps(row) + "\n" for row in part))
-
-
-@pytest.mark.deadline
-def test_a_long_run_is_made_and_opens_fast_and_says_what_is_left_out(browser, run, tmp_path):
-    long_run(run, tmp_path / "long", steps=2000, kept=240, answers=12_000)
-    started = time.perf_counter()
-    write_page(tmp_path / "long.html", [tmp_path / "long"])
-    assert time.perf_counter() - started < 20
-    assert (tmp_path / "long.html").stat().st_size < 30e6
-    seen = Visitor(browser, tmp_path / "long.html")
-    started = time.perf_counter()
-    seen.open()
-    opened = time.perf_counter() - started
-    assert re.search(r"left out: \d+ of 240 files of answers; --steps 1,41-60 or --questions ID,ID", seen.says())
-    assert opened < 2
-    assert seen.complaints == []
-    write_page(tmp_path / "few.html", [tmp_path / "long"], steps=["1-100"])
-    seen = Visitor(browser, tmp_path / "few.html")
-    seen.open("view=answers")
-    assert seen.says() == f"{50 * 13} of {50 * 13} answers"
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"runs": ()}, "error: name a run's folder"),
-        (
-            {"runs": (Path("nowhere"),)},
-            "error: nowhere: neither a run nor an evaluation; name a folder that train.py or",
-        ),
-        ({"runs": (Path("nowhere"),), "text": True}, "error: nowhere: has no metrics.jsonl with a step in it"),
-        ({"steps": ("x",)}, "error: --steps: 'x' is neither a step nor like 41-60"),
-        ({"output": Path("/proc/page.html")}, "error: /proc/page.html: cannot be written"),
-    ],
-)
-def test_what_cannot_be_shown_is_a_line_with_the_cure(run, flags, message):
-    with pytest.raises(SystemExit, match=message) as error:
-        program.main(program.Args(**{"runs": (run,)} | flags))
-    assert "\n" not in str(error.value)
-
-
-def test_lines_that_were_edited_are_named(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"), symlinks=True)
-    file = tmp_path / "run" / "watch" / "step-000002.jsonl"
-    file.write_text("{}\nno JSON\n")
-    with pytest.raises(InputError, match=r"watch/step-000002\.jsonl:2: not JSON"):
-        write_page(tmp_path / "page.html", [tmp_path / "run"])
-
-
-def test_the_program(run):
-    done = run_ranks(0, "src/bnpo/report/__main__.py", run, "--text")
-    lines = r"run +\S*run: done after step 6\nreward +[\d.]+ -> [\d.]+\npass@1 +[\d.]+ -> [\d.]+\n"
-    assert re.search(lines, done.stdout)
-    done = run_ranks(
-        0, "src/bnpo/report/__main__.py", run, "-o", run / "one.html", "--questions", answers_of(run)[0]["id"]
-    )
-    assert re.search(r"one\.html: 0\.\d MB\n", done.stdout)
-
-
-def test_vendored_files_are_what_was_released():
-    folder = Path(program.__file__).parent / "vendor"
-    rows = [line.split(" | ") for line in (folder / "README.md").read_text().splitlines() if line.endswith(" |")][2:]
-    listed = {row[0].removeprefix("| "): row[3].removesuffix(" |") for row in rows}
-    found = {file.name: file_hash(file) for file in folder.iterdir() if file.suffix in (".js", ".css", ".woff2")}
-    assert listed == found

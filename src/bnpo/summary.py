@@ -7,6 +7,9 @@ from statistics import fmean
 
 from bnpo.files import InputError, whole_json_lines
 
+BESIDES = ("watch", "evaluate")
+"""Phases that are not part of a step's total."""
+
 
 def ends(lines: Sequence[dict], metric: str) -> tuple[float, float] | None:
     """The first and the last value of a metric in the lines of metrics.jsonl; None where it was never logged."""
@@ -20,6 +23,13 @@ def why_ended(run: Path) -> str:
     return json.loads(end.read_text(encoding="utf-8"))["why"] if end.exists() else "goes on, or was killed"
 
 
+def mean_seconds(lines: Sequence[dict]) -> dict[str, float]:
+    """Seconds of every phase, on average over the lines that have it; the longest first."""
+    names = {name for line in lines for name in line if name.startswith("seconds/")}
+    means = {name.removeprefix("seconds/"): fmean(line[name] for line in lines if name in line) for name in names}
+    return dict(sorted(means.items(), key=lambda phase: -phase[1]))
+
+
 def summary(run: Path) -> str:
     """How far a run came and why it ended, reward and pass@1 from and to, seconds a phase, where everything is. Raises
     InputError for a folder without metrics."""
@@ -31,13 +41,16 @@ def summary(run: Path) -> str:
     for name, metric in told.items():
         if found := ends(lines, metric):
             rows[name] = "{:.4g} -> {:.4g}".format(*found)
-    phases = sorted({name for line in lines for name in line if name.startswith("seconds/")} - {"seconds/total"})
-    seconds = {phase: fmean(line[phase] for line in lines if phase in line) for phase in phases}
-    total = [line["seconds/total"] for line in lines if "seconds/total" in line]
-    if total:
-        parts = ", ".join(f"{phase.removeprefix('seconds/')} {value:.2g}" for phase, value in seconds.items())
-        rows["seconds"] = f"{fmean(total):.3g} a step: {parts}"
-    places = [name for name in ("last", "best", "rollouts", "watch", "evals", "wandb") if (run / name).exists()]
+    seconds = mean_seconds(lines)
+    if total := seconds.pop("total", None):
+        parts = {name: f"{name} {value:.2g}" for name, value in seconds.items()}
+        besides = [parts.pop(name) for name in BESIDES if name in parts]
+        rows["seconds"] = f"{total:.3g} a step: {', '.join(parts.values())}"
+        if besides:
+            rows["besides"] = f"{', '.join(besides)} each time"
+    places = [
+        name for name in ("last", "best", "rollouts", "tokens", "watch", "evals", "wandb") if (run / name).exists()
+    ]
     rows["in it"] = ", ".join(["config.json", "metrics.jsonl", *places])
     rows["see it"] = f"python -m bnpo.report {run}"
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

@@ -1,7 +1,9 @@
 """See runs and evaluations: one page that opens by a double click, or a summary for a terminal.
 
 python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html there
+
 python -m bnpo.report runs/a runs/b -o compared.html           # runs overlaid; folders of eval.py too
+
 python -m bnpo.report runs/tiny-bnpo-seed0 --text              # what the run said at its end
 """
 
@@ -22,8 +24,8 @@ class Args:
     """Folders of train.py, finished or not, and of eval.py."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """The page; by default report.html in the first folder."""
-    steps: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Steps whose answers are shown, such as 1,41-60; by default all, as far as the page stays under 30 MB."""
+    steps: tuple[int, int] | None = None
+    """The first and the last step whose answers are shown; by default all, as far as the page stays under 30 MB."""
     questions: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
     """Ids of the questions whose answers are shown, separated by commas; by default all."""
     text: bool = False
@@ -49,4 +51,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(tyro.cli(Args, prog="python -m bnpo.report", description=__doc__))

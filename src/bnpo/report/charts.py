@@ -1,8 +1,10 @@
 """The curves of runs: seeds of one setting become one line with a band, the others lie over each other."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import betaln
 
 CV_STEPS = 20
@@ -27,50 +29,52 @@ PHASES = ("generate", "reward", "gather", "update", "sync", "watch", "evaluate")
 
 def column(run: dict, metric: str, steps: Sequence[int]) -> np.ndarray:
     """A metric at `steps`, nan where it was not logged."""
-    known = dict(zip(run["steps"], run["metrics"].get(metric, ()), strict=False))
+    nothing = np.full(len(run["steps"]), np.nan)
+    values = run["metrics"].get(metric.removesuffix("/cv"), nothing)
     if metric.endswith("/cv"):
-        known = coefficient_of_variation(run["steps"], run["metrics"].get(metric[:-3], ()))
-    return np.array([known.get(step) for step in steps], float)
+        windows = sliding_window_view(np.append(np.full(CV_STEPS, np.nan), values), CV_STEPS)[1:]
+        values = windows.std(axis=1, ddof=1) / windows.mean(axis=1)
+    known = dict(zip(run["steps"], values, strict=True))
+    return np.array([known.get(step, np.nan) for step in steps])
 
 
-def coefficient_of_variation(steps: Sequence[int], values: Sequence[float | None]) -> dict[int, float]:
-    """Standard deviation (divisor n - 1) over mean of the last CV_STEPS values, by step, from the first with all."""
-    known = [(step, value) for step, value in zip(steps, values, strict=False) if value is not None]
-    windows = ((known[i - 1][0], [v for _, v in known[i - CV_STEPS : i]]) for i in range(CV_STEPS, len(known) + 1))
-    return {step: np.std(window, ddof=1) / np.mean(window) for step, window in windows}
+def plain(values: np.ndarray) -> list:
+    """Numbers for JSON, None for nan."""
+    return np.ma.masked_invalid(values).tolist()
 
 
 def charts(runs: Sequence[dict]) -> list[dict]:
-    """Every chart that the runs have numbers for: its steps, and of every setting the values with their band: the
-    smallest and largest of its seeds, or one standard error on both sides."""
+    """Every chart that the runs have numbers for: its steps, and the lines of all settings."""
+    specs = CHARTS | more_charts({metric for run in runs for metric in run["metrics"]} - CHARTS.keys())
     steps = sorted({step for run in runs for step in run["steps"]})
-    specs = dict(CHARTS)
-    for metric in sorted({metric for run in runs for metric in run["metrics"]} - CHARTS.keys()):
-        place, _, last = metric.rpartition("/")
-        if place.startswith("eval/") and last == "pass1":
-            specs[metric] = (f"pass@1: {place[5:]}", "with its standard error", f"{place}/se")
-        elif place.startswith("beta/") and last in ("E", "V", "alpha", "beta"):
-            specs[metric] = (metric[5:], "of this reward's Beta fit", "")
-    if sum(metric.endswith("/pass1") for metric in specs) == 2:  # one data set is its own average
-        specs = {metric: spec for metric, spec in specs.items() if not spec[0].startswith("pass@1: ")}
+    settings = [[run for run in runs if run["setting"] == number] for number in range(len(runs))]
     found = []
     for metric, (title, says, error) in specs.items():
-        lines = []
-        for number in sorted({run["setting"] for run in runs}):
-            same = [run for run in runs if run["setting"] == number]
-            values = np.ma.masked_invalid([column(run, metric, steps) for run in same])
-            if not values.count():
-                continue
-            middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
-            if len(same) == 1:
-                width = np.ma.masked_invalid(column(same[0], error, steps))
-                low, high = middle - width, middle + width
-            label = same[0]["name"] + (f" and {len(same) - 1} more" if len(same) > 1 else "")
-            line = {"label": label, "style": number, "band": len(same) > 1, "y": middle.tolist()}
-            lines.append(line | {"low": low.tolist(), "high": high.tolist()})
-        if lines:
+        lines = [setting_line(same, metric, error, steps) for same in settings if same]
+        if lines := [line for line in lines if any(value is not None for value in line["y"])]:
             found.append({"metric": metric, "title": title, "says": says, "x": steps, "series": lines})
     return found + [phases(run) for run in runs]
+
+
+def more_charts(metrics: set[str]) -> dict[str, tuple[str, str, str]]:
+    """Charts of the data sets, where there are several, and of the fits to single rewards."""
+    places = sorted(metric.removesuffix("/pass1") for metric in metrics if metric.endswith("/pass1"))
+    specs = {f"{place}/pass1": (f"pass@1: {place[5:]}", "with its standard error", f"{place}/se") for place in places}
+    fits = sorted(metric for metric in metrics if re.fullmatch("beta/.+/(E|V|alpha|beta)", metric))
+    return (specs if len(specs) > 1 else {}) | {fit: (fit[5:], "of this reward's Beta fit", "") for fit in fits}
+
+
+def setting_line(same: Sequence[dict], metric: str, error: str, steps: Sequence[int]) -> dict:
+    """The mean over runs that differ in their seeds alone, with a band from the smallest to the largest; or a single
+    run with one standard error on both sides."""
+    values = np.ma.masked_invalid([column(run, metric, steps) for run in same])
+    middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+    if len(same) == 1:
+        width = column(same[0], error, steps)
+        low, high = middle - width, middle + width
+    label = same[0]["name"] + (f" ({len(same)} seeds)" if len(same) > 1 else "")
+    line = {"label": label, "style": same[0]["setting"], "band": len(same) > 1}
+    return line | {"y": plain(middle), "low": plain(low), "high": plain(high)}
 
 
 def phases(run: dict) -> dict:
@@ -78,26 +82,21 @@ def phases(run: dict) -> dict:
     names = [phase for phase in PHASES if f"seconds/{phase}" in run["metrics"]]
     seconds = np.nan_to_num([column(run, f"seconds/{phase}", run["steps"]) for phase in names])
     tops = np.cumsum(seconds, axis=0)
-    series = [{"label": name, "style": i, "y": tops[i].tolist()} for i, name in enumerate(names)]
-    for i, line in enumerate(series):
-        line |= {"low": (tops[i] - seconds[i]).tolist(), "high": line["y"]}
+    lines = zip(names, plain(tops), plain(tops - seconds), strict=True)
+    series = [{"label": name, "style": i, "y": y, "high": y, "low": low} for i, (name, y, low) in enumerate(lines)]
     chart = {"metric": "seconds", "title": f"Seconds: {run['name']}", "says": "of a step, phase upon phase"}
     return chart | {"x": run["steps"], "series": series, "stacked": True}
 
 
-def fits(run: dict) -> dict[str, dict[int, list[float]]]:
+def fits(run: dict) -> dict[str, dict[int, list[float | None]]]:
     """The density of every step, by the reward that it was fitted to ("": all): alpha, beta, log B(alpha, beta), and
     the accuracy at which all questions are weighed where they are taken to be equally hard, else None."""
     found = {}
-    for metric in run["metrics"]:
-        if metric.startswith("beta/") and metric.endswith("/alpha"):
-            prefix = metric[: -len("alpha")]
-            parts = [column(run, prefix + name, run["steps"]) for name in ("alpha", "beta", "a", "b", "E")]
-            lines = zip(run["steps"], *parts, strict=True)
-            bound = 0.999 * run["config"]["max_concentration"]
-            found[prefix[5:-1]] = {
-                step: [alpha, beta, betaln(alpha, beta), e if a + b >= bound else None]
-                for step, alpha, beta, a, b, e in lines
-                if np.isfinite(alpha)
-            }
+    for prefix in [metric[: -len("alpha")] for metric in run["metrics"] if re.fullmatch("beta/(.+/)?alpha", metric)]:
+        alpha, beta, a, b, mean = (
+            column(run, prefix + name, run["steps"]) for name in ("alpha", "beta", "a", "b", "E")
+        )
+        alike = np.where(a + b >= 0.999 * run["config"]["max_concentration"], mean, np.nan)
+        lines = zip(run["steps"], plain(np.stack([alpha, beta, betaln(alpha, beta), alike], axis=1)), strict=True)
+        found[prefix[5:-1]] = {step: line for step, line in lines if line[0] is not None}
     return found

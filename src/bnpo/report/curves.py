@@ -8,8 +8,7 @@ import numpy as np
 
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, whole_json_lines
-from bnpo.report.leavings import open_folder
-from bnpo.report.read import NOT_COMPARED, method_name
+from bnpo.report.read import NOT_COMPARED, method_name, open_folder
 from bnpo.report.tables import ROW_ORDER
 
 

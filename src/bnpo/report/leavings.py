@@ -1,6 +1,5 @@
 """What runs and evaluations have left in their folders, whole or not, as the data of a page."""
 
-import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +10,7 @@ from bnpo.answers.equality import final_answer
 from bnpo.answers.rewards import REWARDS, reward_name
 from bnpo.arithmetic import open_problems
 from bnpo.config import TrainConfig
-from bnpo.files import ROOT, InputError, whole_json_lines
+from bnpo.files import ROOT, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.problems import asks_for_tags
 from bnpo.summary import ends, why_ended
@@ -22,44 +21,21 @@ EVAL_TEXTS = 2
 """Answers to a problem of an evaluation whose texts are shown."""
 
 
-def open_folder(folder: Path) -> dict:
-    """The config.json of a run, or the protocol.json of an evaluation as `protocol`. Raises InputError."""
-    for path in (folder / "config.json", folder / "protocol.json"):
-        if path.is_file():
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise InputError(f"{path}: cannot be read ({error}); name another folder") from error
-            if "suite" in content or "preset" in content:
-                return content if "preset" in content else {"protocol": content}
-    raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
-
-
 def run_facts(folder: Path, config: dict) -> dict:
-    """A run without its answers: what it is, how it ended, and every metric [lines], None where it was not logged."""
+    """A run without its answers: what it is, how it ended, and every metric [lines], nan where it was not logged."""
     lines = whole_json_lines(folder / "metrics.jsonl")
     for line in lines:
         errors = [value for name, value in line.items() if name.startswith("eval/") and name.endswith("/se")]
         if errors:
             line["eval/average/pass1"] = line["eval/average"]
-            line["eval/average/se"] = float(np.sqrt(np.sum(np.square(errors))) / len(errors))
-    return {
-        "name": folder.resolve().name,
-        "config": {name: config[name] for name in sorted(config.keys() - marked(TrainConfig, Free) - {"seed"})},
-        "seed": config["seed"],
-        "rewards": [reward_name(reward) for reward in config["rewards"]],
-        "end": why_ended(folder),
-        "reward": ends(lines, "reward/mean"),
-        "pass1": ends(lines, "eval/average"),
-        "seconds": ends(lines, "seconds/total"),
-        "steps": [line["step"] for line in lines],
-        "metrics": {name: [line.get(name) for line in lines] for name in sorted({k for line in lines for k in line})},
-    }
-
-
-def step_files(folder: Path, kind: str) -> dict[int, Path]:
-    """The files of a run's folder `rollouts` or `watch`, by step."""
-    return {int(path.stem[5:]): path for path in sorted((folder / kind).glob("step-*.jsonl"))}
+            line["eval/average/se"] = np.linalg.norm(errors) / len(errors)
+    names = sorted({name for line in lines for name in line})
+    facts = {"name": folder.resolve().name, "seed": config["seed"], "end": why_ended(folder)}
+    facts["config"] = {name: config[name] for name in sorted(config.keys() - marked(TrainConfig, Free) - {"seed"})}
+    facts["rewards"] = [reward_name(reward) for reward in config["rewards"]]
+    told = {"reward": "reward/mean", "pass1": "eval/average", "seconds": "seconds/total"}
+    facts |= {name: ends(lines, metric) for name, metric in told.items()} | {"steps": [line["step"] for line in lines]}
+    return facts | {"metrics": {name: np.array([line.get(name) for line in lines], float) for name in names}}
 
 
 def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set[str]) -> tuple[list, list]:

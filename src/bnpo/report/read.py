@@ -49,6 +49,19 @@ def method_name(run: dict) -> str:
     return name + (", rescaled" if run.get("rescale_advantages") else "")
 
 
+def open_folder(folder: Path) -> dict:
+    """The config.json of a run, or the protocol.json of an evaluation as `protocol`. Raises InputError."""
+    for path in (folder / "config.json", folder / "protocol.json"):
+        if path.is_file():
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise InputError(f"{path}: cannot be read ({error}); name another folder") from error
+            if "suite" in content or "preset" in content:
+                return content if "preset" in content else {"protocol": content}
+    raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
+
+
 def read_results(folder: Path) -> dict:
     """The results.json of an evaluation's folder."""
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))

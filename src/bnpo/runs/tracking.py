@@ -28,7 +28,10 @@ class Tracker:
         # Not W&B's own disabled mode, which leaves two folders of every run in the temporary directory.
         self._board = None if config.wandb == "disabled" else Board(config)
         bar = "{desc} {n}/{total} |{bar}| {remaining} left{postfix}"
-        self._bar = tqdm(total=steps, initial=done, desc="step", disable=not sys.stderr.isatty(), bar_format=bar)
+        # Of two rows, since tqdm shows nothing on a terminal that does not know its size and says 0.
+        self._bar = tqdm(
+            total=steps, initial=done, desc="step", disable=not sys.stderr.isatty(), bar_format=bar, nrows=2
+        )
         self._steps, self._first, self._started = steps, done, time.perf_counter()
 
     def log(self, step: int, metrics: dict[str, float], accuracies: np.ndarray) -> None:
