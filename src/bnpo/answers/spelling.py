@@ -8,12 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-_TEENS = (
-    "ten",
-    "eleven",
-    "twelve",
-    *(f"{stem}teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")),
-)
+_TEENS = ("ten", "eleven", "twelve", *(f"{s}teen" for s in ("thir", "four", "fif", "six", "seven", "eigh", "nine")))
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TENS = (f"{stem}ty" for stem in ("twen", "thir", "for", "fif", "six", "seven", "eigh", "nine"))
 NUMBER_WORDS = (
@@ -61,10 +56,8 @@ _BEFORE_WORDS = _table(
         "",
     ),
     (r"(?<=[\d}])(\s*/?\s*)\\mathrm\s*\{\s*([mgshLl])\s*\}", r"\1\\text{\2}"),
-    (
-        r"\\(?:mathrm|mathbf|mathit|boldsymbol|operatorname\*?|mathbb(?=\s*\{\s*P))\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}",
-        r"\1",
-    ),
+    (r"\\mathbb\s*\{\s*P\s*\}", "P"),  # a probability
+    (r"\\(?:mathrm|mathbf|mathit|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (r"\\(?:mathbf|boldsymbol|vec|underline)(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))", r"\1\2"),
     (r"\\(?:overline|overrightarrow|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),  # a segment, an arc
     (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
@@ -131,8 +124,10 @@ _SHORT_WORD = re.compile(rf"(?<={WORD})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-
 _ENDING = re.compile(r"(?:(?<!\.)\.|[\s;\\])+$")
 _REPEATED = re.compile(r"(\.\d*?)(\d)\2{2,}(?:\.{3}|\\[lc]?dots(?![a-zA-Z]))", re.ASCII)  # 0.1666...
 _SAYS = (
-    r"(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|there|it|this)\s[a-z' ]*?(?:is|are|equals):?|[a-z' ]*[a-z]{4,}:)"
+    r"(?:(?:so|thus|hence|therefore),?\s)?"
+    r"(?:(?:the|there|it|this)\s[a-z' ]*?(?:is|are|equals):?|[a-z' ]*[a-z]{4}:)"
 )
+"""Words before a value, which say no more than that it is the answer."""
 _PREFACE = re.compile(rf"\s*(?:\\text\{{\s*{_SAYS}\s*(?:\}}|(?P<opened>\s))|{_SAYS}(?=\s))", re.IGNORECASE)
 _DENIES = re.compile(r"\b(?:not|no|never|nor|neither|none|if|unless|wrong|incorrect|half|twice)\b|n't", re.IGNORECASE)
 """What makes of such words something else than a preface."""
