@@ -246,8 +246,9 @@ _BASES = (
 
 def _based(text: Spelled) -> Value | None:
     index, said = (pattern.fullmatch(text.formula) for pattern in _BASES)
-    match = index or said
-    named = match and re.fullmatch(r"(\(?(?:in )?base )?(\w+)\)?", text.part(match[2] or match[3]).text())
+    if not (match := index or said):
+        return None
+    named = re.fullmatch(r"(\(?(?:in )?base )?(\w+)\)?", text.part(match[2] or match[3]).text())
     if not named or (said and not named[1]):
         return None
     base = str(NUMBER_WORDS.index(named[2])) if named[2] in NUMBER_WORDS else named[2]
