@@ -51,9 +51,9 @@ def pairs(a: Fraction, b: Fraction) -> Iterator[tuple[str, Value]]:
 def singles(a: Fraction) -> Iterator[tuple[str, Value]]:
     """What one number can be dressed as."""
     x = _latex(a)
-    for text in (x, f"({x})", f"x={x}", f"{x}=x", rf"{x}\text{{ cm}}", rf"{x}\%", rf"{x}^\circ", f"AB={x}"):
+    for text in (x, f"({x})", f"x={x}", f"{x}=x", rf"{x}\text{{ cm}}", rf"{x}\%", rf"{x}^\circ", f"AB={x}", f"a+b={x}"):
         yield text, a
-    for text in (f"|x|={x}", f"x^2={x}", f"2x={x}", f"a+b={x}", f"x>{x}", f"x\\ge {x}", f"x\\ne {x}", rf"\pm {x}"):
+    for text in (f"|x|={x}", f"x^2={x}", f"2x={x}", f"x+y={x}", f"x>{x}", f"x\\ge {x}", f"x\\ne {x}", rf"\pm {x}"):
         yield text, a if a == 0 and "pm" in text else None
     words = ("or more", "or less", "million", "thousand", "at most", "dozen", "and more", "is wrong", "or not", "a.m.")
     for word in words:

@@ -70,6 +70,7 @@ def test_the_released_format_rule_wants_the_tags_next_to_each_other():
     assert not format_reward("<think>a</think> <answer>b</answer>", "reference")
 
 
+@pytest.mark.deadline
 def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     grader = Grader(workers=1, time_limit=1.0)
     results: dict[str, np.ndarray] = {}

@@ -14,12 +14,16 @@ _GREEK = "alpha|beta|gamma|delta|theta|phi|varphi|lambda|mu|omega|rho|sigma|tau|
 LETTER = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))"
 _POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"
 NAME = re.compile(
-    rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\([^()]+\))?"
-    rf"|[a-zA-Z]{{2,}}'?|\|{_POINTS}\||\[{_POINTS}\]|\\overline\s*\{{[A-Z\s]+\}}"
+    rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\((?:[^()]|\([^()]*\))+\))?"
+    rf"|[a-zA-Z]{{2,}}'?|\|(?:{_POINTS}|[uvwz])\||\[{_POINTS}\]"
     rf"|\({LETTER}(?:,\s*{LETTER})+\)|m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|[A-Z\s]+|\d|{LETTER})"
-    rf"|\\frac\{{(?:{_POINTS}|d[a-z])\}}\{{(?:{_POINTS}|d[a-z])\}}"
-    rf"|{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))|(?:{WORD}\s*)+(?:\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?"
+    rf"|\\frac\{{(?:{_POINTS}|d?[a-z])\}}\{{(?:{_POINTS}|d?[a-z])\}}"
+    rf"|{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))"
+    rf"|(?:{WORD}\s*)+(?:[A-Z]|\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?"
 )
+_TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?(?:\^\d)?"
+COMBINATION = re.compile(rf"{_TERM}(?:\s*(?:[-+]|\\cdot\s)?\s*{_TERM})+")
+"""What problems ask for by such a name as `m+n`. In `x`, `y` and `z` it would be a line or a plane."""
 
 
 def is_constant(formula: str) -> bool:

@@ -6,16 +6,16 @@ from functools import lru_cache
 from itertools import product
 
 from bnpo.answers.brackets import DEPTH, OPENING, split
-from bnpo.answers.names import LETTER, NAME, TRIGONOMETRY, is_constant
+from bnpo.answers.names import COMBINATION, LETTER, NAME, TRIGONOMETRY, is_constant
 from bnpo.answers.spelling import AND, NUMBER_WORDS, OR, WORD, Spelled, spelled
 from bnpo.answers.units import MULTIPLES, unit
 from bnpo.answers.values import REALS, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 
 _CLOSERS = {"(": ")]", "[": ")]", r"\{": (r"\}",), "{": "}", r"\langle": (r"\rangle",)}
 _RELATION = r"=|\\approx(?![a-zA-Z])|\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>"
-_PREFACES = ("about", "approximately", "roughly", "around", "answer", "answer is", "the answer is")
+_PREFACES = ("about", "approximately", "roughly", "around", "answer")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
-_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
+_GROUPED = re.compile(r"(?<![\d.,_])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
 MAX_DEPTH = 30
 """Of brackets; what is nested deeper is no answer that needs a type."""
 MAX_SIGNS = 6
@@ -49,17 +49,30 @@ def _words(text: Spelled) -> Value | None:
     """An answer of words alone, or a list of them."""
     if not re.fullmatch(rf"{WORD}[{WORD[1:-1]}\s\d]*", text.formula) or text.word(text.formula[0]) in _PREFACES:
         return None
-    phrase = re.sub(r"^\(([a-z0-9])\)$", r"\1", text.text())
-    parts = [part.strip() for part in re.split(r",(?:\s*and\b)?|;|\band\b", phrase)]
+    parts = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
     if len(parts) > 1 and all(parts):
-        return Group("", "", tuple(Word(part) for part in parts))
+        return Group("", "", tuple(map(Word, parts)))
+    phrase = _bare(text.text())
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
-    if phrase in ("empty set", "the empty set"):
+    if phrase == "empty set":
         return Group("{", "}", ())
-    if phrase in NUMBER_WORDS:
-        return Scalar(str(NUMBER_WORDS.index(phrase)))
-    return Word(re.sub(r"^(?:an?|the) (?=\w\w)", "", phrase))
+    number = _number_in_words(phrase)
+    return Word(phrase) if number is None else Scalar(str(number))
+
+
+def _bare(phrase: str) -> str:
+    """Without an article, or what is said of the letter of a choice."""
+    phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
+    return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
+
+
+def _number_in_words(phrase: str) -> int | None:
+    """That of `twenty-four`, `minus two` or `three hundred`."""
+    match = re.fullmatch(rf"(minus |negative )?(.*?)(?: ({'|'.join(MULTIPLES)}))?", phrase.replace("-", " "))
+    if not match or match[2] not in NUMBER_WORDS:
+        return None
+    return (-1 if match[1] else 1) * NUMBER_WORDS.index(match[2]) * 10 ** MULTIPLES.get(match[3], 0)
 
 
 def _time(text: Spelled) -> Value | None:
@@ -146,8 +159,10 @@ def _relation(text: Spelled) -> Value | None:
         return _value(text.part(sides[1])) if NAME.fullmatch(sides[0]) else Word(text.text())
     values = tuple(_value(text.part(side)) for side in sides)
     if set(operators) <= {"=", r"\approx"}:
-        names = tuple(re.sub(r"\s", "", text.part(side).text()) if NAME.fullmatch(side) else None for side in sides)
         constant = tuple(is_constant(side) for side in sides)
+        kinds = (NAME, COMBINATION) if constant[0] or constant[-1] else (NAME,)
+        is_name = [any(kind.fullmatch(side) for kind in kinds) for side in sides]
+        names = tuple(re.sub(r"\s", "", text.part(side).text()) if is_name[i] else None for i, side in enumerate(sides))
         if len(values) == 2 and (pair := _named_tuple(*values)):  # (x, y) = (1, 2)
             return pair
         if names[-1] and not names[0]:  # 5 = x
@@ -224,20 +239,19 @@ def _matrix(text: Spelled) -> Value | None:
 
 _DIGITS = rf"(-?[0-9][0-9a-zA-Z]*|[A-F]+[0-9][0-9A-F]*|\(-?[0-9][0-9a-zA-Z]*\)|{WORD})"
 _BASES = (
-    re.compile(rf"{_DIGITS}\s*_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD})\s*\)?\s*\}})"),
-    re.compile(rf"{_DIGITS}\s*({WORD})\s*(\d*)"),
+    re.compile(rf"{_DIGITS}\s*_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})"),
+    re.compile(rf"{_DIGITS}\s*({WORD}\s*\d*)()"),
 )
 
 
 def _based(text: Spelled) -> Value | None:
-    match, said = (pattern.fullmatch(text.formula) for pattern in _BASES)
-    if match:
-        base = text.part(match[2] or match[3]).text()
-    elif said and (words := re.fullmatch(r"\(?(?:in )?base ?(\w*)\)?", text.word(said[2]))):
-        match, base = said, words[1] + said[3]
-    else:
+    index, said = (pattern.fullmatch(text.formula) for pattern in _BASES)
+    if not (match := index or said):
         return None
-    base = str(NUMBER_WORDS.index(base)) if base in NUMBER_WORDS else base
+    named = re.fullmatch(r"(\(?(?:in )?base )?(\w+)\)?", text.part(match[2] or match[3]).text())
+    if not named or (said and not named[1]):
+        return None
+    base = str(NUMBER_WORDS.index(named[2])) if named[2] in NUMBER_WORDS else named[2]
     digits = text.part(match[1]).text().strip("()").casefold()
     try:
         int(digits, int(base))

@@ -71,7 +71,7 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        self._workers = Workers(workers, time_limit, preload="bnpo.answers.symbolic")
+        self._workers = Workers(workers, time_limit, preload="bnpo.answers.warm")
         if os.environ.get("RANK", "0") == "0":  # so that what all ranks would report is reported once
             users = [reward for reward in rewards if reward not in REWARDS]
             checks = [self._workers.submit(f"{__name__}:check_users_reward", reward) for reward in users]

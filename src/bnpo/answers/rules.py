@@ -109,7 +109,7 @@ def _equations(first: Equation, second: Equation, judge: Judge) -> bool | None:
         return _equation_and_value(first, second.sides[-1], judge)
     if all(first.constant) and all(second.constant):
         return some(_in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
-    if all(name is None or re.fullmatch(r"\w|[a-z]+|\\.*", name) for name in names):
+    if all(name is None or re.fullmatch(r"\w|[a-z]+|\\.*|[^()]*[-+][^()]*", name) for name in names):
         return len(first.sides) == len(second.sides) == 2 and judge.equations(first, second)
     return False
 
@@ -146,6 +146,7 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool | None:
             return False
         order = [second.names.index(name) for name in first.names]
         return _in_order(first.items, [second.items[i] for i in order], judge)
+    first, second = _in_axis_order(first), _in_axis_order(second)
     if kinds == {"::"}:
         return _in_order(_shares(first), _shares(second), judge)
     if kinds <= {"", "{}"}:
@@ -154,6 +155,14 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool | None:
     if len(kinds) == 1 or kinds == {"", "()"}:
         return _in_order(first.items, second.items, judge)
     return False
+
+
+def _in_axis_order(group: Group) -> Group:
+    """`y=3, x=2` is the point (2, 3)."""
+    if not group.names or set(group.names) - {"x", "y", "z"}:
+        return group
+    named = dict(zip(group.names, group.items, strict=True))
+    return Group(group.opening, group.closing, tuple(named[name] for name in sorted(named)))
 
 
 def _shares(ratio: Group) -> list[Scalar]:

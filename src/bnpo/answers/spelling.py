@@ -8,10 +8,15 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+_TEENS = ("ten", "eleven", "twelve", *(f"{s}teen" for s in ("thir", "four", "fif", "six", "seven", "eigh", "nine")))
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TENS = (f"{stem}ty" for stem in ("twen", "thir", "for", "fif", "six", "seven", "eigh", "nine"))
 NUMBER_WORDS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen"),
+    *_DIGITS,
+    *_TEENS,
+    *(f"{ten} {digit}" if digit != "zero" else ten for ten in _TENS for digit in _DIGITS),
 )
+"""From 0 to 99."""
 AND, OR = r"\land ", r"\lor "
 FIRST_WORD = 0xE000
 WORD = "[\ue000-\uf8ff]"
@@ -38,7 +43,8 @@ def _table(*rules: tuple[str, str]) -> list[tuple[re.Pattern, str]]:
 
 
 _BEFORE_WORDS = _table(
-    (r"^\s*\*\*|\*\*\s*$", ""),
+    (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
+    (r"(?<![a-zA-Z\\])([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
     (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|\\hspace\*?\s*\{[^{}]*\}|\\q?quad(?![a-zA-Z])", " "),
@@ -50,8 +56,11 @@ _BEFORE_WORDS = _table(
         "",
     ),
     (r"(?<=[\d}])(\s*/?\s*)\\mathrm\s*\{\s*([mgshLl])\s*\}", r"\1\\text{\2}"),
+    (r"\\mathbb\s*\{\s*P\s*\}", "P"),  # a probability
     (r"\\(?:mathrm|mathbf|mathit|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
-    (r"\\(?:mathbf|boldsymbol|vec)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1"),
+    (r"\\(?:mathbf|boldsymbol|vec|underline)(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))", r"\1\2"),
+    (r"\\(?:overline|overrightarrow|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),  # a segment, an arc
+    (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
     (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*({_FUNCTIONS}|{_GREEK})\s*\}}", r"\\\1 "),
     (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
     (r"\\(?:textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox|operatorname\*?)\s*\{", r"\\text{"),
@@ -67,7 +76,7 @@ _AFTER_WORDS = _table(
     ),
     (r"\\?%", r"\\percent "),
     (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
-    (r"√", "sqrt"),
+    (r"√", r"\\sqrt "),
     (r"(?<![a-zA-Z\d.\\_^{])(\d*\.?\d+)[eE]([+-]?\d{1,3})(?![\d.a-zA-Z])", r"\1\\cdot 10^{\2}"),
     (rf"(?<![a-zA-Z\\])({_FUNCTIONS}|{_GREEK}|(?:max|min)(?=\s*[({{\\]))(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![a-zA-Z\\])(?:infinity|infty|inf|oo)(?![a-zA-Z])", r"\\infty "),
@@ -77,10 +86,11 @@ _AFTER_WORDS = _table(
     (r"\\(?:leqslant|leqq?|le)(?![a-zA-Z])\s*|<\s*=", r"\\le "),
     (r"\\(?:geqslant|geqq?|ge)(?![a-zA-Z])\s*|>\s*=", r"\\ge "),
     (r"\\(?:neq?)(?![a-zA-Z])\s*|\\not\s*=|(?<![\d)])!=", r"\\ne "),
+    (r"^<([^<>]*,[^<>]*)>$", r"\\langle \1\\rangle "),
     (r"\\lt(?![a-zA-Z])", "<"),
     (r"\\gt(?![a-zA-Z])", ">"),
     (r"\\(?:colon|ratio)(?![a-zA-Z])", ":"),
-    (r"\\[lr]?[vV]ert(?![a-zA-Z])|\\mid(?![a-zA-Z])", "|"),
+    (r"\\[lr]?[vV]ert(?![a-zA-Z])|\\\||\\mid(?![a-zA-Z])", "|"),
     (r"\\lbrace(?![a-zA-Z])", r"\\{"),
     (r"\\rbrace(?![a-zA-Z])", r"\\}"),
     (r"\\lbrack(?![a-zA-Z])", "["),
@@ -100,7 +110,7 @@ _AFTER_WORDS = _table(
     (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
     (r"\\log\s*_e(?![a-zA-Z])", r"\\ln "),
     (r"(?<=[_^])\s+", ""),
-    (r"\{,\}", ","),
+    (r"\{([,:])\}", r"\1"),
 )
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 # Plain words: units, and what no formula has, which is four letters in a row.
@@ -108,9 +118,19 @@ _UNIT_WORDS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|
 _PLAIN_WORD = re.compile(
     rf"(?<![a-zA-Z\\{{])[a-zA-Z]{{4,}}(?:'s)?(?![a-zA-Z])|(?<=[\d)}}\ue000-\uf8ff])\s*(?<![a-zA-Z\\])(?:{_UNIT_WORDS})\.?(?![a-zA-Z(])"
 )
-_ONLY_WORDS = re.compile(r"[a-zA-Z][a-zA-Z'-]+(?:\s+[a-zA-Z'-]+)+")
+_ONLY_WORDS = re.compile(r"(?:[Aa]\s+)?[a-zA-Z][a-zA-Z'-]+(?:\s+[a-zA-Z'-]+)+|[Aa]\s+[a-zA-Z'-]+")
+_NO_WORD = re.compile(rf"\b(?:and|or|{_FUNCTIONS}|{_GREEK}|sqrt)\b")
 _SHORT_WORD = re.compile(rf"(?<={WORD})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z]{{2,3}}\s+(?={WORD})")
-_ENDING = re.compile(r"(?:(?<!\.)\.|\s)+$")
+_ENDING = re.compile(r"(?:(?<!\.)\.|[\s;\\])+$")
+_REPEATED = re.compile(r"(\.\d*?)(\d)\2{2,}(?:\.{3}|\\[lc]?dots(?![a-zA-Z]))", re.ASCII)  # 0.1666...
+_SAYS = (
+    r"(?:(?:so|thus|hence|therefore),?\s)?"
+    r"(?:(?:the|there|it|this)\s[a-z' ]*?(?:is|are|equals):?|[a-z' ]*[a-z]{4}:)"
+)
+"""Words before a value, which say no more than that it is the answer."""
+_PREFACE = re.compile(rf"\s*(?:\\text\{{\s*{_SAYS}\s*(?:\}}|(?P<opened>\s))|{_SAYS}(?=\s))", re.IGNORECASE)
+_DENIES = re.compile(r"\b(?:not|no|never|nor|neither|none|if|unless|wrong|incorrect|half|twice)\b|n't", re.IGNORECASE)
+"""What makes of such words something else than a preface."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +161,9 @@ def spelled(text: str) -> Spelled:
     words: list[str] = []
 
     def keep(word: str) -> str:
-        plain = " ".join(word.replace("\\", " ").casefold().strip(" .,:").split())
+        plain = " ".join(word.replace("\\", " ").casefold().strip(' .,:"“”').split())
         if not plain:
-            return "," if "," in word else " "
+            return next((mark for mark in ",:" if mark in word), " ")
         if len(words) >= MAX_WORDS or re.search("[\ue000-\uf8ff]", word):
             return " "
         words.append(plain)
@@ -161,12 +181,16 @@ def spelled(text: str) -> Spelled:
     for pattern, spelling in _BEFORE_WORDS:
         text = pattern.sub(spelling, text)
     text = _ENDING.sub("", text).strip()
+    if (preface := _PREFACE.match(text)) and not _DENIES.search(preface[0]):
+        text = (r"\text{" if preface["opened"] else "") + text[preface.end() :].strip()
     text = _unwrapped(text)
-    if _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text) and not re.search(r"\b(?:and|or)\b", text):
+    only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text) and not _NO_WORD.search(text)
+    if only_words or text.casefold().replace("-", " ") in NUMBER_WORDS:
         return Spelled(keep(text), tuple(words))
     text = _TEXT.sub(replace_text, text)
     text = re.sub(_AND, lambda _: AND, text)
     text = re.sub(_OR, lambda _: OR, text)
+    text = _REPEATED.sub(r"\1\\overline{\2}", text)
     text = _REPEATING.sub(_repeating, _roots(text))
     for pattern, spelling in _AFTER_WORDS:
         text = pattern.sub(spelling, text)
@@ -177,9 +201,9 @@ def spelled(text: str) -> Spelled:
 
 def _unwrapped(text: str) -> str:
     r"""What is inside a `\text{...}` around the whole that says more than words: `24 cm`."""
-    match = _TEXT.fullmatch(text)
+    match = re.fullmatch(rf"{_TEXT.pattern}(\^\{{?\d\}}?)?", text)
     formula = match and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", match[1])
-    return match[1].strip() if match and formula else text
+    return match[1].strip() + (match[2] or "") if match and formula else text
 
 
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))", re.ASCII)
