@@ -4,7 +4,7 @@ r"""Compare the default grader with the rule of the released code on the data se
 
 Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
 the next problem (left out where the two are spelled alike). Then the references of MATH, rewritten by the rules of
-tests/spellings.py: into other spellings, which are right, and into other answers, which are wrong.
+tests/spellings.py and changes.py: into other spellings, which are right, and into other answers, which are wrong.
 """
 
 import os

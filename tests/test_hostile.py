@@ -1,58 +1,17 @@
-"""What a grader must survive: any text that a model can write, any reward that a user can write, and kills."""
+"""What a grader must survive: any text that a model can write."""
 
 import json
-import multiprocessing
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 from hostile import CANARIES
+from processes import left_after
 
 from bnpo.answers.equality import final_answer
-from bnpo.answers.rewards import Grader
 
-TESTS = Path(__file__).parent
 TIME_LIMIT = 1.0
-
-
-@pytest.fixture
-def environment() -> Iterator[dict[str, str]]:
-    """For a program of a test: it finds the modules next to this file, and `processes_of` finds what it started."""
-    modules = f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"
-    environment = os.environ | {"PYTHONPATH": modules, "BNPO_TEST_RUN": uuid.uuid4().hex}
-    yield environment
-    for process in processes_of(environment):
-        os.kill(process, signal.SIGKILL)
-
-
-def processes_of(environment: dict[str, str]) -> dict[int, str]:
-    """The living processes with this environment, and their command lines."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if environment["BNPO_TEST_RUN"].encode() in (folder / "environ").read_bytes():  # empty for zombies
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-        except OSError:  # ended meanwhile, or somebody else's
-            continue
-    return found
-
-
-def left_after(environment: dict[str, str], seconds: float) -> list[str]:
-    """The processes that have not ended within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while (left := processes_of(environment)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return list(left.values())
 
 
 def is_empty(answer: str | None) -> bool:
@@ -66,7 +25,7 @@ def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_p
     working_directory.mkdir()
     canaries = [working_directory / canary for canary in CANARIES]
     assert not any(canary.exists() for canary in canaries)
-    program = TESTS / "programs" / "grade_hostile.py"
+    program = Path(__file__).with_name("programs") / "grade_hostile.py"
     done = subprocess.run(
         [sys.executable, str(program), "0", "10000", "0.5"],
         cwd=working_directory,
@@ -134,213 +93,3 @@ def test_no_answer_is_compiled_run_or_opened(tmp_path, environment):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     assert list(tmp_path.iterdir()) == []
-
-
-USER_REWARDS = """
-import ctypes
-import os
-import signal
-import sys
-import time
-
-
-class Unprintable(Exception):
-    def __str__(self):
-        raise ValueError("no text")
-
-
-class Unpicklable(Exception):
-    def __init__(self):
-        self.cannot = lambda: None
-
-
-def bad(text: str, reference: str) -> float:
-    if text.startswith("hang"):
-        open(f"{__file__} {text}", "w").close()
-    if text == "hang":
-        time.sleep(10_000)
-    if text == "hang on":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while True:
-            pass
-    if text == "allocate":
-        return float(len(bytearray(8 << 30)))
-    if text == "end":
-        os._exit(3)
-    if text == "exit":
-        sys.exit(3)
-    if text == "interrupt":
-        raise KeyboardInterrupt
-    if text == "crash":
-        ctypes.string_at(0)
-    if text == "raise":
-        raise LookupError("no such text")
-    if text == "unprintable":
-        raise Unprintable
-    if text == "unpicklable":
-        raise Unpicklable
-    return {"seven": 7, "nan": float("nan"), "minus": -0.5, "none": None}.get(text, 1.0)
-"""
-
-
-def user_grader(folder: Path) -> Grader:
-    file = folder / "user_rewards.py"
-    file.write_text(USER_REWARDS)
-    return Grader((f"{file}:bad",), workers=2, time_limit=TIME_LIMIT)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("hang", "timeout"),
-        ("hang on", "timeout"),
-        ("allocate", "MemoryError"),
-        ("end", "death"),
-        ("crash", "death"),
-        ("exit", "SystemExit"),
-        ("interrupt", "KeyboardInterrupt"),
-        ("raise", "LookupError"),
-        ("unprintable", "Unprintable"),
-        ("unpicklable", "Unpicklable"),
-        ("seven", "OutOfRange"),
-        ("minus", "OutOfRange"),
-        ("nan", "OutOfRange"),
-        ("none", "TypeError"),
-    ],
-)
-def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path, text, kind):
-    grader = user_grader(tmp_path)
-    try:
-        texts = [f"good {i}" for i in range(20)] + [text] + [f"good {i}" for i in range(20, 40)]
-        assert grader(texts, ["5"] * 41)[:, 0].tolist() == [1.0] * 20 + [0.0] + [1.0] * 20
-        assert grader.take_failures() == {kind: 1}
-        assert grader(["good"], ["5"]).tolist() == [[1.0]]
-        assert grader.take_failures() == {}
-    finally:
-        grader.close()
-
-
-@pytest.mark.parametrize("pause", [0.0, 1.0])
-@pytest.mark.parametrize("characters", [10, 20_000])  # a batch that fits into a pipe to the workers, one that does not
-def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
-    grader = user_grader(tmp_path)
-    try:
-        texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
-        expected = [1.0] * 20 + [0.0]
-        assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
-        keepers = [child.pid for child in multiprocessing.active_children() if child.name == "bnpo worker"]
-        workers = [worker for keeper in keepers for worker in psutil.Process(keeper).children()]
-        assert len(workers) == 2
-        for worker in workers:
-            worker.kill()
-        time.sleep(pause)
-        assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
-        assert grader.take_failures() == {"OutOfRange": 2}
-    finally:
-        grader.close()
-
-
-HANG = """
-import sys
-
-from bnpo.answers.rewards import Grader
-
-grader = Grader((f"{sys.argv[1]}:bad",), workers=2, time_limit=1000)
-grader(["good"], ["5"])
-print("started", flush=True)
-grader(["hang", "hang on"], ["5"] * 2)
-"""
-
-
-@pytest.mark.program
-def test_a_killed_program_leaves_no_process(tmp_path, environment):
-    file = tmp_path / "user_rewards.py"
-    file.write_text(USER_REWARDS)
-    program = subprocess.Popen(
-        [sys.executable, "-c", HANG, str(file)], env=environment, stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert program.stdout.readline() == b"started\n"
-    deadline = time.monotonic() + 30
-    while len(list(tmp_path.glob("user_rewards.py hang*"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(processes_of(environment)) >= 4  # the program, the fork server, two workers
-    program.kill()
-    program.communicate()
-    assert left_after(environment, 5) == []
-
-
-STARTS_PROCESSES = """
-import subprocess
-import time
-
-
-def leave(text: str, reference: str) -> float:
-    subprocess.Popen(["sleep", "1001"])
-    subprocess.Popen(["sleep", "1002"], start_new_session=True)
-    subprocess.run(["sh", "-c", "setsid sh -c 'sleep 1003; true' & exit"])  # a daemon: its parent has ended
-    if text == "hang":
-        time.sleep(1000)
-    return 1.0
-"""
-
-GRADE_AND_END = """
-import os
-import signal
-import sys
-
-from bnpo.answers.rewards import Grader
-
-grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=3)
-for text in ("good", "hang"):
-    print(grader([text], ["5"])[0, 0], flush=True)
-    sys.stdin.readline()
-grader(["good"], ["5"])
-print("again", flush=True)
-if sys.stdin.readline() == "close\\n":
-    grader.close()
-    print("closed", flush=True)
-    sys.stdin.readline()
-os.killpg(0, signal.SIGKILL)
-"""
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("end", ["close", "kill"])
-def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
-    """After a call that is too late, when the grader is closed, and when the program's whole group is killed."""
-    file = tmp_path / "mine.py"
-    file.write_text(STARTS_PROCESSES)
-    temporary = Path(tempfile.mkdtemp())  # short, since it holds a socket's address
-    program = subprocess.Popen(
-        [sys.executable, "-c", GRADE_AND_END, str(file)],
-        **{"env": environment | {"TMPDIR": str(temporary)}, "start_new_session": True, "text": True},
-        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1},
-    )
-
-    def sleeping() -> list[str]:
-        return sorted(line for line in processes_of(environment).values() if line.startswith("sleep"))
-
-    def all_sleep() -> bool:
-        deadline = time.monotonic() + 10
-        while sleeping() != ["sleep 1001 ", "sleep 1002 ", "sleep 1003 "] and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return len(sleeping()) == 3
-
-    assert program.stdout.readline() == "1.0\n"
-    assert all_sleep()
-    program.stdin.write("\n")
-    assert program.stdout.readline() == "0.0\n"  # too late: the worker was replaced
-    assert sleeping() == []
-    program.stdin.write("\n")
-    assert program.stdout.readline() == "again\n"
-    assert all_sleep()
-    program.stdin.write(f"{end}\n")
-    if end == "close":
-        assert program.stdout.readline() == "closed\n"
-        assert sleeping() == []
-        program.stdin.write("\n")
-    assert program.wait(timeout=10) == -signal.SIGKILL
-    assert left_after(environment, 5) == []
-    if end == "kill":  # with no worker left, nobody outlives a killed program who could clean up after it
-        assert list(temporary.iterdir()) == []
-    shutil.rmtree(temporary)

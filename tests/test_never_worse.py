@@ -10,7 +10,7 @@ from bnpo.answers.rewards import Grader
 from bnpo.problems import load_problems
 
 EACH = 20
-"""Pairs a rule of spellings.py is tried on."""
+"""Pairs that a rule is tried on."""
 OTHERS = 1_500
 SETS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
 

@@ -1,0 +1,54 @@
+"""Files of finished evaluations, as eval.py writes them, for tests of tables."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bnpo.config import PRESETS, TrainConfig
+from bnpo.report.read import load_results
+from bnpo.report.tables import make_tables
+
+BASE = "Qwen/Qwen2.5-Math-1.5B"
+SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
+SCORES = {"MATH500": (0.734, 0.016), "AMC23": (0.545, 0.05), "AIME2024": (0.183, 0.05), "AIME2025": (0.115, 0.04)}
+MATH500 = {"MATH500": (0.734, 0.016)}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes results.json files under the paper's protocol and gives the path: of a run with the settings of `preset`
+    and `run`, or of the model `ckpt` as it is; other keywords replace parts of the suite or the protocol."""
+
+    def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), **protocol) -> Path:
+        config = TrainConfig(**{"preset": preset} | PRESETS[preset] | dict(run)) if preset else None
+        names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
+        usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
+        usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}
+        usual = {"ckpt": "runs/x/last", "checkpoint_sha256": 64 * "b", "seed": 0, "dtype": "bfloat16"}
+        usual |= {"grader": "reference", "limit": None, "versions": {"vllm": "0.32.0"}}
+        results = {}
+        for key, (score, error) in scores.items():
+            problems, runs = sizes.get(key, (500, 4))
+            results[key] = {"problems": problems, "runs": runs, "pass1": score, "se": error}
+        content = {
+            "protocol": usual | {"run": config and asdict(config), "suite": usual_suite | dict(suite)} | protocol,
+            "results": results,
+            "average": {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02},
+        }
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content, default=str), encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def tables(*paths):
+    return make_tables(load_results(paths))
+
+
+def setting_notes(*paths) -> list[str]:
+    """The notes of the only table, without those that every table has."""
+    [table] = tables(*paths)
+    return [note for note in table.notes if not note.startswith(("Ours:", "Bold of ours:", "Paper:"))]
