@@ -1,7 +1,8 @@
 """docs/results.md and its figures, from the committed rows of the study and nothing else."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -32,11 +33,20 @@ def write_results(rows: Rows, path: Path = ROOT / "docs" / "results.md") -> None
         "Made by `python scripts/study.py --report` from `evals/results/study/`; what is registered is in `study.md`.",
         f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}.",
         FINDINGS.read_text(encoding="utf-8").strip(),
-        to_markdown(list(chain(_main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise()))).strip(),
+        to_markdown(_filled(chain(_main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise()))).strip(),
         *(f"![{title}](study/{file.name})" for title, file in figures.items()),
         to_markdown([*make_tables([], "Table 1"), *make_tables([], "Table 2"), _paper_errors()]).strip(),
     ]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _filled(tables: Iterable[Table]) -> list[Table]:
+    """The tables that have rows, without blocks that have none."""
+    filled = []
+    for table in tables:
+        if blocks := {name: lines for name, lines in table.blocks.items() if lines}:
+            filled.append(replace(table, blocks=blocks))
+    return filled
 
 
 def select(rows: Rows, part: str, regime: str, method: str) -> dict[int, Mapping]:
