@@ -26,8 +26,7 @@ from bnpo.config import TrainConfig, check_config
 from bnpo.files import ROOT, InputError, read_json_lines
 from bnpo.flags import Planning, check_planning
 from bnpo.plan.table import TABLES, Choice, Row, all_rows, chosen_rows
-from bnpo.report.leavings import open_folder
-from bnpo.report.read import NOT_COMPARED, load_results, read_results
+from bnpo.report.read import NOT_COMPARED, load_results, open_folder, read_results
 from bnpo.report.tables import make_tables, to_markdown, write_tables
 from bnpo.summary import why_ended
 
