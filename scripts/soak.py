@@ -31,7 +31,7 @@ SUITE = {
     **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32},
 }
 FLAGS = ("--preset", "tiny", "--questions-per-step", "8", "--samples-per-question", "8", "--max-answer-tokens", "64")
-FLAGS += ("--steps", "10", "--save-every", "2", "--eval-every", "3", "--rollouts-every", "1")
+FLAGS += ("--steps", "10", "--save-every", "2", "--eval-every", "3", "--rollouts-every", "1", "--watch-questions", "2")
 
 
 @dataclass

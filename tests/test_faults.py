@@ -22,6 +22,7 @@ from bnpo.evaluation.suites import content_hash
 from bnpo.speed import TIMINGS
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
+SMALL += ("--watch-questions", 0)
 
 
 @pytest.mark.program

@@ -18,6 +18,10 @@ from bnpo.summary import summary
 pytestmark = pytest.mark.sampler
 
 
+EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)
+"""Answers of all steps are kept; tests of resumed runs have watched questions."""
+
+
 def metrics_of(run: Path) -> list[dict]:
     """The lines of the steps, without that of the evaluation before the first."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -40,8 +44,7 @@ def tiny_run(tmp_path_factory) -> Path:
         "tiny",
         "--steps",
         4,
-        "--rollouts-every",
-        1,
+        *EVERY_STEP,
         "--eval-every",
         3,
         "--output-dir",
@@ -144,7 +147,7 @@ def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, t
 
 def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp_path):
     run = tmp_path / "run"
-    flags = ("--steps", 1, "--rollouts-every", 1, "--eval-every", 0, "--output-dir", run)
+    flags = ("--steps", 1, *EVERY_STEP, "--eval-every", 0, "--output-dir", run)
     run_ranks(1, "train.py", "--preset", "tiny", *flags)
     assert metrics_of(run)[0]["reward/mean"] == metrics_of(tiny_run)[0]["reward/mean"]
     assert rollouts_of(run, 1) == rollouts_of(tiny_run, 1)  # advantages are float64, written with all their digits
@@ -162,7 +165,7 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
     problems = [line for line in lines if json.loads(line)["answer"] in ("1", "2", "3")]
     easy = [line for line in problems if len(json.loads(line)["problem"]) < 150][:80]
     data.write_text("".join(easy) + longest, encoding="utf-8")
-    flags = ("--preset", "tiny", "--model", qwen_model, "--train-data", data, "--steps", 2, "--rollouts-every", 1)
+    flags = ("--preset", "tiny", "--model", qwen_model, "--train-data", data, "--steps", 2, *EVERY_STEP)
     flags += ("--questions-per-step", 4, "--samples-per-question", 8, "--max-prompt-tokens", 512)
     flags += ("--max-answer-tokens", 64, "--eval-every", 0)
     console = run_ranks(2, "train.py", *flags, "--output-dir", run).stdout
@@ -190,7 +193,7 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
 
 def test_remax_with_mini_batches_on_two_ranks(tmp_path):
     run = tmp_path / "run"
-    flags = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, "--rollouts-every", 1)
+    flags = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, *EVERY_STEP)
     flags += ("--eval-every", 0, "--rewards", "accuracy,format", "--decompose")
     flags += ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)
     run_ranks(2, "train.py", "--preset", "tiny", "--algo", "remax", *flags, "--output-dir", run)
@@ -208,7 +211,7 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
 def test_advantages_are_those_of_the_flags(algo, options, tmp_path):
     """The options reach the estimator, and lengths and separate rewards do."""
     (tmp_path / "mine.py").write_text("def short(text, reference):\n    return len(text) < 12\n")
-    flags = ("--questions-per-step", 8, "--samples-per-question", 4, "--steps", 1, "--rollouts-every", 1)
+    flags = ("--questions-per-step", 8, "--samples-per-question", 4, "--steps", 1, *EVERY_STEP)
     flags += ("--eval-every", 0, "--rewards", f"accuracy,{tmp_path / 'mine.py'}:short")
     flags += ("--beta-parameters", 2, 3, "--rescale-advantages") if options else ()
     run_ranks(1, "train.py", "--preset", "tiny", "--algo", algo, *flags, "--output-dir", tmp_path / "run")
@@ -230,7 +233,7 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
         "        raise ValueError('too long for me')\n"
         "    return len(text) < 12\n"
     )
-    flags = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, "--rollouts-every", 1)
+    flags = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, *EVERY_STEP)
     flags += ("--eval-every", 0, "--rewards", f"accuracy,format,{file}:short", "--output-dir", run)
     flags += ("--decompose", "--beta-moments", "corrected")
     console = run_ranks(2, "train.py", "--preset", "tiny", "--algo", "bnpo", *flags).stdout

@@ -85,6 +85,6 @@ def results(run: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", RUNS)
 def test_results_are_the_recorded_ones(name, tmp_path):
     ranks, *flags = RUNS[name]
-    often = ("--steps", 6, "--rollouts-every", 1, "--eval-every", 0)
+    often = ("--steps", 6, "--rollouts-every", 1, "--watch-questions", 0, "--eval-every", 0)
     run_ranks(ranks, "train.py", "--preset", "tiny", *flags, *often, "--output-dir", tmp_path / "run")
     assert results(tmp_path / "run") == RECORDED[name]
