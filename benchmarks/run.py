@@ -23,7 +23,7 @@ from common import ROOT
 from rich.console import Console
 from rich.table import Table
 
-CPU = ("batching", "memory", "sharing", "step", "rivals", "evaluator")
+CPU = ("batching", "memory", "sharing", "sampling", "step", "rivals", "evaluator")
 AIMS = {
     "repeated_prompts": ("<=", 0.05),
     "rank_imbalance": ("<=", 0.05),

@@ -40,6 +40,8 @@ from bnpo.study.rows import NOISE, commit
 
 ESTIMATORS = ("reinforce", "remax", "grpo", "reinforce_pp", "maxrl", "opo", "bnpo")
 """RLOO is REINFORCE times a constant."""
+AT_ONCE = 100
+"""Questions that vLLM gets at a time: a long queue slows it down."""
 
 
 @dataclass
@@ -73,16 +75,21 @@ def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[in
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
     seeds = sampling_seeds(0, 0, range(len(problems)))
     sampling = {"n": ANSWERS, "max_tokens": 128, "temperature": 1.0, "greedy_too": True}
-    answers: list[list[list[int]]] = [[] for _ in range(2 * len(prompts))]
-    rewards: list[np.ndarray] = [np.empty(0)] * len(answers)
-    for number, group in sampler.sample(prompts, seeds, **sampling):
-        answers[number] = [answer.token_ids for answer in group]
-        texts = tokenizer.batch_decode(answers[number], skip_special_tokens=True)
-        rewards[number] = grader(texts, [problems[number % len(problems)].answer] * len(texts))[:, 0]
+    answers: list[list[list[int]]] = []
+    rewards, greedy = np.zeros((len(problems), ANSWERS)), np.zeros(len(problems))
+    for first in range(0, len(problems), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        groups = dict(sampler.sample(prompts[part], seeds[part], **sampling))
+        count = len(prompts[part])
+        for number in range(count):
+            ids = [answer.token_ids for answer in (*groups[number], *groups[count + number])]
+            texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+            graded = grader(texts, [problems[first + number].answer] * len(texts))[:, 0]
+            rewards[first + number], greedy[first + number] = graded[:-1], graded[-1]
+            answers.append(ids[:-1])
     sampler.close()
     grader.close()
-    half = len(prompts)
-    return prompts, answers[:half], np.array(rewards[:half]), np.concatenate(rewards[half:])
+    return prompts, answers, rewards, greedy
 
 
 def measure_checkpoint(model: Path, regime: str) -> dict:

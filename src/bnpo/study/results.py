@@ -12,7 +12,7 @@ from bnpo.files import ROOT
 from bnpo.report.read import PAPER_DATASETS
 from bnpo.report.tables import PAPER_TABLES, Table, make_tables, to_markdown
 from bnpo.study.figures import draw_all
-from bnpo.study.registry import ALGORITHMS, LEARNING_RATES, REGIMES, TAGGED, tuned_as
+from bnpo.study.registry import ALGORITHMS, LEARNING_RATES, REGIMES, TAGGED, TUNING_SEEDS, tuned_as
 from bnpo.study.rows import NOISE, RESULTS, area, chosen_lr, final
 from bnpo.study.statistics import holm, interquartile_mean, paired, t_interval
 
@@ -89,10 +89,11 @@ def _main(rows: Rows) -> list[Table]:
 
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     finals, areas = ([metric(row) for row in runs.values()] for metric in METRICS.values())
-    norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in runs.values() if "curves" in row]
+    done = [row for row in runs.values() if row["ended"] == "done"]
+    norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     variation = np.mean([norm.std(ddof=1) / norm.mean() for norm in norms])
-    sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in runs.values()]
-    seconds = [row["seconds/total"] for row in runs.values()]
+    sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
+    seconds = [row["seconds/total"] for row in done]
     cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), _interval(finals)]
     cells += [f"{100 * interquartile_mean(finals):.1f}", _interval(areas), f"{np.mean(norms):.2f}", f"{variation:.2f}"]
     return [*cells, f"{np.median(seconds):.2f}", f"{np.mean(sampled):.0f}"]
@@ -189,13 +190,13 @@ def _tuning(rows: Rows) -> list[Table]:
 
 
 def _rates(rows: Rows, part: str, regime: str, method: str) -> list[str]:
-    cells, means = [], []
+    cells, tried = [], []
     for lr in LEARNING_RATES:
         found = [row for row in rows if (row["part"], row["regime"], row["method"]) == (part, regime, method)]
         areas = [area(row) for row in found if row["lr"] == lr]
-        means.append(bool(areas))
+        tried.append(len(areas) == len(TUNING_SEEDS))
         cells.append(f"{100 * np.mean(areas):.1f}" if areas else MISSING)
-    if all(means):
+    if all(tried):
         best = LEARNING_RATES.index(chosen_lr(rows, regime, tuned_as(method)))
         cells[best] = f"*{cells[best]}"
     return cells
