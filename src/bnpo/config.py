@@ -58,7 +58,7 @@ class Task:
     """Prompt: the tokenizer's chat template as it is, or with a system prompt that asks for think and answer tags."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED, one_of((*REWARDS, "path/to/file.py:function"))] = ("accuracy",)
     """Rewards, separated by commas: accuracy (the final answer is right), format (think and answer tags, each once),
-    path/to/file.py:function (your own, see README)."""
+    path/to/file.py:function (your own, see docs/training.md)."""
     grader: Annotated[str, *one_of(GRADERS)] = "default"
     """How accuracy and format are judged: our rules, or those of the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
