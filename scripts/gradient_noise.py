@@ -5,8 +5,9 @@
 
 The policy is fixed, so all estimators see the same answers: 16 to each question of a regime. Printed, and written to
 evals/results/study/noise.json: for batches of 32 questions |E g|^2 / tr Cov(g), the signal-to-noise ratio of the
-gradient, with standard errors over questions; and tr Cov(g) over REINFORCE's, where f integrates to one as in the
-theorem, beside the same ratio by the theorem's formula for the Beta distribution that fits the accuracies.
+gradient, BNPO's less each other's, with standard errors over questions; and tr Cov(g) over REINFORCE's, where f
+integrates to one as in the theorem, beside the same ratio by the theorem's formula for the Beta distribution that fits
+the accuracies. The theorem is about single answers; the gradients of batches also differ by what their questions teach.
 """
 
 import json
@@ -34,12 +35,16 @@ from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, load_problems, sampling_seeds
-from bnpo.study.noise import Sketch, measure, score_sums
-from bnpo.study.registry import ANSWERS, COMMON, FROZEN, REGIMES
-from bnpo.study.rows import NOISE, commit
+from bnpo.study.design import ANSWERS, COMMON, REGIMES
+from bnpo.study.noise import Sketch, measure, score_sums, standard_error
+from bnpo.study.results import NOISE_COLUMNS, noise_cells
+from bnpo.study.rows import NOISE, Rows, chosen_lr, commit
+from bnpo.summary import why_ended
 
 ESTIMATORS = ("reinforce", "remax", "grpo", "reinforce_pp", "maxrl", "opo", "bnpo")
 """RLOO is REINFORCE times a constant."""
+DENSITIES = ((1.25, 1.25), (1.5, 1.5), (2.0, 2.0))
+"""Alpha and beta of fixed densities."""
 AT_ONCE = 100
 """Questions that vLLM gets at a time: a long queue slows it down."""
 
@@ -57,12 +62,14 @@ class Args:
 
 
 def trained(regime: str, folder: Path) -> Path:
-    """The folder of a run of REINFORCE with a checkpoint every 6 steps."""
-    if not (folder / "end.json").exists():
-        flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl")
+    """The folder of a run of REINFORCE with a checkpoint every 6 steps, at the learning rate that tuning has chosen."""
+    if not (folder / "end.json").exists() or why_ended(folder) != "done":
+        lr = chosen_lr(Rows().all, regime, "reinforce")
+        flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl", "--lr", f"{lr:g}")
         command = [sys.executable, "scripts/launch.py", "--num_gpus", "1", "train.py", *flags, "--overwrite"]
         kept = ("--eval-every", "0", "--save-every", "6", "--keep", "0", "--output-dir", str(folder))
-        subprocess.run([*command, *kept], cwd=ROOT, check=True)
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        subprocess.run([*command, *kept], cwd=ROOT, env=environment, check=True)
     return folder
 
 
@@ -106,36 +113,33 @@ def measure_checkpoint(model: Path, regime: str) -> dict:
         return compute_advantages(algo, rewards[questions, :, None], **options)[0]
 
     methods = {algo: partial(advantages, algo=algo) for algo in ESTIMATORS}
-    methods |= {f"beta {a:g} {b:g}": partial(advantages, algo="beta", beta_parameters=(a, b)) for a, b in FROZEN[1:]}
-    fit = fit_beta(rewards.mean(1), ANSWERS, "corrected")
+    methods |= {f"beta {a:g} {b:g}": partial(advantages, algo="beta", beta_parameters=(a, b)) for a, b in DENSITIES}
+    estimates = {name: measure(method, rewards, sums) for name, method in methods.items()}  # [1 + blocks, 3]
+    fit, batch_fit = (fit_beta(rewards.mean(1), ANSWERS, moments) for moments in ("corrected", "sample"))
+    densities = {"reinforce": (1.0, 1.0), "bnpo": (batch_fit.alpha, batch_fit.beta)}
+    densities |= {f"beta {a:g} {b:g}": (a, b) for a, b in DENSITIES}
     result = {"questions": len(prompts), "E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "methods": {}}
-    for name, method in methods.items():
-        values, errors = measure(method, rewards, sums)
-        keys = ("signal", "noise", "ratio")
-        row = {key: [float(v), float(e)] for key, v, e in zip(keys, values, errors, strict=True)}
-        result["methods"][name] = row | {"theorem": predicted(name, fit)}
+    for name, values in estimates.items():
+        errors = standard_error(values[1:])
+        row = {key: [values[0, k], errors[k]] for k, key in enumerate(("signal", "noise", "ratio"))}
+        less = estimates["bnpo"][:, 2] - values[:, 2]
+        row["bnpo_less"] = [less[0], standard_error(less[1:])]
+        row["theorem"] = predicted(*densities[name], fit) if name in densities else None
+        result["methods"][name] = row
     return result
 
 
-def predicted(name: str, fit: BetaFit) -> float | None:
-    """Variance over REINFORCE's by Theorem 1, for methods that divide by a density; None where it is infinite."""
-    own = {"reinforce": (1.0, 1.0), "bnpo": (fit.alpha, fit.beta)}
-    own |= {f"beta {a:g} {b:g}": (a, b) for a, b in FROZEN}
-    if name not in own or fit.edge:
-        return None
-    alpha, beta = own[name]
-    if alpha >= (fit.a + 3) / 2 or beta >= (fit.b + 3) / 2:
+def predicted(alpha: float, beta: float, fit: BetaFit) -> float | None:
+    """Variance of a method that divides by a density, over REINFORCE's, by Theorem 1; None where it is infinite."""
+    if fit.edge or alpha >= (fit.a + 3) / 2 or beta >= (fit.b + 3) / 2:
         return None
     return float(np.exp(log_variance(alpha, beta, fit.a, fit.b) - log_variance(1, 1, fit.a, fit.b)))
 
 
 def show(title: str, result: dict) -> None:
-    table = Table("estimator", "signal / noise", "se", "noise over REINFORCE's", "by Theorem 1", title=title)
-    reference = result["methods"]["reinforce"]["noise"][0]
-    for name, row in result["methods"].items():
-        theorem = "" if row["theorem"] is None else f"{row['theorem']:.3f}"
-        ratio, error = row["ratio"]
-        table.add_row(name, f"{ratio:.4f}", f"{error:.4f}", f"{row['noise'][0] / reference:.3f}", theorem)
+    table = Table("estimator", *NOISE_COLUMNS, title=title)
+    for name, cells in noise_cells(result).items():
+        table.add_row(name, *cells)
     Console(width=110).print(table)
 
 

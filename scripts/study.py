@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.files import ROOT, InputError
-from bnpo.study.registry import PARTS, StudyRun
-from bnpo.study.rows import Rows, chosen_lr, commit
+from bnpo.study.design import StudyRun
+from bnpo.study.registry import PARTS
+from bnpo.study.rows import Rows, commit
 
 
 @dataclass
@@ -39,24 +40,23 @@ class Args:
     """Write docs/results.md from the rows, and run nothing."""
 
 
-def runs_of(part: str, rows: Rows) -> list[StudyRun]:
-    """The runs of a part. Raises InputError where they need learning rates that are not chosen yet."""
-    return list(PARTS[part](lambda regime, method: chosen_lr(rows.all, regime, method)))
+def runs_left(part: str, rows: Rows) -> list[StudyRun]:
+    """The runs of a part that have no row. Raises InputError where they need rows of an earlier part."""
+    return [run for run in PARTS[part](rows.all) if run.name not in rows.names]
 
 
 def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
     """Print what there is to do."""
     took = [row["seconds_in_all"] for row in rows.all]
-    table = Table("part", "runs", "with a row", "hours left", title=f"{jobs} runs side by side")
+    table = Table("part", "runs left", "rows", "hours left", title=f"{jobs} runs side by side")
     for part in parts:
         try:
-            runs = runs_of(part, rows)
+            left = len(runs_left(part, rows))
         except InputError as error:
             table.add_row(part, "?", "", str(error))
             continue
-        done = sum(run.name in rows.names for run in runs)
-        hours = f"{(len(runs) - done) * np.median(took) / jobs / 3600:.1f}" if took else "?"
-        table.add_row(part, str(len(runs)), str(done), hours)
+        hours = f"{left * np.median(took) / jobs / 3600:.1f}" if took else "?"
+        table.add_row(part, str(left), str(sum(row["part"] == part for row in rows.all)), hours)
     Console(width=120).print(table)
 
 
@@ -71,13 +71,17 @@ def main(args: Args) -> None:
         return write_results(rows.all)
     if args.dry_run:
         return tell(parts, rows, args.jobs)
-    if commit().endswith("-dirty"):
+    if (made_by := commit()).endswith("-dirty"):
         raise InputError("files of src/ or data/ are not committed: commit them, so that rows can name what made them")
     from bnpo.study.jobs import run_side_by_side
 
+    os.chdir(ROOT)  # data and models are told from there
+    count = args.limit
     for part in parts:
-        runs = [run for run in runs_of(part, rows) if run.name not in rows.names]
-        run_side_by_side(runs[: args.limit], rows, args.work_dir, args.jobs)
+        runs = runs_left(part, rows)[:count]
+        run_side_by_side(runs, rows, args.work_dir, args.jobs, made_by)
+        if count is not None and (count := count - len(runs)) == 0:
+            break
 
 
 if __name__ == "__main__":

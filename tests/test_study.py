@@ -1,24 +1,37 @@
 """The miniature study: its list of runs, its statistics, its measure of noise, and that a row can be made again."""
 
+import json
+import subprocess
+import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, users_environment
 from test_same_results import ARITHMETIC, arithmetic
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.study import noise
-from bnpo.study.jobs import run_side_by_side
-from bnpo.study.registry import PARTS, REGIMES, StudyRun, first_fit
+from bnpo.study.design import ALGORITHMS, LEARNING_RATES, REGIMES, SEEDS, TAGGED, TUNING_SEEDS
+from bnpo.study.registry import PARTS, first_fit
 from bnpo.study.results import write_results
 from bnpo.study.rows import ROWS, Rows, area, chosen_lr, final
 from bnpo.study.statistics import paired, sign_flip
 
-EVERY_RUN = [run for part in PARTS.values() for run in part(lambda regime, method: 1e-4)]
+AD_TAGGED = [f"ad-{name}" for name in TAGGED]
+TUNED = [
+    {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {}}
+    for prefix, regimes, methods in (("", REGIMES, ALGORITHMS), ("tags-", ("tags",), [*TAGGED, *AD_TAGGED]))
+    for regime, method, lr, seed in product(regimes, methods, LEARNING_RATES, TUNING_SEEDS)
+]
+FITTED = [
+    {"part": "main", "regime": regime, "method": "bnpo", "seed": seed, "curves": {"alpha": [1.5, 9], "beta": [2, 9]}}
+    for regime, seed in product(REGIMES, SEEDS)
+]
+EVERY_RUN = [run for part in PARTS.values() for run in part(TUNED + FITTED)]
 
 
 def test_every_run_is_one_that_train_py_takes_and_has_a_name_of_its_own():
@@ -39,17 +52,17 @@ def test_seeds_are_paired_and_tuning_has_its_own():
     assert counted == {frozenset(range(12))}
 
 
-def test_the_first_fit_is_narrow_where_questions_are_alike_and_leans_where_they_are_hard():
-    fits = {regime: first_fit(regime) for regime in REGIMES}
-    assert min(fits["concentrated"]) > max(fits["spread"])
-    assert fits["rare"][1] > 2 * fits["rare"][0]
+def test_the_first_fit_is_the_mean_of_bnpos_own_first_steps():
+    assert first_fit(FITTED, "rare") == (1.5, 2)
+    with pytest.raises(InputError, match="rare, bnpo: seed 3 has no row; run --only main first"):
+        first_fit([row for row in FITTED if row["seed"] != 3], "rare")
 
 
 def test_the_learning_rate_is_that_of_the_greatest_area():
     rows = [
         {"part": "tuning", "regime": "rare", "method": "bnpo", "lr": lr, "seed": seed, "evals": evals}
         for lr, end in ((5e-5, 0.5), (1e-4, 0.7), (2e-4, 0.7), (4e-4, 0.2))
-        for seed, evals in ((100, {"0": [0.1, 0], "6": [0.3, 0], "12": [end, 0]}), (101, {"0": [0.1, 0]}))
+        for seed, evals in ((100, {"0": 0.1, "6": 0.3, "12": end}), (101, {"0": 0.1}))
     ]
     assert final(rows[0]) == 0.5
     assert area(rows[0]) == pytest.approx((0.1 / 2 + 0.3 + 0.5 / 2) / 2)
@@ -88,6 +101,21 @@ def test_signal_and_noise_of_gradients_that_are_known():
         assert abs(estimates.mean() - truth) < 4 * estimates.std() / np.sqrt(len(estimates))
 
 
+def test_measured_signal_and_noise_are_those_of_the_batches_and_the_jackknife_says_how_far_off():
+    found, errors = [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        right = np.tile([1.0, 0, 1, 0], (noise.BLOCKS * noise.BATCH, 1))
+        sums = rng.normal(0.2, 1, size=(len(right), 2, 30))
+        values = noise.measure(lambda q, right=right: right[q] - 0.5, right, sums, seed)
+        found.append(values[0, 1])
+        errors.append(noise.standard_error(values[1:, 1]))
+    # The gradient is the mean over questions of (S+ - S-) / 8, in 30 dimensions of variance 1.
+    expected = 30 * 2 / 64 / noise.BATCH
+    assert abs(np.mean(found) - expected) < 4 * np.std(found) / np.sqrt(40)
+    assert 0.7 < np.sqrt(np.mean(np.square(errors))) / np.std(found, ddof=1) < 1.5
+
+
 def test_sums_of_scores_make_the_gradient_of_the_loss(tmp_path):
     model = make_model(tmp_path, vocab_size=32, hidden_size=16)
     prompt, answers = [1, 2, 3], [[4, 5, 6], [7], [8, 9], [10, 11, 12, 13]]
@@ -113,47 +141,45 @@ def test_the_sketch_keeps_inner_products():
     assert np.std(found) < 1.5 * bound
 
 
-@dataclass(frozen=True)
-class Short(StudyRun):
-    """A run that stops after `steps`: until then it computes what the whole one does."""
-
-    steps: int = 1
-
-    def command(self) -> tuple[str, ...]:
-        words = list(super().command())
-        words[words.index("--steps") + 1] = str(self.steps)
-        words[words.index("--eval-every") + 1] = "0"
-        return tuple(words)
+def run_short(folder, *runs: dict) -> subprocess.CompletedProcess:
+    command = [sys.executable, "tests/programs/study_runs.py", folder, *map(json.dumps, runs)]
+    return subprocess.run(list(map(str, command)), cwd=ROOT, env=users_environment(), capture_output=True, text=True)
 
 
-@pytest.mark.sampler
-def test_runs_become_rows_whatever_comes_of_them_and_are_not_repeated(tmp_path):
-    good = Short("main", "rare", "bnpo", ("--algo", "bnpo"), 1e-4, 0)
-    bad = Short("main", "rare", "grpo", ("--algo", "grpo", "--rewards", "accuracy,nothing.py:none"), 1e-4, 0)
-    rows = Rows(tmp_path / "rows.jsonl")
-    run_side_by_side([good, bad], rows, tmp_path / "work", jobs=2)
-    found = {row["method"]: row for row in rows.all}
-    assert found["bnpo"]["ended"] == "done"
-    assert len(found["bnpo"]["curves"]["grad_norm"]) == 1
-    assert found["grpo"]["ended"].startswith("exit status 1")
-    assert "nothing.py" in (tmp_path / "work" / f"{bad.name}.log").read_text()
-    again = Rows(tmp_path / "rows.jsonl")
-    assert again.all == rows.all
-    run_side_by_side([good, bad], again, tmp_path / "work", jobs=2)
-    assert len(again.all) == 2
+def short(row: dict, steps: int, *flags: str) -> dict:
+    """A run of the study that is cut short, as `row` names it."""
+    names = ("part", "regime", "method", "lr", "seed")
+    return {name: row[name] for name in names} | {"steps": steps, "flags": ["--algo", row["method"], *flags]}
 
 
 @pytest.mark.sampler
 @pytest.mark.skipif(arithmetic() != ARITHMETIC, reason=f"recorded with other arithmetic than {arithmetic()}")
-def test_a_run_of_the_study_is_what_its_row_says(tmp_path):
+def test_a_run_of_the_study_is_what_its_row_says_and_one_that_fails_has_a_row(tmp_path):
     stored = Rows().all[0]
-    place = (stored[key] for key in ("part", "regime", "method"))
-    run = Short(*place, ("--algo", stored["method"]), stored["lr"], stored["seed"], steps=3)
-    rows = Rows(tmp_path / "rows.jsonl")
-    run_side_by_side([run], rows, tmp_path / "work", jobs=1)
-    [row] = rows.all
+    diverging = stored | {"seed": 7, "lr": 1e30}
+    done = run_short(tmp_path, short(stored, 3), short(diverging, 3))
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = {row["seed"]: row for row in Rows(tmp_path / "rows.jsonl").all}
+    assert rows[stored["seed"]]["ended"] == "done"
     for name, curve in stored["curves"].items():
-        assert row["curves"][name] == curve[:3], name
+        assert rows[stored["seed"]]["curves"][name] == curve[:3], name
+    assert "SyncError" in rows[7]["ended"]
+
+
+@pytest.mark.sampler
+def test_a_run_that_cannot_start_has_no_row(tmp_path):
+    row = {"part": "main", "regime": "rare", "method": "bnpo", "lr": 1e-4, "seed": 0}
+    done = run_short(tmp_path, short(row, 1, "--rewards", "accuracy,nothing.py:none"))
+    assert "main/rare-bnpo-lr0.0001-seed0: stopped, or could not start" in done.stderr
+    assert "no file nothing.py" in (tmp_path / "work/main/rare-bnpo-lr0.0001-seed0.log").read_text()
+    assert Rows(tmp_path / "rows.jsonl").all == []
+
+
+def test_a_line_that_was_cut_off_is_dropped(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"name": "a"}\n{"name": "b"')
+    rows = Rows(tmp_path / "rows.jsonl")
+    rows.add({"name": "c"})
+    assert [row["name"] for row in Rows(tmp_path / "rows.jsonl").all] == ["a", "c"]
 
 
 def test_the_report_is_what_the_rows_say(tmp_path):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bnpo.report.curves import Run
 from bnpo.report.figures import COLOURS, STYLE, WIDTH, draw_fits, draw_norms
-from bnpo.study.registry import ALGORITHMS, REGIMES
+from bnpo.study.design import ALGORITHMS, REGIMES
 from bnpo.study.rows import area, final
 
 FITTED = ("E", "V", "alpha", "beta")
@@ -17,11 +17,12 @@ FITTED = ("E", "V", "alpha", "beta")
 
 def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
     """Write the figures as PNG; title -> file. Without rows of the main part there are none."""
-    main = [row for row in rows if row["part"] == "main" and row["ended"] == "done"]
+    every = [row for row in rows if row["part"] == "main"]
+    main = [row for row in every if row["ended"] == "done"]
     if not main:
         return {}
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"Every seed, at the end and as area": ("seeds", draw_seeds(main))}
+    figures = {"Every seed, at the end and as area": ("seeds", draw_seeds(every))}
     for regime in REGIMES:
         groups = {name: _runs(main, regime, name) for name in ALGORITHMS}
         groups = {name: runs for name, runs in groups.items() if runs}

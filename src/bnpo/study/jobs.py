@@ -5,6 +5,7 @@ A run that is in the file of rows is done, whatever came of it; one that was int
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -14,29 +15,30 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bnpo.study.registry import StudyRun
+from bnpo.answers.workers import signal_at_program_end
+from bnpo.study.design import StudyRun
 from bnpo.study.rows import Rows, row_of
 
 
-def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: int) -> None:
-    """Train all of `runs` that have no row, `jobs` at a time, in folders under `folder`; each becomes a row when it has
-    ended, and its folder is deleted unless it failed."""
+def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: int, made_by: str) -> None:
+    """Train `runs`, `jobs` at a time, in folders under `folder`; each becomes a row of commit `made_by` when it has
+    ended, and its folder is deleted unless it failed. Raises InputError as `row_of` does."""
     os.environ |= {"LOCAL_SIZE": str(jobs), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     context = get_context("forkserver")
     context.set_forkserver_preload(["bnpo.study.preload"])
-    waiting = [run for run in runs if run.name not in rows.names]
-    progress = tqdm(total=len(runs), initial=len(runs) - len(waiting), desc="runs", smoothing=0)
+    waiting, progress = list(runs), tqdm(total=len(runs), desc="runs", smoothing=0)
     active: dict[int, tuple] = {}
     while waiting or active:
         while waiting and len(active) < jobs:
             run = waiting.pop(0)
+            shutil.rmtree(folder / run.name, ignore_errors=True)  # what an interrupted run left is no row
             process = context.Process(target=train_run, args=(run.command(), folder / run.name))
             process.start()
             active[process.sentinel] = (run, process, time.perf_counter())
         for sentinel in connection.wait(list(active)):
             run, process, started = active.pop(sentinel)
             process.join()
-            row = row_of(run, folder / run.name, process.exitcode)
+            row = row_of(run, folder / run.name, process.exitcode, made_by)
             rows.add(row | {"seconds_in_all": round(time.perf_counter() - started, 1)})
             if row["ended"] == "done":
                 shutil.rmtree(folder / run.name)
@@ -46,6 +48,7 @@ def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: i
 
 def train_run(command: Sequence[str], folder: Path) -> None:
     """What `deepspeed --num_gpus 1 train.py <command>` does, in this process; what it prints goes to <folder>.log."""
+    signal_at_program_end(signal.SIGKILL)  # of the study: nobody would make a row of it
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
@@ -59,6 +62,6 @@ def train_run(command: Sequence[str], folder: Path) -> None:
     from bnpo.config import parse_train_config
     from bnpo.loop import train
 
-    config, _ = parse_train_config([*command, "--output-dir", str(folder), "--overwrite"], has_cuda=False)
+    config, _ = parse_train_config([*command, "--output-dir", str(folder)], has_cuda=False)
     train(config)
     sys.stdout.flush()

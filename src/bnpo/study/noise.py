@@ -14,9 +14,9 @@ import torch
 BATCH = 32
 """Questions of a batch, as in the paper."""
 PARTITIONS = 8
-"""Ways in which the questions are cut into batches."""
-BLOCKS = 16
-"""Parts of the questions of which the jackknife leaves one out."""
+"""Ways in which the questions of a block are cut into batches."""
+BLOCKS = 17
+"""Parts of the questions, of which the jackknife leaves one out at a time."""
 
 
 class Sketch:
@@ -83,22 +83,29 @@ def signal_and_noise(gradients: np.ndarray) -> tuple[float, float]:
 
 def measure(
     advantages: Callable[[np.ndarray], np.ndarray], rewards: np.ndarray, sums: np.ndarray, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Signal |E g|^2, noise tr Cov(g) and their ratio for batches of BATCH questions [3], and jackknife standard errors
-    [3] over the N questions of rewards [N, m]."""
+) -> np.ndarray:
+    """Signal |E g|^2, noise tr Cov(g) and their ratio for batches of BATCH questions [1 + BLOCKS, 3]: from all blocks
+    of the N questions of rewards [N, m], then without each of them. Methods measured with one seed share their batches.
+
+    The batches of a partition have no question in common: as the questions are draws from their distribution, they are
+    independent.
+    """
     rng = np.random.default_rng(seed)
-    block = rng.permutation(len(rewards)) % BLOCKS
-    partitions = [rng.permutation(len(rewards)) for _ in range(PARTITIONS)]
-
-    def estimate(kept: np.ndarray) -> np.ndarray:
-        parts = []
-        for order in partitions:
-            order = order[kept[order]]
-            batches = order[: len(order) // BATCH * BATCH].reshape(-1, BATCH)
-            parts.append(signal_and_noise(batch_gradients(advantages, rewards, sums, batches)))
+    size = len(rewards) // BLOCKS // BATCH * BATCH
+    blocks = rng.permutation(len(rewards))[: BLOCKS * size].reshape(BLOCKS, size)
+    batches = np.stack([rng.permuted(blocks, axis=1) for _ in range(PARTITIONS)])
+    gradients = batch_gradients(advantages, rewards, sums, batches.reshape(-1, BATCH))
+    gradients = gradients.reshape(PARTITIONS, BLOCKS, -1, sums.shape[2])  # [partitions, blocks, batches, buckets]
+    estimates = []
+    for left_out in (None, *range(BLOCKS)):
+        kept = [block for block in range(BLOCKS) if block != left_out]
+        parts = [signal_and_noise(partition[kept].reshape(-1, sums.shape[2])) for partition in gradients]
         signal, noise = np.mean(parts, axis=0)
-        return np.array([signal, noise, signal / noise])
+        estimates.append((signal, noise, signal / noise))
+    return np.array(estimates)
 
-    left_out = np.array([estimate(block != number) for number in range(BLOCKS)])
-    errors = np.sqrt((BLOCKS - 1) * left_out.var(axis=0))
-    return estimate(np.full(len(rewards), True)), errors
+
+def standard_error(without: np.ndarray) -> np.ndarray:
+    """The jackknife's standard error over questions, from estimates without each block [BLOCKS, ...]. The error of the
+    sketch, which all methods share, is not in it."""
+    return np.sqrt((len(without) - 1) * without.var(axis=0))

@@ -1,79 +1,43 @@
 """The miniature study as data: every run that counts. docs/study.md says why each of them is there."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from bnpo.files import ROOT, read_json_lines
+from bnpo.files import InputError
+from bnpo.study.design import (
+    ALGORITHMS,
+    FROZEN,
+    LEARNING_RATES,
+    REGIMES,
+    SEEDS,
+    TAGGED,
+    TUNING_SEEDS,
+    StudyRun,
+)
+from bnpo.study.rows import RowList, chosen_lr, select
 
-REGIMES = ("spread", "concentrated", "rare")
-ALGORITHMS = ("reinforce", "rloo", "remax", "grpo", "reinforce_pp", "bnpo", "maxrl")
-TAGGED = ("grpo", "reinforce_pp", "bnpo")
-"""Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
-FROZEN = ((1.0, 1.0), (1.25, 1.25), (1.5, 1.5), (2.0, 2.0))
-"""Fixed alpha and beta that stand beside BNPO's, which follow the batch."""
-LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)
-TUNING_SEEDS = (100, 101)
-SEEDS = tuple(range(12))
-STEPS, EVAL_EVERY, ANSWERS = 12, 6, 16
-
-COMMON = ("--preset", "tiny", "--questions-per-step", "16", "--samples-per-question", str(ANSWERS))
-COMMON += ("--steps", str(STEPS), "--warmup-steps", "2", "--rollouts-every", "0")
-TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
-"""Flags of Table 2 in miniature."""
+Method = tuple[str, tuple[str, ...]]
+"""Name and flags."""
 
 
-@dataclass(frozen=True)
-class StudyRun:
-    """A run of the study: what names it, and `flags`, those of its method."""
-
-    part: str
-    regime: str
-    method: str
-    flags: tuple[str, ...]
-    lr: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        method = self.method.replace(" ", "-")
-        return f"{self.part}/{self.regime}-{method}-lr{self.lr:g}-seed{self.seed}"
-
-    def command(self) -> tuple[str, ...]:
-        """Flags of train.py, from the repository's root, apart from the run's folder."""
-        split = "validation" if self.part.endswith("tuning") else "test"
-        questions = "spread" if self.regime == "tags" else self.regime
-        task = ("--train-data", f"data/study/{questions}-train.jsonl")
-        task += ("--eval-suite", f"data/study/{self.regime}-{split}.json")
-        task += TAGS if self.regime == "tags" else ()
-        task += ("--eval-every", str(EVAL_EVERY), "--save-every", str(STEPS))
-        return (*COMMON, *task, *self.flags, "--lr", f"{self.lr:g}", "--seed", str(self.seed))
+def first_fit(rows: RowList, regime: str) -> tuple[float, float]:
+    """Alpha and beta that BNPO fits at its first step, before any update: the mean over the seeds of the main part.
+    Raises InputError where one of those runs has no row yet."""
+    runs = select(rows, "main", regime, "bnpo")
+    if missing := set(SEEDS) - runs.keys():
+        raise InputError(f"{regime}, bnpo: seed {min(missing)} has no row; run --only main first")
+    fits = [(row["curves"]["alpha"][0], row["curves"]["beta"][0]) for row in runs.values()]
+    alpha, beta = np.mean(fits, axis=0)
+    return round(float(alpha), 3), round(float(beta), 3)
 
 
-ChosenLr = Callable[[str, str], float]
-"""The learning rate that tuning has chosen for a regime and a method."""
-
-
-@cache
-def first_fit(regime: str) -> tuple[float, float]:
-    """Alpha and beta that BNPO fits at the first step, in expectation: from the moments of the questions' shares of
-    right answers and the noise of a step's answers."""
-    rows = read_json_lines(ROOT / "data" / "study" / f"{regime}-train.jsonl")
-    shares = np.array([row["accuracy"] for _, row in rows])
-    mean = shares.mean()
-    variance = shares.var(ddof=1) + (shares * (1 - shares)).mean() / ANSWERS
-    concentration = mean * (1 - mean) / variance - 1
-    return round(1 + concentration * mean / 3, 3), round(1 + concentration * (1 - mean) / 3, 3)
-
-
-def frozen(alpha: float, beta: float) -> tuple[str, tuple[str, ...]]:
-    """Name and flags of the method with a fixed density."""
+def frozen(alpha: float, beta: float) -> Method:
+    """The method with a fixed density."""
     return f"beta {alpha:g} {beta:g}", ("--algo", "beta", "--beta-parameters", f"{alpha:g}", f"{beta:g}")
 
 
-def tagged_methods() -> list[tuple[str, tuple[str, ...]]]:
+def tagged_methods() -> list[Method]:
     """Names and flags of Table 2's methods."""
     plain = [(name, ("--algo", name, "--no-decompose")) for name in TAGGED]
     return plain + [(f"ad-{name}", ("--algo", name, "--decompose")) for name in TAGGED]
@@ -85,16 +49,16 @@ def tuned_as(algorithm: str) -> str:
     return "reinforce" if algorithm == "rloo" else algorithm
 
 
-def _tuning(_: ChosenLr) -> Iterator[StudyRun]:
+def _tuning(_: RowList) -> Iterator[StudyRun]:
     methods = [(name, ("--algo", name)) for name in ALGORITHMS if name == tuned_as(name)]
     return _grid("tuning", REGIMES, methods)
 
 
-def _tags_tuning(_: ChosenLr) -> Iterator[StudyRun]:
+def _tags_tuning(_: RowList) -> Iterator[StudyRun]:
     return _grid("tags-tuning", ("tags",), tagged_methods())
 
 
-def _grid(part: str, regimes: Iterable[str], methods: list[tuple[str, tuple[str, ...]]]) -> Iterator[StudyRun]:
+def _grid(part: str, regimes: Iterable[str], methods: list[Method]) -> Iterator[StudyRun]:
     for seed in TUNING_SEEDS:
         for regime in regimes:
             for name, flags in methods:
@@ -102,41 +66,41 @@ def _grid(part: str, regimes: Iterable[str], methods: list[tuple[str, tuple[str,
                     yield StudyRun(part, regime, name, flags, lr, seed)
 
 
-def _main(chosen_lr: ChosenLr) -> Iterator[StudyRun]:
+def _main(rows: RowList) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for regime in REGIMES:
             for name in ALGORITHMS:
-                yield StudyRun("main", regime, name, ("--algo", name), chosen_lr(regime, tuned_as(name)), seed)
+                yield StudyRun("main", regime, name, ("--algo", name), chosen_lr(rows, regime, tuned_as(name)), seed)
 
 
-def _adaptive(chosen_lr: ChosenLr) -> Iterator[StudyRun]:
+def _adaptive(rows: RowList) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for regime in ("concentrated", "rare"):
-            for parameters in (*FROZEN, first_fit(regime)):
-                yield StudyRun("adaptive", regime, *frozen(*parameters), chosen_lr(regime, "bnpo"), seed)
+            for parameters in (*FROZEN, first_fit(rows, regime)):
+                yield StudyRun("adaptive", regime, *frozen(*parameters), chosen_lr(rows, regime, "bnpo"), seed)
 
 
-def _scale(chosen_lr: ChosenLr) -> Iterator[StudyRun]:
+def _scale(rows: RowList) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for name in ALGORITHMS:
-            lr = chosen_lr("concentrated", tuned_as(name))
+            lr = chosen_lr(rows, "concentrated", tuned_as(name))
             yield StudyRun("scale", "concentrated", name, ("--algo", name, "--rescale-advantages"), lr, seed)
 
 
-def _moments(chosen_lr: ChosenLr) -> Iterator[StudyRun]:
+def _moments(rows: RowList) -> Iterator[StudyRun]:
     flags = ("--algo", "bnpo", "--beta-moments", "corrected")
     for seed in SEEDS:
         for regime in REGIMES:
-            yield StudyRun("moments", regime, "bnpo", flags, chosen_lr(regime, "bnpo"), seed)
+            yield StudyRun("moments", regime, "bnpo", flags, chosen_lr(rows, regime, "bnpo"), seed)
 
 
-def _tags(chosen_lr: ChosenLr) -> Iterator[StudyRun]:
+def _tags(rows: RowList) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for name, flags in tagged_methods():
-            yield StudyRun("tags", "tags", name, flags, chosen_lr("tags", name), seed)
+            yield StudyRun("tags", "tags", name, flags, chosen_lr(rows, "tags", name), seed)
 
 
-PARTS: dict[str, Callable[[ChosenLr], Iterator[StudyRun]]] = {
+PARTS: dict[str, Callable[[RowList], Iterator[StudyRun]]] = {
     "tuning": _tuning,
     "main": _main,
     "tags-tuning": _tags_tuning,

@@ -2,14 +2,16 @@
 
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from bnpo.files import ROOT, InputError, read_json_lines, whole_json_lines
-from bnpo.study.registry import EVAL_EVERY, LEARNING_RATES, STEPS, TUNING_SEEDS, StudyRun
+from bnpo.files import ROOT, InputError, whole_json_lines
+from bnpo.study.design import EVAL_EVERY, LEARNING_RATES, STEPS, TUNING_SEEDS, StudyRun
+from bnpo.summary import why_ended
 
 RESULTS = ROOT / "evals" / "results" / "study"
 ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"
@@ -26,51 +28,57 @@ CURVES = {
 }
 """What is kept of every step, by its name in metrics.jsonl; the last four only where there is one fit, BNPO's."""
 DIGITS = 6
+RowList = Sequence[Mapping]
+"""Rows, as `row_of` makes them."""
 
 
 class Rows:
-    """The rows of a file, in the order in which runs ended; `add` writes one more."""
+    """The rows of a file, in the order in which runs ended; `add` writes one more. A last line that was cut off, as a
+    kill leaves it, is dropped."""
 
     def __init__(self, path: Path = ROWS):
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.all = [row for _, row in read_json_lines(path)] if path.exists() else []
+        path.touch()
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        self.all = whole_json_lines(path)
         self.names = {row["name"] for row in self.all}
         if len(self.names) < len(self.all):
             raise InputError(f"{path}: a run has two rows; keep the one that is committed")
 
     def add(self, row: dict) -> None:
+        """Keep a row; it is on the disk when this returns."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         self.all.append(row)
         self.names.add(row["name"])
 
 
-def row_of(run: StudyRun, folder: Path, status: int | None) -> dict:
-    """The row of `run`, which ended with exit status `status` and left `folder`. One that failed has a row too: its
-    `ended` says why."""
+def row_of(run: StudyRun, folder: Path, status: int, made_by: str) -> dict:
+    """The row of `run`, made by commit `made_by`, which left `folder` and ended with exit status `status`.
+
+    Training that failed has a row, whose `ended` says why. Raises InputError for a run that was stopped, or that could
+    not start: it says nothing of its method.
+    """
+    end = why_ended(folder)
+    log = folder.with_name(f"{folder.name}.log")
+    if status < 0 or not (folder / "metrics.jsonl").exists() or end.startswith(("signalled", "goes on")):
+        raise InputError(f"{run.name}: stopped, or could not start ({end}); see {log}, mend it and start again")
+    lines = whole_json_lines(folder / "metrics.jsonl")
+    settings = json.loads((folder / "config.json").read_text()) | {"output_dir": None}
+    settings["model"] = Path(settings["model"]).name
     row: dict = {"name": run.name, "part": run.part, "regime": run.regime, "method": run.method, "lr": run.lr}
-    row |= {"seed": run.seed, "commit": commit(), "ended": _ended(folder, status)}
-    lines = whole_json_lines(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    if (config := folder / "config.json").exists():
-        settings = json.loads(config.read_text()) | {"output_dir": None}
-        row["config_sha256"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    row |= {"seed": run.seed, "commit": made_by, "ended": end}
+    row["config_sha256"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     steps = [line for line in lines if line["step"]]
     row["curves"] = {name: _column(steps, metric) for name, metric in CURVES.items() if _has(steps, metric)}
-    row["evals"] = {
-        line["step"]: [_short(line["eval/average"]), _short(_standard_error(line))]
-        for line in lines
-        if "eval/average" in line
-    }
+    row["evals"] = {str(line["step"]): _short(line["eval/average"]) for line in lines if "eval/average" in line}
     for name in ("seconds/generate", "seconds/update", "seconds/total", "tokens/sampled", "tokens/greedy"):
         if _has(steps, name):
             row[name] = _short(float(np.median([step[name] for step in steps])))
     return row
-
-
-def _ended(folder: Path, status: int | None) -> str:
-    end = json.loads((folder / "end.json").read_text())["why"] if (folder / "end.json").exists() else ""
-    return end if status == 0 else f"exit status {status} {end}".strip()
 
 
 def _has(steps: Sequence[Mapping], metric: str) -> bool:
@@ -85,10 +93,6 @@ def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _standard_error(line: Mapping[str, float]) -> float:
-    return next(value for name, value in line.items() if name.startswith("eval/") and name.endswith("/se"))
-
-
 def commit() -> str:
     """The commit that computes, with `-dirty` where files that can change a result differ from it."""
 
@@ -101,18 +105,23 @@ def commit() -> str:
 
 def final(row: Mapping) -> float:
     """pass@1 after the last step; 0 for a run that failed before."""
-    return row["evals"].get(str(STEPS), row["evals"].get(STEPS, [0.0]))[0]
+    return row["evals"].get(str(STEPS), 0.0)
 
 
 def area(row: Mapping) -> float:
     """The mean height of the curve of pass@1 from the first step to the last (trapezoids); what a run that failed did
     not reach counts 0."""
-    evals = {int(step): score for step, (score, _) in row["evals"].items()}
-    heights = [evals.get(step, 0.0) for step in range(0, STEPS + 1, EVAL_EVERY)]
+    heights = [row["evals"].get(str(step), 0.0) for step in range(0, STEPS + 1, EVAL_EVERY)]
     return float(np.trapezoid(heights) / (len(heights) - 1))
 
 
-def chosen_lr(rows: Sequence[Mapping], regime: str, method: str) -> float:
+def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapping]:
+    """The rows of one method by seed."""
+    wanted = (part, regime, method)
+    return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == wanted}
+
+
+def chosen_lr(rows: RowList, regime: str, method: str) -> float:
     """The learning rate with the greatest mean area under the validation curve; the lowest of those that tie.
 
     Raises InputError where a tuning run has no row yet.

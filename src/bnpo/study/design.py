@@ -1,0 +1,46 @@
+"""What all runs of the study share, and what one run is. docs/study.md says why."""
+
+from dataclasses import dataclass
+
+REGIMES = ("spread", "concentrated", "rare")
+ALGORITHMS = ("reinforce", "rloo", "remax", "grpo", "reinforce_pp", "bnpo", "maxrl")
+TAGGED = ("grpo", "reinforce_pp", "bnpo")
+"""Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
+FROZEN = ((1.25, 1.25), (2.0, 2.0))
+"""Fixed alpha and beta that stand beside BNPO's, which follow the batch. (1, 1) is REINFORCE, (3/2, 3/2) GRPO."""
+LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)
+TUNING_SEEDS = (100, 101)
+SEEDS = tuple(range(12))
+STEPS, EVAL_EVERY, ANSWERS = 12, 6, 16
+
+COMMON = ("--preset", "tiny", "--questions-per-step", "16", "--samples-per-question", str(ANSWERS))
+COMMON += ("--steps", str(STEPS), "--warmup-steps", "2", "--rollouts-every", "0")
+TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
+"""Flags of Table 2 in miniature."""
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A run of the study: what names it, and `flags`, those of its method."""
+
+    part: str
+    regime: str
+    method: str
+    flags: tuple[str, ...]
+    lr: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        method = self.method.replace(" ", "-")
+        return f"{self.part}/{self.regime}-{method}-lr{self.lr:g}-seed{self.seed}"
+
+    def command(self) -> tuple[str, ...]:
+        """Flags of train.py, from the repository's root, apart from the run's folder."""
+        split = "validation" if self.part.endswith("tuning") else "test"
+        questions = "spread" if self.regime == "tags" else self.regime
+        task = ("--train-data", f"data/study/{questions}-train.jsonl")
+        task += ("--eval-suite", f"data/study/{self.regime}-{split}.json")
+        task += TAGS if self.regime == "tags" else ()
+        task += ("--eval-every", str(EVAL_EVERY), "--save-every", str(STEPS))
+        return (*COMMON, *task, *self.flags, "--lr", f"{self.lr:g}", "--seed", str(self.seed))
