@@ -30,7 +30,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
 from bnpo.answers.rewards import Grader
 from bnpo.config import TINY_MODEL
-from bnpo.files import ROOT, write_json
+from bnpo.files import ROOT, step_name, write_json
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -61,8 +61,9 @@ class Args:
     """File to write."""
 
 
-def trained(regime: str, folder: Path) -> Path:
-    """The folder of a run of REINFORCE with a checkpoint every 6 steps, at the learning rate that tuning has chosen."""
+def train(regime: str, folder: Path) -> None:
+    """A run of REINFORCE in `folder`, unless it is there: a checkpoint every 6 steps, the learning rate that tuning has
+    chosen."""
     if not (folder / "end.json").exists() or why_ended(folder) != "done":
         lr = chosen_lr(Rows().all, regime, "reinforce")
         flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl", "--lr", f"{lr:g}")
@@ -70,7 +71,6 @@ def trained(regime: str, folder: Path) -> Path:
         kept = ("--eval-every", "0", "--save-every", "6", "--keep", "0", "--output-dir", str(folder))
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, *kept], cwd=ROOT, env=environment, check=True)
-    return folder
 
 
 def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[int]]], np.ndarray, np.ndarray]:
@@ -146,9 +146,11 @@ def show(title: str, result: dict) -> None:
 def main(args: Args) -> None:
     found = json.loads(args.output.read_text()) if args.output.exists() else {}
     for regime in args.regimes:
-        run = trained(regime, args.work_dir / regime)
+        run = args.work_dir / regime
+        if any(args.steps):
+            train(regime, run)
         for step in args.steps:
-            model = run / "checkpoints" / f"step-{step:06d}" if step else TINY_MODEL
+            model = run / "checkpoints" / step_name(step) if step else TINY_MODEL
             result = measure_checkpoint(model, regime) | {"commit": commit()}
             found[f"{regime}, step {step}"] = result
             show(f"{regime}, after step {step}", result)
