@@ -204,9 +204,9 @@ def _group(text: Spelled) -> Value | None:
     inside = text.formula[match.end() : bracket.start()].strip()
     opening = {r"\{": "{", r"\langle": "("}.get(opening, opening)
     closing = {r"\}": "}", r"\rangle": ")"}.get(bracket[0], bracket[0])
-    condition = split(inside, r":|\|")[0] if opening == "{" else []
-    if len(condition) == 2 and all(condition):  # {x : x > 1}
-        return _value(text.part(condition[1]))
+    said = re.fullmatch(rf"{LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)", inside) if match[0] == r"\{" else None
+    if said and split(said[1], _RELATION)[1]:  # {x : x > 1}
+        return _value(text.part(said[1]))
     if not inside:
         return Group(opening, closing, ())
     parts = split(inside, ",|;")[0]
