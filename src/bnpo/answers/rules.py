@@ -83,16 +83,21 @@ def _based_and_scalar(based: Based, scalar: Scalar, judge: Judge) -> bool:
 
 
 def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> bool | None:
-    """A chain that ends in its value: of a name, or of sides that are equal whatever their variables.
+    agree, values = _stated(equation, judge)
+    return every([agree, some(equal(one, value, judge) for one in values)])
 
-    After a name, what has variables may stand for a number: `x = 2a = 6`.
+
+def _stated(equation: Equation, judge: Judge) -> tuple[bool | None, list[Value]]:
+    """Whether a chain agrees with itself, and the spellings of the value that it ends in.
+
+    That is the value of a name, or of sides that are equal whatever their variables. After a name, what has variables
+    may stand for a number: `x = 2a = 6`.
     """
     last = equation.sides[-1]
     compared = equation.names[0] is None or not equation.constant[-1]
     triples = zip(equation.sides[:-1], equation.names, equation.constant, strict=False)
     others = [side for side, name, constant in triples if name is None and (constant or compared)]
-    consistent = [_link(side, last, equation.approximate, judge) for side in others]
-    return every([*consistent, some(equal(side, value, judge) for side in (last, *others))])
+    return every(_link(side, last, equation.approximate, judge) for side in others), [last, *others]
 
 
 def _link(side: Value, last: Value, approximate: bool, judge: Judge) -> bool | None:
@@ -106,7 +111,8 @@ def _link(side: Value, last: Value, approximate: bool, judge: Judge) -> bool | N
 def _equations(first: Equation, second: Equation, judge: Judge) -> bool | None:
     names = first.names[0], second.names[0]
     if names[0] and names[1] and same_letters(names[0], names[1]):
-        return _equation_and_value(first, second.sides[-1], judge)
+        agree, values = _stated(second, judge)
+        return every([agree, some(_equation_and_value(first, value, judge) for value in values)])
     if all(first.constant) and all(second.constant):
         return some(_in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
     if all(name is None or re.fullmatch(r"\w|[a-z]+|\\.*|[^()]*[-+][^()]*", name) for name in names):
