@@ -14,11 +14,12 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify import LatexExtractionConfig, parse, verify
+from mpmath import mp
 from sympy.core.function import AppliedUndef
 
 from bnpo.answers.names import TRIGONOMETRY, is_constant
 from bnpo.answers.numbers import is_rounded, places
-from bnpo.answers.numeric import Undefined, lowered, same_values, same_zeros, value
+from bnpo.answers.numeric import MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
 from bnpo.answers.reading import read
 from bnpo.answers.regions import same_region
 from bnpo.answers.rules import Judge, equal
@@ -136,8 +137,9 @@ def _same(first: Scalar, second: Scalar) -> bool:
 def _rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
     if first.free_symbols or second.free_symbols:
         return False
-    one, other = value(first, {}), value(second, {})
-    return not one.imag and not other.imag and is_rounded(one.real, other.real, decimals)
+    with mp.workdps(MORE_DIGITS):
+        one, other = value(first, {}), value(second, {})
+        return not one.imag and not other.imag and is_rounded(one.real, other.real, decimals)
 
 
 _DECIMAL = re.compile(r"[-+]?[\d,]*\.?\d+")
@@ -149,12 +151,13 @@ def _nearly(first: Scalar, second: Scalar) -> bool:
         first, second = second, first
     if not _DECIMAL.fullmatch(second.latex):
         return _same(first, second)
-    try:
-        one, other = value(_parse(first), {}), value(_parse(second), {})
-    except Undefined:
-        return False
-    difference, rounded = abs(one - other), mpmath.mpf(10) ** -places(second.latex) / 2
-    return bool(difference <= rounded and difference * 100 <= abs(one))
+    with mp.workdps(MORE_DIGITS):
+        try:
+            one, other = value(_parse(first), {}), value(_parse(second), {})
+        except Undefined:
+            return False
+        difference, rounded = abs(one - other), mpmath.mpf(10) ** -places(second.latex) / 2
+        return bool(difference <= rounded * (1 + mpmath.mpf(10) ** -30) and difference * 100 <= abs(one))
 
 
 def _same_equations(first: Equation, second: Equation) -> bool:
