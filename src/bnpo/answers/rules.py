@@ -146,7 +146,7 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool | None:
     """A list in its order is the tuple, in any order the set; a tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
     if all(isinstance(item, Relation) for item in (*first.items, *second.items)) and first.items:
-        return judge.regions(first, second)
+        return some((judge.regions(first, second), _in_any_order(first.items, second.items, judge)))
     if first.names and second.names:
         if set(first.names) != set(second.names):
             return False
@@ -203,7 +203,11 @@ def _matrix_and_formula(matrix: Matrix, scalar: Scalar, judge: Judge) -> bool | 
 
 
 def _regions(first: Value, second: Value, judge: Judge) -> bool | None:
-    return judge.regions(first, second)
+    """Sets of numbers, or else conditions on several variables that are the same one by one."""
+    verdict = judge.regions(first, second)
+    if not (isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator):
+        return verdict
+    return some((verdict, first.operator != r"\setminus" and _in_any_order(first.parts, second.parts, judge)))
 
 
 _RULES: dict[tuple[type, type], Callable[..., bool | None]] = {
