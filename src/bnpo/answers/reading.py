@@ -89,9 +89,10 @@ def _time(text: Spelled) -> Value | None:
 
 
 def _conditions(text: Spelled) -> Value | None:
-    """Relations joined by `and` or `or`."""
+    """Relations joined by `and` or `or`; equations alone are a list."""
     parts, joined = split(text.formula, r"\\lor(?![a-zA-Z])|\\land(?![a-zA-Z])")
-    if len(set(joined)) != 1 or not all(split(part, r"\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>")[1] for part in parts):
+    said = [split(part, _RELATION)[1] for part in parts]
+    if len(set(joined)) != 1 or not all(said) or all({"=", r"\approx"}.issuperset(operators) for operators in said):
         return None
     operator = r"\cup" if joined[0] == OR.strip() else r"\cap"
     return Region(operator, tuple(_value(text.part(part)) for part in parts))

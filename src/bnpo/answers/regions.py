@@ -85,10 +85,17 @@ def _ends(region: Value, parse: Parse) -> list[mpmath.mpf]:
         limits = [_number(item, parse) for item in region.items]
         return [limit for limit in limits if mpmath.isfinite(limit)]
     if isinstance(region, Equation):
-        return [_number(region.sides[-1], parse)]
+        return _ends(_as_relation(region), parse)
     if isinstance(region, Relation):
         return [end for left, _, right in _pairs(region) for end in _roots(parse(left), parse(right))]
     return [end for part in _parts(region) for end in _ends(part, parse)]
+
+
+def _as_relation(equation: Equation) -> Relation:
+    sides = tuple(side for side in equation.sides if isinstance(side, Scalar))
+    if len(sides) < len(equation.sides):
+        raise Undefined("an equation of something else than formulas")
+    return Relation(sides, ("=",) * (len(sides) - 1))
 
 
 def _pairs(relation: Relation) -> Iterator[tuple[Scalar, str, Scalar]]:
@@ -124,7 +131,7 @@ def _contains(region: Value, x: mpmath.mpf, parse: Parse) -> bool:
     if isinstance(region, Scalar):
         return abs(x - _number(region, parse)) <= _CLOSE
     if isinstance(region, Equation):
-        return abs(x - _number(region.sides[-1], parse)) <= _CLOSE
+        return _contains(_as_relation(region), x, parse)
     if isinstance(region, Relation):
         return all(_holds(parse(left), operator, parse(right), x) for left, operator, right in _pairs(region))
     if isinstance(region, Group) and _is_interval(region):
@@ -135,7 +142,7 @@ def _contains(region: Value, x: mpmath.mpf, parse: Parse) -> bool:
         return low < x < high
     inside = [_contains(part, x, parse) for part in _parts(region)]
     if not isinstance(region, Region):  # conditions with commas hold together
-        return (all if inside and isinstance(_parts(region)[0], Relation) else any)(inside)
+        return (all if all(isinstance(part, Relation) for part in _parts(region)) else any)(inside)
     if region.operator == r"\setminus":
         return inside[0] and not any(inside[1:])
     return (any if region.operator == r"\cup" else all)(inside)
