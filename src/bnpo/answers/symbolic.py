@@ -19,7 +19,7 @@ from sympy.core.function import AppliedUndef
 
 from bnpo.answers.names import TRIGONOMETRY, is_constant
 from bnpo.answers.numbers import is_rounded, places
-from bnpo.answers.numeric import MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
+from bnpo.answers.numeric import DIGITS, MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
 from bnpo.answers.reading import read
 from bnpo.answers.regions import same_region
 from bnpo.answers.rules import Judge, equal
@@ -137,9 +137,12 @@ def _same(first: Scalar, second: Scalar) -> bool:
 def _rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
     if first.free_symbols or second.free_symbols:
         return False
-    with mp.workdps(MORE_DIGITS):
-        one, other = value(first, {}), value(second, {})
-        return not one.imag and not other.imag and is_rounded(one.real, other.real, decimals)
+    for digits in (DIGITS, MORE_DIGITS):  # which may take seconds, and few tell most numbers apart
+        with mp.workdps(digits):
+            one, other = value(first, {}), value(second, {})
+            if one.imag or other.imag or not is_rounded(one.real, other.real, decimals):
+                return False
+    return True
 
 
 _DECIMAL = re.compile(r"[-+]?[\d,]*\.?\d+")
@@ -151,7 +154,7 @@ def _nearly(first: Scalar, second: Scalar) -> bool:
         first, second = second, first
     if not _DECIMAL.fullmatch(second.latex):
         return _same(first, second)
-    with mp.workdps(MORE_DIGITS):
+    with mp.workdps(DIGITS):
         try:
             one, other = value(_parse(first), {}), value(_parse(second), {})
         except Undefined:
