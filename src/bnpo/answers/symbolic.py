@@ -105,7 +105,7 @@ def _expression(latex: str) -> sympy.Basic:
 def _without_calls(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
     """The formula with names in place of `f(...)`, `g(...)` and `h(...)`, and what they stand for."""
     calls: dict[str, sympy.Expr] = {}
-    while match := re.search(r"(?<![a-zA-Z\\_{])([fgh](?:_\{prime\})?)\s*\(([^()]+)\)", latex):
+    while match := re.search(r"(?<![a-zA-Z\\_])(?<!_\{)([fgh](?:_\{prime\})?)\s*\(([^()]+)\)", latex):
         name = f"q_{{{len(calls) + 900}}}"
         inner = _expression(match[2])
         known = {symbol: calls[symbol.name] for symbol in inner.free_symbols if symbol.name in calls}
