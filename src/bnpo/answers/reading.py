@@ -79,7 +79,7 @@ def _time(text: Spelled) -> Value | None:
     match = re.fullmatch(rf"(\d{{1,2}})\s*(?::\s*(\d\d))?\s*(?::\s*(\d\d))?\s*({WORD}?)", text.formula, re.ASCII)
     half = match and match[4] and text.word(match[4]).replace(".", "").replace(" ", "")
     if match and int(match[1]) <= 24 and (half in ("am", "pm") or (match[2] and not half and int(match[2]) < 60)):
-        return Time(tuple(int(part or 0) for part in match.groups()[:3]), half or "")
+        return Time(tuple(int(part) for part in match.groups()[:3] if part), half or "")
     parts, colons = split(text.formula, ":")
     if not colons or not all(parts) or re.search(rf"{_RELATION}|,|{WORD}", text.formula):
         return None

@@ -58,19 +58,31 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
 
 def _times(first: Time, second: Time, judge: Judge) -> bool:
     if not first.half and not second.half:
-        return first.clock == second.clock
+        return _padded(first) == _padded(second)
     return bool(_moments(first) & _moments(second))
 
 
 def _moments(time: Time) -> set[tuple[int, ...]]:
-    hour, *rest = time.clock
+    hour, *rest = _padded(time)
     halves = (time.half,) if time.half else ("am", "pm") if hour <= 12 else ("",)
     return {((hour % 12 + 12 * (half == "pm")) if half else hour, *rest) for half in halves}
 
 
+def _padded(time: Time) -> tuple[int, ...]:
+    """Hour, minute and second."""
+    return (*time.clock, 0, 0)[:3]
+
+
 def _ratio(time: Time, scalar: Scalar, judge: Judge) -> bool | None:
     """`9:24` may be a ratio."""
-    return not time.half and judge.scalars(Scalar(rf"\frac{{{time.clock[0]}}}{{{time.clock[1]}}}"), scalar)
+    if time.half or len(time.clock) != 2:
+        return False
+    return judge.scalars(Scalar(rf"\frac{{{time.clock[0]}}}{{{time.clock[1]}}}"), scalar)
+
+
+def _time_and_group(time: Time, group: Group, judge: Judge) -> bool | None:
+    """`10:20:30` may be one, too."""
+    return not time.half and _groups(Group(":", ":", tuple(Scalar(str(part)) for part in time.clock)), group, judge)
 
 
 def _based(first: Based, second: Based, judge: Judge) -> bool:
@@ -216,6 +228,7 @@ _RULES: dict[tuple[type, type], Callable[..., bool | None]] = {
     (Word, Word): lambda first, second, _: re.sub(r"\W", "", first.text) == re.sub(r"\W", "", second.text),
     (Time, Time): _times,
     (Time, Scalar): _ratio,
+    (Time, Group): _time_and_group,
     (Based, Based): _based,
     (Based, Scalar): _based_and_scalar,
     (Equation, Equation): _equations,
