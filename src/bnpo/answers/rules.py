@@ -56,6 +56,11 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
     return letters.isalpha() and letters.casefold() == word.text
 
 
+def _letters(word: Word) -> str:
+    """Without signs; but with a formula between its words, those count."""
+    return re.sub(r"\s" if re.search(r"[\d=<>+^\\]", word.text) else r"\W", "", word.text)
+
+
 def _times(first: Time, second: Time, judge: Judge) -> bool:
     if not first.half and not second.half:
         return _padded(first) == _padded(second)
@@ -225,7 +230,7 @@ def _regions(first: Value, second: Value, judge: Judge) -> bool | None:
 _RULES: dict[tuple[type, type], Callable[..., bool | None]] = {
     (Scalar, Scalar): _scalars,
     (Scalar, Word): _scalar_and_word,
-    (Word, Word): lambda first, second, _: re.sub(r"\W", "", first.text) == re.sub(r"\W", "", second.text),
+    (Word, Word): lambda first, second, _: _letters(first) == _letters(second),
     (Time, Time): _times,
     (Time, Scalar): _ratio,
     (Time, Group): _time_and_group,
