@@ -122,6 +122,8 @@ def _link(side: Value, last: Value, approximate: bool, judge: Judge) -> bool | N
         return equal(side, last, judge)
     if last.unit == "percent" != side.unit:
         side = Scalar(rf"100\cdot({side.latex})")
+    elif side.unit == "percent" != last.unit:
+        last = Scalar(rf"100\cdot({last.latex})")
     return (judge.nearly if approximate else judge.scalars)(side, last)
 
 
