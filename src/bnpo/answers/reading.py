@@ -170,7 +170,8 @@ def _relation(text: Spelled) -> Value | None:
             values, names, constant = values[::-1], names[::-1], constant[::-1]
         return Equation(values, names, constant, r"\approx" in operators)
     formulas = tuple(value for value in values if isinstance(value, Scalar))
-    return Relation(formulas, tuple(operators)) if len(formulas) == len(values) else Word(text.text())
+    is_chain = len(formulas) == len(values) and not {r"\in", r"\approx"}.intersection(operators)
+    return Relation(formulas, tuple(operators)) if is_chain else Word(text.text())
 
 
 def _named_tuple(left: Value, right: Value) -> Group | None:

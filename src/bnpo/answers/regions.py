@@ -72,7 +72,7 @@ def _parts(region: Value) -> tuple[Value, ...]:
     """What a region is made of: itself, if it is not joined from others."""
     if isinstance(region, Region):
         return region.parts
-    if isinstance(region, Group) and not all(map(_is_point, region.items)):
+    if isinstance(region, Group) and not (region.items and all(map(_is_point, region.items))):
         return region.items
     raise Undefined("no set of numbers")
 
@@ -87,7 +87,10 @@ def _ends(region: Value, parse: Parse) -> list[mpmath.mpf]:
     if isinstance(region, Equation):
         return _ends(_as_relation(region), parse)
     if isinstance(region, Relation):
-        return [end for left, _, right in _pairs(region) for end in _roots(parse(left), parse(right))]
+        pairs = [(parse(left), parse(right)) for left, _, right in _pairs(region)]
+        if not any(names(*pair) for pair in pairs):
+            raise Undefined("a relation of numbers, which is no set")
+        return [end for pair in pairs if names(*pair) for end in _roots(*pair)]
     return [end for part in _parts(region) for end in _ends(part, parse)]
 
 
@@ -104,8 +107,6 @@ def _pairs(relation: Relation) -> Iterator[tuple[Scalar, str, Scalar]]:
 
 def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
     """Where the sides of a relation are equal, or where one of them has no value."""
-    if not names(left, right):
-        raise Undefined("a relation of numbers, which is no set")
     if sympy.oo in (left, right) or -sympy.oo in (left, right):
         return []
     [variable] = left.free_symbols | right.free_symbols
@@ -117,7 +118,7 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
         if formula.is_number:
             continue
         if formula.is_polynomial(plain):
-            roots = sympy.Poly(sympy.N(formula, DIGITS), plain).nroots(n=DIGITS, maxsteps=200)
+            roots = sympy.Poly(formula, plain).sqf_part().nroots(n=DIGITS, maxsteps=200)
             found += [sympy.re(root) for root in roots if abs(sympy.im(root)) < _CLOSE]
             continue
         solutions = sympy.solveset(formula, plain, sympy.Reals)
@@ -142,7 +143,8 @@ def _contains(region: Value, x: mpmath.mpf, parse: Parse) -> bool:
         return low < x < high
     inside = [_contains(part, x, parse) for part in _parts(region)]
     if not isinstance(region, Region):  # conditions with commas hold together
-        return (all if all(isinstance(part, Relation) for part in _parts(region)) else any)(inside)
+        together = inside and all(isinstance(part, Relation) for part in _parts(region))
+        return (all if together else any)(inside)
     if region.operator == r"\setminus":
         return inside[0] and not any(inside[1:])
     return (any if region.operator == r"\cup" else all)(inside)

@@ -171,7 +171,7 @@ def _same_equations(first: Equation, second: Equation) -> bool:
     return same_zeros(*lowered(sides[0] - sides[1], sides[2] - sides[3]))
 
 
-_OVER = {">": "<", r"\ge": r"\le"}
+_MIRRORED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
 
 
 def _same_regions(first: Value, second: Value) -> bool:
@@ -195,9 +195,9 @@ def _same_regions(first: Value, second: Value) -> bool:
 
 def _turned(relation: Relation) -> Relation:
     """The same chain, from the least to the greatest."""
-    if relation.operators[0] not in _OVER:
+    if relation.operators[0] not in (">", r"\ge"):
         return relation
-    operators = tuple(_OVER.get(operator, operator) for operator in reversed(relation.operators))
+    operators = tuple(_MIRRORED.get(operator, operator) for operator in reversed(relation.operators))
     return Relation(relation.sides[::-1], operators)
 
 
