@@ -88,7 +88,7 @@ def _expression(latex: str) -> sympy.Basic:
             parsed = parsed.doit()
     except MemoryError:
         raise
-    except Exception as error:  # the parser raises many kinds
+    except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
         raise Undefined(latex) from error
     if isinstance(parsed, sympy.MatrixBase):
         return sympy.ImmutableMatrix(parsed)
@@ -164,11 +164,14 @@ def _nearly(first: Scalar, second: Scalar) -> bool:
 
 
 def _same_equations(first: Equation, second: Equation) -> bool:
-    try:
-        sides = [_parse(side) for side in (*first.sides, *second.sides)]
-    except (Undefined, AttributeError):  # a side that is no formula
+    formulas = [side for side in (*first.sides, *second.sides) if isinstance(side, Scalar)]
+    if len(formulas) < 4:
         return False
-    return same_zeros(*lowered(sides[0] - sides[1], sides[2] - sides[3]))
+    try:
+        a, b, c, d = map(_parse, formulas)
+    except Undefined:
+        return False
+    return same_zeros(*lowered(a - b, c - d))
 
 
 _MIRRORED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
