@@ -44,6 +44,8 @@ def pairs(a: Fraction, b: Fraction) -> Iterator[tuple[str, Value]]:
     for text in (rf"x={x},y={y}", rf"x={x}\text{{ or }}x={y}", f"x^2-({x}+{y})x+({x})({y})=0", f"{x}<x<{y}"):
         yield text, None
     yield rf"\text{{{x} or {y}}}", None
+    for text in (rf"\{{{x}|{y}\}}", rf"\{{x|{y}\}}", rf"\{{x:{y}\}}"):
+        yield text, None
     yield rf"\frac{{{x}}}{{{y}}}", a / b if b else None
     yield rf"({x})/({y})", a / b if b else None
 

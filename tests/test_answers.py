@@ -154,8 +154,8 @@ def test_labelled_cases_of_other_projects(data_dir):
     result = run_cases(data_dir / "grader_cases.jsonl", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
-    assert set(report) == {"n", "agreement", "false_positives", "false_negatives", "per_second"}
-    assert report["n"] == 148
+    assert set(report) == {"n", "agreement", "false_positives", "false_negatives", "failures", "per_second"}
+    assert (report["n"], report["failures"]) == (148, {})
     assert report["agreement"] >= 0.98
     assert report["false_positives"] == []
 
@@ -168,7 +168,7 @@ def test_the_report_shows_every_disagreement(tmp_path):
     result = run_cases(cases)
     assert "false positives: 1\n  gold 'x+1', prediction '1+x'" in result.stdout
     assert "false negatives: 1\n  gold '1', prediction '2'" in result.stdout
-    assert "4 cases, agreement 0.5000" in result.stdout
+    assert "4 cases, agreement 0.5000, 0 without a verdict" in result.stdout
 
 
 @pytest.mark.program

@@ -28,7 +28,9 @@ def test_a_search_over_short_strings_finds_no_cheat(values):
     ]
     grader = Grader(workers=2)
     given = grader([f"\\boxed{{{text}}}" for _, text, _ in pairs], [reference for reference, _, _ in pairs])[:, 0] == 1
+    failures = grader.take_failures()
     grader.close()
+    assert failures == {}
     assert [pair for pair, right in zip(pairs, given, strict=True) if right and not pair[2]] == []
     missed = [pair for pair, right in zip(pairs, given, strict=True) if pair[2] and not right]
     assert len(missed) * 100 <= sum(deserved for _, _, deserved in pairs), missed

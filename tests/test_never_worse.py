@@ -37,6 +37,8 @@ def worse(graders: dict[str, Grader], pairs: list[tuple[str, str]], equal: bool)
             return []
         texts = [f"The answer is $\\boxed{{{answer}}}$." for _, answer in mistaken]
         given = graders[name](texts, [reference for reference, _ in mistaken])[:, 0] == 1
+        if name == "default":  # one that fails must not pass for one that says no
+            assert graders[name].take_failures() == {}
         mistaken = [pair for pair, right in zip(mistaken, given, strict=True) if (right != equal) == is_wrong]
     return mistaken
 

@@ -17,7 +17,8 @@ def grade_cases(path: Path, grader: str) -> dict:
     """Grade the JSON lines of `path`: strings `gold` and `prediction` (a text with a box, or a bare answer) and perhaps
     the boolean `equal` that is expected. Raises InputError naming file and line.
 
-    Returns n, agreement (share of the labelled cases, None without any), the disagreeing cases, and answers a second.
+    Returns n, agreement (share of the labelled cases, None without any), the disagreeing cases, why some have no verdict
+    (they count as different), and answers a second.
     """
     cases = []
     for where, case in read_json_lines(path):
@@ -32,6 +33,7 @@ def grade_cases(path: Path, grader: str) -> dict:
     started = time.perf_counter()
     verdicts = pool(texts, [case["gold"] for case in cases])[:, 0]
     seconds = time.perf_counter() - started
+    failures = dict(pool.take_failures())
     pool.close()
     labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]
     wrong = [case for case, verdict in labelled if verdict != case["equal"]]
@@ -40,6 +42,7 @@ def grade_cases(path: Path, grader: str) -> dict:
         "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
         "false_positives": [case for case in wrong if not case["equal"]],
         "false_negatives": [case for case in wrong if case["equal"]],
+        "failures": failures,
         "per_second": len(cases) / seconds,
     }
 
@@ -68,7 +71,8 @@ def main(
         for case in report[kind]:
             print(f"  gold {case['gold']!r}, prediction {case['prediction']!r}")
     agreement = "no case is labelled" if report["agreement"] is None else f"agreement {report['agreement']:.4f}"
-    print(f"{report['n']} cases, {agreement}, {report['per_second']:.0f} answers a second")
+    failed = sum(report["failures"].values())
+    print(f"{report['n']} cases, {agreement}, {failed} without a verdict, {report['per_second']:.0f} answers a second")
 
 
 if __name__ == "__main__":

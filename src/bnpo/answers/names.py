@@ -15,7 +15,7 @@ LETTER = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))"
 _POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"
 NAME = re.compile(
     rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\((?:[^()]|\([^()]*\))+\))?"
-    rf"|[a-zA-Z]{{2,}}'?|\|(?:{_POINTS}|[uvwz])\||\[{_POINTS}\]"
+    rf"|(?![xyz]+(?![a-zA-Z]))[a-zA-Z]{{2,}}'?|\|(?:{_POINTS}|[uvwz])\||\[{_POINTS}\]"
     rf"|\({LETTER}(?:,\s*{LETTER})+\)|m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|[A-Z\s]+|\d|{LETTER})"
     rf"|\\frac\{{(?:{_POINTS}|d?[a-z])\}}\{{(?:{_POINTS}|d?[a-z])\}}"
     rf"|{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))"

@@ -30,7 +30,7 @@ def number(latex: str) -> Fraction | None:
 
 def places(latex: str) -> int:
     """How many decimals a plain decimal has, 0 for anything else."""
-    match = re.fullmatch(r"[+-]?\d*\.(\d+)", latex, re.ASCII)
+    match = re.fullmatch(r"[+-]?[\d,]*\.(\d+)", latex, re.ASCII)
     return len(match[1]) if match else 0
 
 

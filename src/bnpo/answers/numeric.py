@@ -160,8 +160,10 @@ def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) ->
                 one, other = value(first, point), value(second, point)
             except Undefined:
                 continue
-            if one == 0 or other == 0:
+            if one == 0 and other == 0:
                 continue
+            if one == 0 or other == 0:
+                return False
             if ratio is None:
                 ratio = one / other
             if not is_close(one / other, ratio):

@@ -79,7 +79,7 @@ def _time(text: Spelled) -> Value | None:
     match = re.fullmatch(rf"(\d{{1,2}})\s*(?::\s*(\d\d))?\s*(?::\s*(\d\d))?\s*({WORD}?)", text.formula, re.ASCII)
     half = match and match[4] and text.word(match[4]).replace(".", "").replace(" ", "")
     if match and int(match[1]) <= 24 and (half in ("am", "pm") or (match[2] and not half and int(match[2]) < 60)):
-        return Time(tuple(int(part or 0) for part in match.groups()[:3]), half or "")
+        return Time(tuple(int(part) for part in match.groups()[:3] if part), half or "")
     parts, colons = split(text.formula, ":")
     if not colons or not all(parts) or re.search(rf"{_RELATION}|,|{WORD}", text.formula):
         return None
@@ -89,9 +89,10 @@ def _time(text: Spelled) -> Value | None:
 
 
 def _conditions(text: Spelled) -> Value | None:
-    """Relations joined by `and` or `or`."""
+    """Relations joined by `and` or `or`; equations alone are a list."""
     parts, joined = split(text.formula, r"\\lor(?![a-zA-Z])|\\land(?![a-zA-Z])")
-    if len(set(joined)) != 1 or not all(split(part, r"\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>")[1] for part in parts):
+    said = [split(part, _RELATION)[1] for part in parts]
+    if len(set(joined)) != 1 or not all(said) or all({"=", r"\approx"}.issuperset(operators) for operators in said):
         return None
     operator = r"\cup" if joined[0] == OR.strip() else r"\cap"
     return Region(operator, tuple(_value(text.part(part)) for part in parts))
@@ -169,7 +170,8 @@ def _relation(text: Spelled) -> Value | None:
             values, names, constant = values[::-1], names[::-1], constant[::-1]
         return Equation(values, names, constant, r"\approx" in operators)
     formulas = tuple(value for value in values if isinstance(value, Scalar))
-    return Relation(formulas, tuple(operators)) if len(formulas) == len(values) else Word(text.text())
+    is_chain = len(formulas) == len(values) and not {r"\in", r"\approx"}.intersection(operators)
+    return Relation(formulas, tuple(operators)) if is_chain else Word(text.text())
 
 
 def _named_tuple(left: Value, right: Value) -> Group | None:
@@ -204,9 +206,9 @@ def _group(text: Spelled) -> Value | None:
     inside = text.formula[match.end() : bracket.start()].strip()
     opening = {r"\{": "{", r"\langle": "("}.get(opening, opening)
     closing = {r"\}": "}", r"\rangle": ")"}.get(bracket[0], bracket[0])
-    condition = split(inside, r":|\|")[0] if opening == "{" else []
-    if len(condition) == 2 and all(condition):  # {x : x > 1}
-        return _value(text.part(condition[1]))
+    said = re.fullmatch(rf"{LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)", inside) if match[0] == r"\{" else None
+    if said and split(said[1], _RELATION)[1]:  # {x : x > 1}
+        return _value(text.part(said[1]))
     if not inside:
         return Group(opening, closing, ())
     parts = split(inside, ",|;")[0]

@@ -72,7 +72,7 @@ def _parts(region: Value) -> tuple[Value, ...]:
     """What a region is made of: itself, if it is not joined from others."""
     if isinstance(region, Region):
         return region.parts
-    if isinstance(region, Group) and not all(map(_is_point, region.items)):
+    if isinstance(region, Group) and not (region.items and all(map(_is_point, region.items))):
         return region.items
     raise Undefined("no set of numbers")
 
@@ -85,10 +85,20 @@ def _ends(region: Value, parse: Parse) -> list[mpmath.mpf]:
         limits = [_number(item, parse) for item in region.items]
         return [limit for limit in limits if mpmath.isfinite(limit)]
     if isinstance(region, Equation):
-        return [_number(region.sides[-1], parse)]
+        return _ends(_as_relation(region), parse)
     if isinstance(region, Relation):
-        return [end for left, _, right in _pairs(region) for end in _roots(parse(left), parse(right))]
+        pairs = [(parse(left), parse(right)) for left, _, right in _pairs(region)]
+        if not any(names(*pair) for pair in pairs):
+            raise Undefined("a relation of numbers, which is no set")
+        return [end for pair in pairs if names(*pair) for end in _roots(*pair)]
     return [end for part in _parts(region) for end in _ends(part, parse)]
+
+
+def _as_relation(equation: Equation) -> Relation:
+    sides = tuple(side for side in equation.sides if isinstance(side, Scalar))
+    if len(sides) < len(equation.sides):
+        raise Undefined("an equation of something else than formulas")
+    return Relation(sides, ("=",) * (len(sides) - 1))
 
 
 def _pairs(relation: Relation) -> Iterator[tuple[Scalar, str, Scalar]]:
@@ -97,8 +107,6 @@ def _pairs(relation: Relation) -> Iterator[tuple[Scalar, str, Scalar]]:
 
 def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
     """Where the sides of a relation are equal, or where one of them has no value."""
-    if not names(left, right):
-        raise Undefined("a relation of numbers, which is no set")
     if sympy.oo in (left, right) or -sympy.oo in (left, right):
         return []
     [variable] = left.free_symbols | right.free_symbols
@@ -110,7 +118,7 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
         if formula.is_number:
             continue
         if formula.is_polynomial(plain):
-            roots = sympy.Poly(sympy.N(formula, DIGITS), plain).nroots(n=DIGITS, maxsteps=200)
+            roots = sympy.Poly(formula, plain).sqf_part().nroots(n=DIGITS, maxsteps=200)
             found += [sympy.re(root) for root in roots if abs(sympy.im(root)) < _CLOSE]
             continue
         solutions = sympy.solveset(formula, plain, sympy.Reals)
@@ -124,7 +132,7 @@ def _contains(region: Value, x: mpmath.mpf, parse: Parse) -> bool:
     if isinstance(region, Scalar):
         return abs(x - _number(region, parse)) <= _CLOSE
     if isinstance(region, Equation):
-        return abs(x - _number(region.sides[-1], parse)) <= _CLOSE
+        return _contains(_as_relation(region), x, parse)
     if isinstance(region, Relation):
         return all(_holds(parse(left), operator, parse(right), x) for left, operator, right in _pairs(region))
     if isinstance(region, Group) and _is_interval(region):
@@ -135,7 +143,8 @@ def _contains(region: Value, x: mpmath.mpf, parse: Parse) -> bool:
         return low < x < high
     inside = [_contains(part, x, parse) for part in _parts(region)]
     if not isinstance(region, Region):  # conditions with commas hold together
-        return (all if inside and isinstance(_parts(region)[0], Relation) else any)(inside)
+        together = inside and all(isinstance(part, Relation) for part in _parts(region))
+        return (all if together else any)(inside)
     if region.operator == r"\setminus":
         return inside[0] and not any(inside[1:])
     return (any if region.operator == r"\cup" else all)(inside)

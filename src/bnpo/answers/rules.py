@@ -56,21 +56,38 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
     return letters.isalpha() and letters.casefold() == word.text
 
 
+def _letters(word: Word) -> str:
+    """Without signs; but with a formula between its words, those count."""
+    return re.sub(r"\s" if re.search(r"[\d=<>+^\\]", word.text) else r"\W", "", word.text)
+
+
 def _times(first: Time, second: Time, judge: Judge) -> bool:
     if not first.half and not second.half:
-        return first.clock == second.clock
+        return _padded(first) == _padded(second)
     return bool(_moments(first) & _moments(second))
 
 
 def _moments(time: Time) -> set[tuple[int, ...]]:
-    hour, *rest = time.clock
+    hour, *rest = _padded(time)
     halves = (time.half,) if time.half else ("am", "pm") if hour <= 12 else ("",)
     return {((hour % 12 + 12 * (half == "pm")) if half else hour, *rest) for half in halves}
 
 
+def _padded(time: Time) -> tuple[int, ...]:
+    """Hour, minute and second."""
+    return (*time.clock, 0, 0)[:3]
+
+
 def _ratio(time: Time, scalar: Scalar, judge: Judge) -> bool | None:
     """`9:24` may be a ratio."""
-    return not time.half and judge.scalars(Scalar(rf"\frac{{{time.clock[0]}}}{{{time.clock[1]}}}"), scalar)
+    if time.half or len(time.clock) != 2:
+        return False
+    return judge.scalars(Scalar(rf"\frac{{{time.clock[0]}}}{{{time.clock[1]}}}"), scalar)
+
+
+def _time_and_group(time: Time, group: Group, judge: Judge) -> bool | None:
+    """`10:20:30` may be one, too."""
+    return not time.half and _groups(Group(":", ":", tuple(Scalar(str(part)) for part in time.clock)), group, judge)
 
 
 def _based(first: Based, second: Based, judge: Judge) -> bool:
@@ -83,16 +100,21 @@ def _based_and_scalar(based: Based, scalar: Scalar, judge: Judge) -> bool:
 
 
 def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> bool | None:
-    """A chain that ends in its value: of a name, or of sides that are equal whatever their variables.
+    agree, values = _stated(equation, judge)
+    return every([agree, some(equal(one, value, judge) for one in values)])
 
-    After a name, what has variables may stand for a number: `x = 2a = 6`.
+
+def _stated(equation: Equation, judge: Judge) -> tuple[bool | None, list[Value]]:
+    """Whether a chain agrees with itself, and the spellings of the value that it ends in.
+
+    That is the value of a name, or of sides that are equal whatever their variables. After a name, what has variables
+    may stand for a number: `x = 2a = 6`.
     """
     last = equation.sides[-1]
     compared = equation.names[0] is None or not equation.constant[-1]
     triples = zip(equation.sides[:-1], equation.names, equation.constant, strict=False)
     others = [side for side, name, constant in triples if name is None and (constant or compared)]
-    consistent = [_link(side, last, equation.approximate, judge) for side in others]
-    return every([*consistent, some(equal(side, value, judge) for side in (last, *others))])
+    return every(_link(side, last, equation.approximate, judge) for side in others), [last, *others]
 
 
 def _link(side: Value, last: Value, approximate: bool, judge: Judge) -> bool | None:
@@ -100,13 +122,16 @@ def _link(side: Value, last: Value, approximate: bool, judge: Judge) -> bool | N
         return equal(side, last, judge)
     if last.unit == "percent" != side.unit:
         side = Scalar(rf"100\cdot({side.latex})")
+    elif side.unit == "percent" != last.unit:
+        last = Scalar(rf"100\cdot({last.latex})")
     return (judge.nearly if approximate else judge.scalars)(side, last)
 
 
 def _equations(first: Equation, second: Equation, judge: Judge) -> bool | None:
     names = first.names[0], second.names[0]
     if names[0] and names[1] and same_letters(names[0], names[1]):
-        return _equation_and_value(first, second.sides[-1], judge)
+        agree, values = _stated(second, judge)
+        return every([agree, some(_equation_and_value(first, value, judge) for value in values)])
     if all(first.constant) and all(second.constant):
         return some(_in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
     if all(name is None or re.fullmatch(r"\w|[a-z]+|\\.*|[^()]*[-+][^()]*", name) for name in names):
@@ -140,7 +165,7 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool | None:
     """A list in its order is the tuple, in any order the set; a tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
     if all(isinstance(item, Relation) for item in (*first.items, *second.items)) and first.items:
-        return judge.regions(first, second)
+        return some((judge.regions(first, second), _in_any_order(first.items, second.items, judge)))
     if first.names and second.names:
         if set(first.names) != set(second.names):
             return False
@@ -197,15 +222,20 @@ def _matrix_and_formula(matrix: Matrix, scalar: Scalar, judge: Judge) -> bool | 
 
 
 def _regions(first: Value, second: Value, judge: Judge) -> bool | None:
-    return judge.regions(first, second)
+    """Sets of numbers, or else conditions on several variables that are the same one by one."""
+    verdict = judge.regions(first, second)
+    if not (isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator):
+        return verdict
+    return some((verdict, first.operator != r"\setminus" and _in_any_order(first.parts, second.parts, judge)))
 
 
 _RULES: dict[tuple[type, type], Callable[..., bool | None]] = {
     (Scalar, Scalar): _scalars,
     (Scalar, Word): _scalar_and_word,
-    (Word, Word): lambda first, second, _: re.sub(r"\W", "", first.text) == re.sub(r"\W", "", second.text),
+    (Word, Word): lambda first, second, _: _letters(first) == _letters(second),
     (Time, Time): _times,
     (Time, Scalar): _ratio,
+    (Time, Group): _time_and_group,
     (Based, Based): _based,
     (Based, Scalar): _based_and_scalar,
     (Equation, Equation): _equations,

@@ -14,11 +14,12 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify import LatexExtractionConfig, parse, verify
+from mpmath import mp
 from sympy.core.function import AppliedUndef
 
 from bnpo.answers.names import TRIGONOMETRY, is_constant
 from bnpo.answers.numbers import is_rounded, places
-from bnpo.answers.numeric import Undefined, lowered, same_values, same_zeros, value
+from bnpo.answers.numeric import DIGITS, MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
 from bnpo.answers.reading import read
 from bnpo.answers.regions import same_region
 from bnpo.answers.rules import Judge, equal
@@ -87,7 +88,7 @@ def _expression(latex: str) -> sympy.Basic:
             parsed = parsed.doit()
     except MemoryError:
         raise
-    except Exception as error:  # the parser raises many kinds
+    except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
         raise Undefined(latex) from error
     if isinstance(parsed, sympy.MatrixBase):
         return sympy.ImmutableMatrix(parsed)
@@ -104,7 +105,7 @@ def _expression(latex: str) -> sympy.Basic:
 def _without_calls(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
     """The formula with names in place of `f(...)`, `g(...)` and `h(...)`, and what they stand for."""
     calls: dict[str, sympy.Expr] = {}
-    while match := re.search(r"(?<![a-zA-Z\\_{])([fgh](?:_\{prime\})?)\s*\(([^()]+)\)", latex):
+    while match := re.search(r"(?<![a-zA-Z\\_])(?<!_\{)([fgh](?:_\{prime\})?)\s*\(([^()]+)\)", latex):
         name = f"q_{{{len(calls) + 900}}}"
         inner = _expression(match[2])
         known = {symbol: calls[symbol.name] for symbol in inner.free_symbols if symbol.name in calls}
@@ -136,8 +137,12 @@ def _same(first: Scalar, second: Scalar) -> bool:
 def _rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
     if first.free_symbols or second.free_symbols:
         return False
-    one, other = value(first, {}), value(second, {})
-    return not one.imag and not other.imag and is_rounded(one.real, other.real, decimals)
+    for digits in (DIGITS, MORE_DIGITS):  # which may take seconds, and few tell most numbers apart
+        with mp.workdps(digits):
+            one, other = value(first, {}), value(second, {})
+            if one.imag or other.imag or not is_rounded(one.real, other.real, decimals):
+                return False
+    return True
 
 
 _DECIMAL = re.compile(r"[-+]?[\d,]*\.?\d+")
@@ -149,23 +154,27 @@ def _nearly(first: Scalar, second: Scalar) -> bool:
         first, second = second, first
     if not _DECIMAL.fullmatch(second.latex):
         return _same(first, second)
-    try:
-        one, other = value(_parse(first), {}), value(_parse(second), {})
-    except Undefined:
-        return False
-    difference, rounded = abs(one - other), mpmath.mpf(10) ** -places(second.latex) / 2
-    return bool(difference <= rounded and difference * 100 <= abs(one))
+    with mp.workdps(DIGITS):
+        try:
+            one, other = value(_parse(first), {}), value(_parse(second), {})
+        except Undefined:
+            return False
+        difference, rounded = abs(one - other), mpmath.mpf(10) ** -places(second.latex) / 2
+        return bool(difference <= rounded * (1 + mpmath.mpf(10) ** -30) and difference * 100 <= abs(one))
 
 
 def _same_equations(first: Equation, second: Equation) -> bool:
-    try:
-        sides = [_parse(side) for side in (*first.sides, *second.sides)]
-    except (Undefined, AttributeError):  # a side that is no formula
+    formulas = [side for side in (*first.sides, *second.sides) if isinstance(side, Scalar)]
+    if len(formulas) < 4:
         return False
-    return same_zeros(*lowered(sides[0] - sides[1], sides[2] - sides[3]))
+    try:
+        a, b, c, d = map(_parse, formulas)
+    except Undefined:
+        return False
+    return same_zeros(*lowered(a - b, c - d))
 
 
-_OVER = {">": "<", r"\ge": r"\le"}
+_MIRRORED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
 
 
 def _same_regions(first: Value, second: Value) -> bool:
@@ -189,9 +198,9 @@ def _same_regions(first: Value, second: Value) -> bool:
 
 def _turned(relation: Relation) -> Relation:
     """The same chain, from the least to the greatest."""
-    if relation.operators[0] not in _OVER:
+    if relation.operators[0] not in (">", r"\ge"):
         return relation
-    operators = tuple(_OVER.get(operator, operator) for operator in reversed(relation.operators))
+    operators = tuple(_MIRRORED.get(operator, operator) for operator in reversed(relation.operators))
     return Relation(relation.sides[::-1], operators)
 
 

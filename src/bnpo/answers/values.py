@@ -24,7 +24,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Time:
-    """Of day: hour, minute and perhaps second; `half` is `am`, `pm` or "" where it is not said."""
+    """Of day: hour, perhaps minute and second; `half` is `am`, `pm` or "" where it is not said."""
 
     clock: tuple[int, ...]
     half: str
