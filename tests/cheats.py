@@ -4,7 +4,6 @@ Most name several numbers, or join some so that a careless reader adds them or k
 has, or None where it is no number.
 """
 
-import re
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -76,11 +75,3 @@ def candidates(value: Fraction) -> Iterator[tuple[str, Value]]:
 def _latex(number: Fraction) -> str:
     sign, top = ("-" if number < 0 else ""), abs(number.numerator)
     return f"{sign}{top}" if number.denominator == 1 else rf"{sign}\frac{{{top}}}{{{number.denominator}}}"
-
-
-def value_of(reference: str) -> Value:
-    """Of an integer, a decimal or a fraction."""
-    match = re.fullmatch(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", reference)
-    if match:
-        return Fraction(int(match[1] + match[2]), int(match[3]))
-    return Fraction(reference) if re.fullmatch(r"-?\d+(?:\.\d+)?", reference) else None

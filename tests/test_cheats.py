@@ -4,7 +4,8 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from cheats import candidates, value_of
+from cheats import candidates
+from references import value_of
 
 from bnpo.answers.rewards import Grader
 from bnpo.problems import load_problems

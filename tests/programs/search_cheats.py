@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from random import Random
 
-from cheats import candidates, value_of
+from cheats import candidates
+from references import value_of
 
 from bnpo.answers.rewards import Grader
 from bnpo.problems import load_problems

@@ -17,8 +17,8 @@ def grade_cases(path: Path, grader: str) -> dict:
     """Grade the JSON lines of `path`: strings `gold` and `prediction` (a text with a box, or a bare answer) and perhaps
     the boolean `equal` that is expected. Raises InputError naming file and line.
 
-    Returns n, agreement (share of the labelled cases, None without any), the disagreeing cases, why some have no verdict
-    (they count as different), and answers a second.
+    Returns n, agreement (share of the labelled cases, None without any), the disagreeing cases, why some have no
+    verdict (they count as different), and answers a second.
     """
     cases = []
     for where, case in read_json_lines(path):

@@ -2,9 +2,7 @@
 
 import re
 
-DEPTH = re.compile(
-    r"\\(?:left|right)?[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]"
-)
+DEPTH = re.compile(r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]")
 OPENING = ("{", "(", "[", r"\{", r"\langle", r"\lfloor", r"\lceil", r"\begin")
 
 

@@ -2,9 +2,9 @@ r"""Which sides of an equation are no more than a name for a value, and which ha
 
 import re
 
-from bnpo.answers.spelling import WORD
+from bnpo.answers.spelling import TRIGONOMETRIC, WORD
 
-_FUNCTION = r"\\(?:arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc)(?![a-zA-Z])"
+_FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)
 _CONSTANT = re.compile(
     rf"{_FUNCTION}|\\(?:frac|sqrt|cdot|pi|binom|ln|log|exp|gcd|lcm|max|min|[lr]floor|[lr]ceil|degree|percent|infty|pm|mp)"

@@ -100,8 +100,8 @@ def points(names: set[str]) -> list[Point]:
     ]
 
 
-def is_close(first: mpmath.mpc, second: mpmath.mpc, tolerance: mpmath.mpf = _CLOSE) -> bool:
-    return abs(first - second) <= tolerance * max(abs(first), abs(second))
+def is_close(first: mpmath.mpc, second: mpmath.mpc) -> bool:
+    return abs(first - second) <= _CLOSE * max(abs(first), abs(second))
 
 
 def names(*expressions: sympy.Basic) -> set[str]:

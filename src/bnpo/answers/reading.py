@@ -216,7 +216,7 @@ def _group(text: Spelled) -> Value | None:
         item = _element(text.part(inside))
         if match[0] == r"\{" and isinstance(item, Group) and item.opening == "{":
             return Group("{", "}", (item,))
-        return item if (opening, closing) != ("[", ")") else None
+        return Word(text.text()) if opening + closing in ("[)", "(]") else item
     items = tuple(_element(text.part(part)) for part in parts)
     if opening == "{":
         return Group("{", "}", _spread(items))

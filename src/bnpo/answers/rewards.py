@@ -20,7 +20,7 @@ from bnpo.answers.workers import Failure, Workers
 from bnpo.files import InputError
 
 TIME_LIMIT = 5.0
-"""Seconds for one verdict of math-verify or one call of a user's function."""
+"""Seconds for one verdict in a worker or one call of a user's function."""
 MAX_WORKERS = 16
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")

@@ -14,7 +14,7 @@ class Judge:
     scalars: Callable[[Scalar, Scalar], bool | None]
     """Whether two formulas have the same value; units are no part of it."""
     nearly: Callable[[Scalar, Scalar], bool | None]
-    """Whether the second is the first rounded."""
+    """Whether one of the two is a decimal, and the other rounded to its places."""
     equations: Callable[[Equation, Equation], bool | None]
     """Whether two equations of two sides have the same solutions."""
     regions: Callable[[Value, Value], bool | None]

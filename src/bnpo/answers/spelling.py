@@ -23,7 +23,8 @@ WORD = "[\ue000-\uf8ff]"
 """The private characters that stand for words, as a part of regular expressions."""
 MAX_WORDS = 200
 
-_FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|gcd|lcm"
+TRIGONOMETRIC = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc"
+_FUNCTIONS = rf"{TRIGONOMETRIC}|ln|log|exp|gcd|lcm"
 _GREEK = r"pi|theta|alpha|beta|phi|lambda|omega"
 _CHARACTERS = str.maketrans(
     {"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi "}
