@@ -1,6 +1,6 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
 # make test    install, run all tests
-# make check   install, check style and types, run the tests that start no program: two minutes
+# make check   install, check style and types, run the tests that start no program and measure no seconds: minutes
 # make lint    install, check style and which rooms of the package import which
 # make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
 # make check-gpu-environment   install what GPUs get into .venv-gpu, on any machine, and test it without a GPU
@@ -27,7 +27,7 @@ test: .venv/.ready
 
 check: lint
 	.venv/bin/mypy
-	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program"
+	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program and not deadline"
 
 lint: .venv/.ready
 	.venv/bin/ruff check .
