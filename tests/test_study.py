@@ -143,7 +143,8 @@ def test_the_sketch_keeps_inner_products():
 
 def run_short(folder, *runs: dict) -> subprocess.CompletedProcess:
     command = [sys.executable, "tests/programs/study_runs.py", folder, *map(json.dumps, runs)]
-    return subprocess.run(list(map(str, command)), cwd=ROOT, env=users_environment(), capture_output=True, text=True)
+    run = {"cwd": ROOT, "env": users_environment(), "capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run(list(map(str, command)), **run)
 
 
 def short(row: dict, steps: int, *flags: str) -> dict:
