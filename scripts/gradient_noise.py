@@ -1,7 +1,7 @@
 """Measure the noise of every estimator's gradient at checkpoints of a run, beside what Theorem 1 predicts.
 
     python scripts/gradient_noise.py            # trains REINFORCE in each regime of the study, then measures
-    python scripts/gradient_noise.py --regimes rare --steps 0 12
+    python scripts/gradient_noise.py --regimes rare
 
 The policy is fixed, so all estimators see the same answers: 16 to each question of a regime. Printed, and written to
 evals/results/study/noise.json: for batches of 32 questions |E g|^2 / tr Cov(g), the signal-to-noise ratio of the
@@ -35,7 +35,7 @@ from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, load_problems, sampling_seeds
-from bnpo.study.design import ANSWERS, COMMON, REGIMES
+from bnpo.study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from bnpo.study.noise import Sketch, measure, score_sums, standard_error
 from bnpo.study.results import NOISE_COLUMNS, noise_cells
 from bnpo.study.rows import NOISE, Rows, chosen_lr, commit
@@ -53,24 +53,23 @@ AT_ONCE = 100
 class Args:
     regimes: tuple[str, ...] = REGIMES
     """Regimes to measure."""
-    steps: tuple[int, ...] = (0, 6, 12)
-    """Steps of the run after which to measure: multiples of 6."""
     work_dir: Path = ROOT / "runs" / "study" / "noise"
     """Folder for the runs; what is there already is not trained again."""
     output: Path = NOISE
-    """File to write."""
+    """File to write; what is in it already is not measured again."""
 
 
 def train(regime: str, folder: Path) -> None:
-    """A run of REINFORCE in `folder`, unless it is there: a checkpoint every 6 steps, the learning rate that tuning has
-    chosen."""
+    """A run of REINFORCE in `folder`, unless it is there: a checkpoint in the middle and at the end, the learning rate
+    that tuning has chosen."""
     if not (folder / "end.json").exists() or why_ended(folder) != "done":
         lr = chosen_lr(Rows().all, regime, "reinforce")
         flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl", "--lr", f"{lr:g}")
         command = [sys.executable, "scripts/launch.py", "--num_gpus", "1", "train.py", *flags, "--overwrite"]
-        kept = ("--eval-every", "0", "--save-every", "6", "--keep", "0", "--output-dir", str(folder))
+        _, middle, last = map(str, EVALUATED[regime])
+        kept = ("--steps", last, "--eval-every", "0", "--save-every", middle, "--keep", "0")
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        subprocess.run([*command, *kept], cwd=ROOT, env=environment, check=True)
+        subprocess.run([*command, *kept, "--output-dir", str(folder)], cwd=ROOT, env=environment, check=True)
 
 
 def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[int]]], np.ndarray, np.ndarray]:
@@ -145,17 +144,17 @@ def show(title: str, result: dict) -> None:
 
 def main(args: Args) -> None:
     found = json.loads(args.output.read_text()) if args.output.exists() else {}
-    for regime in args.regimes:
-        run = args.work_dir / regime
-        if any(args.steps):
-            train(regime, run)
-        for step in args.steps:
+    places = [(regime, step) for regime in args.regimes for step in EVALUATED[regime]]
+    for regime, step in places:
+        if (name := f"{regime}, step {step}") not in found:
+            run = args.work_dir / regime
+            if step:
+                train(regime, run)
             model = run / "checkpoints" / step_name(step) if step else TINY_MODEL
-            result = measure_checkpoint(model, regime) | {"commit": commit()}
-            found[f"{regime}, step {step}"] = result
-            show(f"{regime}, after step {step}", result)
+            found[name] = measure_checkpoint(model, regime) | {"commit": commit()}
             args.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(args.output, found)
+        show(name, found[name])
 
 
 if __name__ == "__main__":

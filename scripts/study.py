@@ -78,10 +78,10 @@ def main(args: Args) -> None:
     os.chdir(ROOT)  # data and models are told from there
     count = args.limit
     for part in parts:
-        runs = runs_left(part, rows)[:count]
-        run_side_by_side(runs, rows, args.work_dir, args.jobs, made_by)
-        if count is not None and (count := count - len(runs)) == 0:
-            break
+        while runs := runs_left(part, rows)[:count]:  # tuning may go on beyond its grid
+            run_side_by_side(runs, rows, args.work_dir, args.jobs, made_by)
+            if count is not None and (count := count - len(runs)) == 0:
+                return
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from bnpo.study.statistics import paired, sign_flip
 
 AD_TAGGED = [f"ad-{name}" for name in TAGGED]
 TUNED = [
-    {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {}}
+    {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {"0": 1 - lr}}
     for prefix, regimes, methods in (("", REGIMES, ALGORITHMS), ("tags-", ("tags",), [*TAGGED, *AD_TAGGED]))
-    for regime, method, lr, seed in product(regimes, methods, LEARNING_RATES, TUNING_SEEDS)
+    for regime, method, lr, seed in product(regimes, methods, (*LEARNING_RATES, 2.5e-5), TUNING_SEEDS)
 ]
 FITTED = [
     {"part": "main", "regime": regime, "method": "bnpo", "seed": seed, "curves": {"alpha": [1.5, 9], "beta": [2, 9]}}

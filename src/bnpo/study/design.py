@@ -9,12 +9,17 @@ TAGGED = ("grpo", "reinforce_pp", "bnpo")
 FROZEN = ((1.25, 1.25), (2.0, 2.0))
 """Fixed alpha and beta that stand beside BNPO's, which follow the batch. (1, 1) is REINFORCE, (3/2, 3/2) GRPO."""
 LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)
+BEYOND = {5e-5: 2.5e-5, 4e-4: 8e-4}
+"""What is tried besides where the best rate is at an end of the grid."""
 TUNING_SEEDS = (100, 101)
 SEEDS = tuple(range(12))
-STEPS, EVAL_EVERY, ANSWERS = 12, 6, 16
+EVALUATED = {"spread": (0, 6, 12), "concentrated": (0, 3, 6), "rare": (0, 6, 12), "tags": (0, 6, 12)}
+"""Steps of a regime's runs after which held-out questions are answered: before the first, in the middle, after the
+last."""
+ANSWERS = 16
 
 COMMON = ("--preset", "tiny", "--questions-per-step", "16", "--samples-per-question", str(ANSWERS))
-COMMON += ("--steps", str(STEPS), "--warmup-steps", "2", "--rollouts-every", "0")
+COMMON += ("--warmup-steps", "2", "--rollouts-every", "0")
 TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
 """Flags of Table 2 in miniature."""
 
@@ -42,5 +47,6 @@ class StudyRun:
         task = ("--train-data", f"data/study/{questions}-train.jsonl")
         task += ("--eval-suite", f"data/study/{self.regime}-{split}.json")
         task += TAGS if self.regime == "tags" else ()
-        task += ("--eval-every", str(EVAL_EVERY), "--save-every", str(STEPS))
+        _, middle, last = map(str, EVALUATED[self.regime])
+        task += ("--steps", last, "--eval-every", middle, "--save-every", last)
         return (*COMMON, *task, *self.flags, "--lr", f"{self.lr:g}", "--seed", str(self.seed))

@@ -8,14 +8,13 @@ from bnpo.files import InputError
 from bnpo.study.design import (
     ALGORITHMS,
     FROZEN,
-    LEARNING_RATES,
     REGIMES,
     SEEDS,
     TAGGED,
     TUNING_SEEDS,
     StudyRun,
 )
-from bnpo.study.rows import RowList, chosen_lr, select
+from bnpo.study.rows import RowList, chosen_lr, rates_to_try, select
 
 Method = tuple[str, tuple[str, ...]]
 """Name and flags."""
@@ -49,20 +48,20 @@ def tuned_as(algorithm: str) -> str:
     return "reinforce" if algorithm == "rloo" else algorithm
 
 
-def _tuning(_: RowList) -> Iterator[StudyRun]:
+def _tuning(rows: RowList) -> Iterator[StudyRun]:
     methods = [(name, ("--algo", name)) for name in ALGORITHMS if name == tuned_as(name)]
-    return _grid("tuning", REGIMES, methods)
+    return _grid("tuning", rows, REGIMES, methods)
 
 
-def _tags_tuning(_: RowList) -> Iterator[StudyRun]:
-    return _grid("tags-tuning", ("tags",), tagged_methods())
+def _tags_tuning(rows: RowList) -> Iterator[StudyRun]:
+    return _grid("tags-tuning", rows, ("tags",), tagged_methods())
 
 
-def _grid(part: str, regimes: Iterable[str], methods: list[Method]) -> Iterator[StudyRun]:
+def _grid(part: str, rows: RowList, regimes: Iterable[str], methods: list[Method]) -> Iterator[StudyRun]:
     for seed in TUNING_SEEDS:
         for regime in regimes:
             for name, flags in methods:
-                for lr in LEARNING_RATES:
+                for lr in rates_to_try(rows, regime, name):
                     yield StudyRun(part, regime, name, flags, lr, seed)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.study.design import EVAL_EVERY, LEARNING_RATES, STEPS, TUNING_SEEDS, StudyRun
+from bnpo.study.design import BEYOND, EVALUATED, LEARNING_RATES, TUNING_SEEDS, StudyRun
 from bnpo.summary import why_ended
 
 RESULTS = ROOT / "evals" / "results" / "study"
@@ -105,13 +105,13 @@ def commit() -> str:
 
 def final(row: Mapping) -> float:
     """pass@1 after the last step; 0 for a run that failed before."""
-    return row["evals"].get(str(STEPS), 0.0)
+    return row["evals"].get(str(EVALUATED[row["regime"]][-1]), 0.0)
 
 
 def area(row: Mapping) -> float:
     """The mean height of the curve of pass@1 from the first step to the last (trapezoids); what a run that failed did
     not reach counts 0."""
-    heights = [row["evals"].get(str(step), 0.0) for step in range(0, STEPS + 1, EVAL_EVERY)]
+    heights = [row["evals"].get(str(step), 0.0) for step in EVALUATED[row["regime"]]]
     return float(np.trapezoid(heights) / (len(heights) - 1))
 
 
@@ -121,17 +121,33 @@ def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapp
     return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == wanted}
 
 
+def tuned(rows: RowList, regime: str, method: str) -> dict[float, list[float]]:
+    """Areas under the validation curves by learning rate, one for each tuning seed that has a row."""
+    part = "tags-tuning" if regime == "tags" else "tuning"
+    areas: dict[float, list[float]] = {}
+    for row in rows:
+        if (row["part"], row["regime"], row["method"]) == (part, regime, method):
+            areas.setdefault(row["lr"], []).append(area(row))
+    return areas
+
+
+def rates_to_try(rows: RowList, regime: str, method: str) -> tuple[float, ...]:
+    """The grid of learning rates and, when the best of it is at one of its ends, one rate beyond."""
+    areas = tuned(rows, regime, method)
+    if any(len(areas.get(lr, ())) < len(TUNING_SEEDS) for lr in LEARNING_RATES):
+        return LEARNING_RATES
+    best = max(LEARNING_RATES, key=lambda lr: np.mean(areas[lr]))
+    return tuple(sorted((*LEARNING_RATES, BEYOND[best]))) if best in BEYOND else LEARNING_RATES
+
+
 def chosen_lr(rows: RowList, regime: str, method: str) -> float:
     """The learning rate with the greatest mean area under the validation curve; the lowest of those that tie.
 
     Raises InputError where a tuning run has no row yet.
     """
-    part = "tags-tuning" if regime == "tags" else "tuning"
-    found = [row for row in rows if (row["part"], row["regime"], row["method"]) == (part, regime, method)]
-    means = []
-    for lr in LEARNING_RATES:
-        areas = [area(row) for row in found if row["lr"] == lr]
-        if len(areas) < len(TUNING_SEEDS):
+    areas, rates = tuned(rows, regime, method), rates_to_try(rows, regime, method)
+    for lr in rates:
+        if len(areas.get(lr, ())) < len(TUNING_SEEDS):
+            part = "tags-tuning" if regime == "tags" else "tuning"
             raise InputError(f"{regime}, {method}: learning rate {lr:g} was not tried yet; run --only {part} first")
-        means.append(np.mean(areas))
-    return LEARNING_RATES[int(np.argmax(means))]
+    return max(rates, key=lambda lr: np.mean(areas[lr]))
