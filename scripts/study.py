@@ -8,6 +8,7 @@
 Every run that ends becomes a row of evals/results/study/rows.jsonl, which is committed; a run that failed has one, too.
 """
 
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.files import ROOT, InputError
-from bnpo.study.design import StudyRun
+from bnpo.study.design import EVALUATED, REGIMES, StudyRun
 from bnpo.study.registry import PARTS
-from bnpo.study.rows import Rows, commit
+from bnpo.study.rows import NOISE, Rows, commit
 
 
 @dataclass
@@ -46,18 +47,21 @@ def runs_left(part: str, rows: Rows) -> list[StudyRun]:
 
 
 def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
-    """Print what there is to do."""
-    took = [row["seconds_in_all"] for row in rows.all]
+    """Print what there is to do: hours by the rows of a part or, while it has none, by those of all."""
     table = Table("part", "runs left", "rows", "hours left", title=f"{jobs} runs side by side")
     for part in parts:
+        done = [row for row in rows.all if row["part"] == part]
+        took = [row["seconds_in_all"] for row in done or rows.all]
         try:
             left = len(runs_left(part, rows))
-        except InputError as error:
-            table.add_row(part, "?", "", str(error))
-            continue
-        hours = f"{left * np.median(took) / jobs / 3600:.1f}" if took else "?"
-        table.add_row(part, str(left), str(sum(row["part"] == part for row in rows.all)), hours)
+        except InputError:  # earlier parts have not yet chosen its learning rates
+            left = len(list(PARTS[part](None)))
+        hours = f"{left * np.mean(took) / jobs / 3600:.1f}" if took else "?"
+        table.add_row(part, str(left), str(len(done)), hours)
     Console(width=120).print(table)
+    measured = json.loads(NOISE.read_text()) if NOISE.exists() else {}
+    places = sum(map(len, (EVALUATED[regime] for regime in REGIMES)))
+    print(f"noise: {len(measured)} of {places} checkpoints measured (python scripts/gradient_noise.py)")
 
 
 def main(args: Args) -> None:

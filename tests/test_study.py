@@ -15,11 +15,14 @@ from test_same_results import ARITHMETIC, arithmetic
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.study import noise
-from bnpo.study.design import ALGORITHMS, LEARNING_RATES, REGIMES, SEEDS, TAGGED, TUNING_SEEDS
+from bnpo.study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, TAGGED, TUNING_SEEDS
+from bnpo.study.paper import average_error, paper_table
 from bnpo.study.registry import PARTS, first_fit
 from bnpo.study.results import write_results
 from bnpo.study.rows import ROWS, Rows, area, chosen_lr, final
 from bnpo.study.statistics import paired, sign_flip
+from bnpo.study.verdict import verdict_table
+from bnpo.study.weights import base_advantages, base_weights, cosine
 
 AD_TAGGED = [f"ad-{name}" for name in TAGGED]
 TUNED = [
@@ -36,6 +39,8 @@ EVERY_RUN = [run for part in PARTS.values() for run in part(TUNED + FITTED)]
 
 def test_every_run_is_one_that_train_py_takes_and_has_a_name_of_its_own():
     assert len({run.name for run in EVERY_RUN}) == len(EVERY_RUN)
+    beyond_the_grid = len(TUNING_SEEDS) * (len(REGIMES) * (len(ALGORITHMS) - 1) + 2 * len(TAGGED))
+    assert sum(len(list(part(None))) for part in PARTS.values()) == len(EVERY_RUN) - beyond_the_grid
     for run in {run.flags: run for run in EVERY_RUN if run.part not in ("tuning", "adaptive")}.values():
         config, _ = parse_train_config(list(run.command()), has_cuda=False)
         check_config(config, ranks=1)
@@ -91,6 +96,78 @@ def test_the_sign_flip_test_counts_all_signs():
     as_far = np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12
     assert sign_flip(differences) == pytest.approx(as_far.mean())
     assert sign_flip(np.zeros(5)) == 1
+
+
+def outcome(leads: dict[str, float], noise: float = 0.004) -> list[dict]:
+    """Rows of the parts that decide: pass@1 of 0.6 and scatter between seeds, BNPO ahead of `leads` by so much."""
+    rng = np.random.default_rng(1)  # with 0 chance puts BNPO below another by p 0.04
+    rows = []
+    for part, regime, method in [
+        *product(["main"], REGIMES, ALGORITHMS),
+        *product(["adaptive"], ["concentrated", "rare"], ["beta 1.25 1.25", "beta 2 2", "beta 1.5 2"]),
+        *product(["scale"], ["concentrated"], ALGORITHMS),
+    ]:
+        for seed in SEEDS:
+            score = 0.6 - leads.get(method, 0) + noise * rng.normal()
+            row = {"part": part, "regime": regime, "method": method, "seed": seed}
+            curves = {"alpha": [1.5], "beta": [2.0]}
+            rows.append(row | {"evals": {str(step): score for step in (0, 3, 6, 12)}, "curves": curves})
+    return rows
+
+
+FIXED = {name: 0.03 for name in ("beta 1.25 1.25", "beta 2 2", "beta 1.5 2")}
+
+
+@pytest.mark.parametrize(
+    ("leads", "verdict", "because"),
+    [
+        ({}, "against", "all intervals contain 0 and end below 2 points"),
+        ({"reinforce": 0.03, "grpo": 0.03} | FIXED, "for", "its own first fit: concentrated, at the end"),
+        ({"reinforce": 0.03, "grpo": 0.03}, "undecided", "above both in: spread, at the end; spread, area; conc"),
+        ({"reinforce": 0.03} | FIXED, "undecided", "above both in: none; intervals without 0 or beyond 2 points: spr"),
+        ({"reinforce": 0.03, "grpo": -0.03} | FIXED, "against", "below REINFORCE or GRPO: spread, at the end"),
+    ],
+)
+def test_the_verdict_follows_the_registered_rules(leads, verdict, because):
+    lines = verdict_table(outcome(leads), {}).blocks["claim"]
+    assert lines["BNPO learns better"][0] == verdict
+    assert because in lines["BNPO learns better"][1]
+    assert lines["its gradient is less noisy"] == ["not yet", "above both at 0 of 9 checkpoints so far"]
+
+
+def test_nulls_that_differ_are_told_and_no_verdict_is_given_before_all_seeds():
+    rows = outcome({"rloo": 0.03})
+    lines = verdict_table(rows, {}).blocks["claim"]
+    assert lines["the nulls hold"][0] == "no"
+    lines = verdict_table([row for row in rows if (row["part"], row["seed"]) != ("main", 11)], {}).blocks["claim"]
+    assert {line[0] for line in lines.values()} == {"not yet"}
+
+
+def test_noise_counts_checkpoints_where_bnpo_is_above_both_by_two_errors():
+    places = [f"{regime}, step {step}" for regime in REGIMES for step in EVALUATED[regime]]
+    ahead = {"methods": {"reinforce": {"bnpo_less": [0.3, 0.1]}, "grpo": {"bnpo_less": [0.21, 0.1]}}}
+    not_ahead = {"methods": {"reinforce": {"bnpo_less": [0.3, 0.1]}, "grpo": {"bnpo_less": [0.19, 0.1]}}}
+    for number, verdict in ((4, "not for"), (5, "for")):
+        noise = dict.fromkeys(places[:number], ahead) | dict.fromkeys(places[number:], not_ahead)
+        line = verdict_table([], noise).blocks["claim"]["its gradient is less noisy"]
+        assert line == [verdict, f"above both at {number} of 9 checkpoints"]
+
+
+def test_weights_are_those_of_the_advantages_and_scaled_alike():
+    advantages, accuracies = base_advantages("rare")
+    for name, (p, weights) in base_weights("rare")[0].items():
+        squares = np.interp(accuracies, p, weights) ** 2 * accuracies * (1 - accuracies)
+        assert squares.mean() == pytest.approx(1), name
+        assert cosine(advantages[name], 3 * advantages[name]) == pytest.approx(1)
+    p, weights = base_weights("spread")[0]["grpo"]
+    np.testing.assert_allclose(weights / weights[0], np.sqrt(p[0] * (1 - p[0]) / p / (1 - p)), rtol=1e-5)
+
+
+def test_errors_of_the_papers_averages():
+    assert average_error([0.5, 0, 0, 0], "over problems") == pytest.approx(np.sqrt(0.25 / 500) / 4)
+    assert average_error([1, 0.5, 0, 0], "over answers") == pytest.approx(np.sqrt(0.25 / 640) / 4)
+    block = paper_table().blocks["Qwen2.5-Math-7B"]
+    assert (block["GRPO"][0], block["GRPO"][3]) == ("47.1", "+0.7")
 
 
 def test_signal_and_noise_of_gradients_that_are_known():

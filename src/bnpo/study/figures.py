@@ -8,21 +8,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bnpo.report.curves import Run
-from bnpo.report.figures import COLOURS, STYLE, WIDTH, draw_fits, draw_norms
+from bnpo.report.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
 from bnpo.study.design import ALGORITHMS, REGIMES
 from bnpo.study.rows import area, final
+from bnpo.study.weights import WEIGHING, base_weights
 
 FITTED = ("E", "V", "alpha", "beta")
 
 
 def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
-    """Write the figures as PNG; title -> file. Without rows of the main part there are none."""
+    """Write the figures as PNG; title -> file. Without rows of the main part there is the first alone."""
     every = [row for row in rows if row["part"] == "main"]
     main = [row for row in every if row["ended"] == "done"]
-    if not main:
-        return {}
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"Every seed, at the end and as area": ("seeds", draw_seeds(every))}
+    figures = {"Weight of a question by its accuracy, at the base model": ("weights", draw_weights())}
+    if every:
+        figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(every))
     for regime in REGIMES:
         groups = {name: _runs(main, regime, name) for name in ALGORITHMS}
         groups = {name: runs for name, runs in groups.items() if runs}
@@ -47,6 +48,28 @@ def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[Run]:
             curves["step"] = np.arange(1.0, len(row["curves"]["grad_norm"]) + 1)
             runs.append(Run(Path(row["name"]), method, row["seed"], {}, curves))
     return runs
+
+
+def draw_weights() -> Figure:
+    """The weight w(p) of each method that multiplies R - p by one, scaled to equal advantages in the root mean square,
+    over how many questions have that accuracy."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
+        for axes, regime in zip(figure.subplots(1, len(REGIMES)), REGIMES, strict=True):
+            weights, accuracies = base_weights(regime)
+            questions = axes.twinx()
+            questions.hist(accuracies, bins=np.linspace(-0.5, 32.5, 34) / 32, color="0.88")
+            questions.set_yticks([])
+            questions.spines["left"].set_visible(False)
+            axes.set_zorder(questions.get_zorder() + 1)
+            axes.patch.set_visible(False)
+            for number, name in enumerate(WEIGHING):
+                axes.plot(*weights[name], label=name, color=COLOURS[number], linestyle=DASHES[number])
+            axes.set(xlabel="$p$", title=regime, ylim=(0, 8))
+            axes.set_xlim(accuracies.min() - 0.03, accuracies.max() + 0.03)
+        figure.axes[0].set_ylabel("weight")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(WEIGHING))
+        return figure
 
 
 def draw_seeds(rows: Sequence[Mapping]) -> Figure:

@@ -1,6 +1,7 @@
 """The miniature study as data: every run that counts. docs/study.md says why each of them is there."""
 
 from collections.abc import Callable, Iterable, Iterator
+from math import nan
 
 import numpy as np
 
@@ -20,9 +21,15 @@ Method = tuple[str, tuple[str, ...]]
 """Name and flags."""
 
 
-def first_fit(rows: RowList, regime: str) -> tuple[float, float]:
+Earlier = RowList | None
+"""Rows of earlier parts, which choose learning rates and the first fit; None for a plan in which these are nan."""
+
+
+def first_fit(rows: Earlier, regime: str) -> tuple[float, float]:
     """Alpha and beta that BNPO fits at its first step, before any update: the mean over the seeds of the main part.
     Raises InputError where one of those runs has no row yet."""
+    if rows is None:
+        return nan, nan
     runs = select(rows, "main", regime, "bnpo")
     if missing := set(SEEDS) - runs.keys():
         raise InputError(f"{regime}, bnpo: seed {min(missing)} has no row; run --only main first")
@@ -48,58 +55,62 @@ def tuned_as(algorithm: str) -> str:
     return "reinforce" if algorithm == "rloo" else algorithm
 
 
-def _tuning(rows: RowList) -> Iterator[StudyRun]:
+def _rate(rows: Earlier, regime: str, method: str) -> float:
+    return nan if rows is None else chosen_lr(rows, regime, tuned_as(method))
+
+
+def _tuning(rows: Earlier) -> Iterator[StudyRun]:
     methods = [(name, ("--algo", name)) for name in ALGORITHMS if name == tuned_as(name)]
     return _grid("tuning", rows, REGIMES, methods)
 
 
-def _tags_tuning(rows: RowList) -> Iterator[StudyRun]:
+def _tags_tuning(rows: Earlier) -> Iterator[StudyRun]:
     return _grid("tags-tuning", rows, ("tags",), tagged_methods())
 
 
-def _grid(part: str, rows: RowList, regimes: Iterable[str], methods: list[Method]) -> Iterator[StudyRun]:
+def _grid(part: str, rows: Earlier, regimes: Iterable[str], methods: list[Method]) -> Iterator[StudyRun]:
     for seed in TUNING_SEEDS:
         for regime in regimes:
             for name, flags in methods:
-                for lr in rates_to_try(rows, regime, name):
+                for lr in rates_to_try(rows or (), regime, name):
                     yield StudyRun(part, regime, name, flags, lr, seed)
 
 
-def _main(rows: RowList) -> Iterator[StudyRun]:
+def _main(rows: Earlier) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for regime in REGIMES:
             for name in ALGORITHMS:
-                yield StudyRun("main", regime, name, ("--algo", name), chosen_lr(rows, regime, tuned_as(name)), seed)
+                yield StudyRun("main", regime, name, ("--algo", name), _rate(rows, regime, name), seed)
 
 
-def _adaptive(rows: RowList) -> Iterator[StudyRun]:
+def _adaptive(rows: Earlier) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for regime in ("concentrated", "rare"):
             for parameters in (*FROZEN, first_fit(rows, regime)):
-                yield StudyRun("adaptive", regime, *frozen(*parameters), chosen_lr(rows, regime, "bnpo"), seed)
+                yield StudyRun("adaptive", regime, *frozen(*parameters), _rate(rows, regime, "bnpo"), seed)
 
 
-def _scale(rows: RowList) -> Iterator[StudyRun]:
+def _scale(rows: Earlier) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for name in ALGORITHMS:
-            lr = chosen_lr(rows, "concentrated", tuned_as(name))
+            lr = _rate(rows, "concentrated", name)
             yield StudyRun("scale", "concentrated", name, ("--algo", name, "--rescale-advantages"), lr, seed)
 
 
-def _moments(rows: RowList) -> Iterator[StudyRun]:
+def _moments(rows: Earlier) -> Iterator[StudyRun]:
     flags = ("--algo", "bnpo", "--beta-moments", "corrected")
     for seed in SEEDS:
         for regime in REGIMES:
-            yield StudyRun("moments", regime, "bnpo", flags, chosen_lr(rows, regime, "bnpo"), seed)
+            yield StudyRun("moments", regime, "bnpo", flags, _rate(rows, regime, "bnpo"), seed)
 
 
-def _tags(rows: RowList) -> Iterator[StudyRun]:
+def _tags(rows: Earlier) -> Iterator[StudyRun]:
     for seed in SEEDS:
         for name, flags in tagged_methods():
-            yield StudyRun("tags", "tags", name, flags, chosen_lr(rows, "tags", name), seed)
+            yield StudyRun("tags", "tags", name, flags, _rate(rows, "tags", name), seed)
 
 
-PARTS: dict[str, Callable[[RowList], Iterator[StudyRun]]] = {
+PARTS: dict[str, Callable[[Earlier], Iterator[StudyRun]]] = {
     "tuning": _tuning,
     "main": _main,
     "tags-tuning": _tags_tuning,

@@ -1,27 +1,39 @@
 """docs/results.md and its figures, from what is committed in evals/results/study: rows, noise, findings in words."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from bnpo.config import TrainConfig
 from bnpo.files import ROOT
-from bnpo.report.read import PAPER_DATASETS
-from bnpo.report.tables import PAPER_TABLES, Table, make_tables, to_markdown
-from bnpo.study.design import ALGORITHMS, LEARNING_RATES, REGIMES, TAGGED, TUNING_SEEDS
+from bnpo.report.tables import Table, make_tables, to_markdown
+from bnpo.study.comparisons import (
+    METRICS,
+    Pairs,
+    against_fixed,
+    against_others,
+    compare,
+    corrected,
+    decomposed,
+    nulls,
+    rescaled,
+)
+from bnpo.study.design import ALGORITHMS, BEYOND, LEARNING_RATES, REGIMES, TAGGED, TUNING_SEEDS
 from bnpo.study.figures import draw_all
-from bnpo.study.rows import NOISE, RESULTS, RowList, area, chosen_lr, final, select
-from bnpo.study.statistics import holm, interquartile_mean, paired, t_interval
+from bnpo.study.paper import paper_table
+from bnpo.study.rows import NOISE, RESULTS, RowList, chosen_lr, rates_to_try, select, tuned
+from bnpo.study.statistics import interquartile_mean, t_interval
+from bnpo.study.verdict import verdict_table
+from bnpo.study.weights import base_advantages, cosine
 
-METRICS: dict[str, Callable[[Mapping], float]] = {"at the end": final, "area": area}
 FINDINGS = RESULTS / "findings.md"
 """What follows from the tables, in words, written by hand."""
 MISSING = "—"
-Place = tuple[str, str, str]
-"""Part, regime and method."""
+ALL_RATES = sorted((*LEARNING_RATES, *BEYOND.values()))
 
 
 def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> None:
@@ -29,14 +41,16 @@ def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> N
     figures = draw_all(rows, path.parent / "study")
     commits = sorted({row["commit"] for row in rows})
     failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
+    noise = json.loads(NOISE.read_text()) if NOISE.exists() else {}
+    tables = chain([verdict_table(rows, noise)], _main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise(noise))
     parts = [
         "# Results",
         "Made by `python scripts/study.py --report` from `evals/results/study/`; what is registered is in `study.md`.",
         f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}.",
         FINDINGS.read_text(encoding="utf-8").strip(),
-        to_markdown(_filled(chain(_main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise()))).strip(),
+        to_markdown(_filled(tables)).strip(),
         *(f"![{title}](study/{file.name})" for title, file in figures.items()),
-        to_markdown([*make_tables([], "Table 1"), *make_tables([], "Table 2"), _paper_errors()]).strip(),
+        to_markdown([*make_tables([], "Table 1"), *make_tables([], "Table 2"), paper_table()]).strip(),
     ]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -71,15 +85,45 @@ def _main(rows: RowList) -> list[Table]:
         "mean), and the area under its curve. Variation: standard deviation over mean of the gradient's norm within a "
         "run, mean over seeds. Seconds were taken beside another run and are good for comparison in this table only.",
     ]
-    others = [name for name in ALGORITHMS if name not in ("bnpo", "rloo")]
-    compared = {r: [(name, ("main", r, "bnpo"), ("main", r, name)) for name in others] for r in REGIMES}
-    nulls = [(regime, ("main", regime, "rloo"), ("main", regime, "reinforce")) for regime in REGIMES]
-    nulls.append(("rescaled", ("scale", "concentrated", "rloo"), ("scale", "concentrated", "reinforce")))
     return [
+        _weights(),
         Table("Each method at its own learning rate", columns, blocks, notes),
-        _differences(rows, "BNPO less each other method", compared),
-        _differences(rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": nulls}),
+        _differences(rows, "BNPO less each other method", {regime: against_others(regime) for regime in REGIMES}),
+        _differences(rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": nulls()}),
+        _surcharge(rows),
     ]
+
+
+def _weights() -> Table:
+    """How alike the advantages of two methods are at the start, before any update."""
+    blocks: dict[str, dict[str, list[str]]] = {}
+    for regime in REGIMES:
+        advantages, _ = base_advantages(regime)
+        blocks[regime] = {name: [f"{cosine(advantages[name], advantages['bnpo']):.3f}"] for name in advantages}
+    notes = [
+        "Cosine between the advantages of a method and BNPO's, over the training questions as one batch, as right as "
+        "the base model answers them; 1 is the same up to a factor, and equal results there are no finding. The "
+        "figure shows the weights. ReMax needs greedy answers; REINFORCE++ is taken with answers of equal length.",
+    ]
+    return Table("What tells the methods apart", ["cosine with BNPO's"], blocks, notes)
+
+
+def _surcharge(rows: RowList) -> Table:
+    """What ReMax's greedy answers cost, beside REINFORCE with the same seed."""
+    lines = {}
+    for regime in REGIMES:
+        ours, theirs = (select(rows, "main", regime, name) for name in ("remax", "reinforce"))
+        seeds = [s for s in sorted(ours.keys() & theirs.keys()) if ours[s]["ended"] == theirs[s]["ended"] == "done"]
+        if seeds:
+            tokens = [ours[seed]["tokens/greedy"] / ours[seed]["tokens/sampled"] for seed in seeds]
+            seconds = [ours[seed]["seconds/total"] / theirs[seed]["seconds/total"] - 1 for seed in seeds]
+            lines[regime] = [str(len(seeds)), f"{np.median(tokens):.0%}", f"{np.median(seconds):+.0%}"]
+    if lines:
+        lines["the paper"] = ["", "", "+25%"]
+    notes = [
+        "Tokens of greedy answers over those of the 16 others, and seconds a step over REINFORCE's: medians over seeds."
+    ]
+    return Table("ReMax's surcharge", ["seeds", "tokens", "seconds a step"], {"remax": lines}, notes)
 
 
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
@@ -100,22 +144,16 @@ def _interval(values: Sequence[float]) -> str:
     return f"{100 * mean:.1f} ± {100 * half:.1f}"
 
 
-def _differences(rows: RowList, title: str, compared: Mapping[str, Sequence[tuple[str, Place, Place]]]) -> Table:
-    """Paired differences, block by block: a label, and where the first method is and the second."""
+def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs]) -> Table:
+    """Paired differences, block by block."""
     blocks: dict[str, dict[str, list[str]]] = {}
     for block, pairs in compared.items():
         lines: dict[str, list[str]] = {}
         for metric in METRICS.values():
-            found = {}
-            for label, first, second in pairs:
-                ours, theirs = select(rows, *first), select(rows, *second)
-                if len(seeds := sorted(ours.keys() & theirs.keys())) > 1:
-                    values = ([metric(runs[seed]) for seed in seeds] for runs in (ours, theirs))
-                    found[label] = paired(*values)
-            adjusted = holm([difference.p for difference in found.values()]) if found else []
-            for (label, d), p in zip(found.items(), adjusted, strict=True):
+            for label, found in compare(rows, pairs, metric).items():
+                d, adjusted = found.difference, found.adjusted
                 cells = [f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.3f}"]
-                cells += [f"{p:.3f}" if len(found) == len(pairs) else MISSING, f"{d.wins:.0%}"]
+                cells += [MISSING if adjusted is None else f"{adjusted:.3f}", f"{d.wins:.0%}"]
                 lines.setdefault(label, [str(d.seeds)]).extend(cells)
         blocks[block] = lines
     columns = ["seeds"]
@@ -130,23 +168,30 @@ def _differences(rows: RowList, title: str, compared: Mapping[str, Sequence[tupl
 
 
 def _claim(rows: RowList) -> list[Table]:
-    frozen, moments = {}, []
-    for regime in ("concentrated", "rare"):
-        ours = ("main", regime, "bnpo")
-        names = sorted({row["method"] for row in rows if (row["part"], row["regime"]) == ("adaptive", regime)})
-        frozen[regime] = [("reinforce: 1 1", ours, ("main", regime, "reinforce"))]
-        frozen[regime].append(("grpo: 1.5 1.5", ours, ("main", regime, "grpo")))
-        frozen[regime] += [(name, ours, ("adaptive", regime, name)) for name in names]
-    scale = [(name, ("scale", "concentrated", name), ("main", "concentrated", name)) for name in ALGORITHMS]
-    for regime in REGIMES:
-        moments.append((regime, ("moments", regime, "bnpo"), ("main", regime, "bnpo")))
+    fixed = {regime: against_fixed(rows, regime) for regime in ("concentrated", "rare")}
+    title = "Adaptive or not: BNPO less fixed densities (`beta` ones and the first fit at BNPO's rate, not tuned)"
     return [
+        _differences(rows, title, fixed),
         _differences(
-            rows, "Adaptive or not: BNPO less fixed densities (`beta` ones at BNPO's rate, not tuned)", frozen
+            rows, "Shape or scale: rescaled to unit root mean square less as it is", {"concentrated": rescaled()}
         ),
-        _differences(rows, "Shape or scale: rescaled to unit root mean square less as it is", {"concentrated": scale}),
-        _differences(rows, "Corrected moments less the paper's", {"BNPO": moments}),
+        _clipped(rows),
+        _differences(rows, "Corrected moments less the paper's", {"BNPO": corrected()}),
     ]
+
+
+def _clipped(rows: RowList) -> Table:
+    """How often clipping alone sets the length of a step, of each method and its rescaled twin."""
+    lines = {}
+    for label, places in rescaled().items():
+        ours, theirs = (select(rows, *place) for place in places)
+        seeds = [s for s in sorted(ours.keys() & theirs.keys()) if ours[s]["ended"] == theirs[s]["ended"] == "done"]
+        if seeds:
+            norms = np.array([[runs[seed]["curves"]["grad_norm"] for seed in seeds] for runs in (ours, theirs)], float)
+            above = norms > TrainConfig.max_grad_norm  # [2, seeds, steps]
+            lines[label] = [f"{share:.0%}" for share in (above[1].mean(), above[0].mean(), above.all(0).mean())]
+    notes = ["Share of steps whose gradient was clipped; where it was in both, the two runs took the same step."]
+    return Table("How often scale can matter", ["as it is", "rescaled", "both"], {"concentrated": lines}, notes)
 
 
 def _tags(rows: RowList) -> list[Table]:
@@ -157,10 +202,9 @@ def _tags(rows: RowList) -> list[Table]:
             scores = ([metric(row) for row in runs.values()] for metric in METRICS.values())
             lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(_interval, scores)]
     notes = ["The second tiny model; rewards accuracy and format; scores as above. `ad-` decomposes (Eq. 17)."]
-    pairs = [(name, ("tags", "tags", f"ad-{name}"), ("tags", "tags", name)) for name in TAGGED]
     return [
         Table("Table 2 in miniature", ["lr", "seeds", *METRICS], {"tags": lines}, notes),
-        _differences(rows, "Decomposed less plain", {"tags": pairs}),
+        _differences(rows, "Decomposed less plain", {"tags": decomposed()}),
     ]
 
 
@@ -169,20 +213,19 @@ def _tuning(rows: RowList) -> list[Table]:
     for part, regimes in {"tuning": REGIMES, "tags-tuning": ("tags",)}.items():
         for regime in regimes:
             names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == (part, regime))
-            blocks[regime] = {name: _rates(rows, part, regime, name) for name in names}
-    notes = ["Area under the validation curve, percent, mean over the tuning seeds; in bold the rate that was taken."]
-    return [Table("Sensitivity to the learning rate", [f"{lr:g}" for lr in LEARNING_RATES], blocks, notes)]
+            blocks[regime] = {name: _rates(rows, regime, name) for name in names}
+    notes = [
+        "Area under the validation curve, percent, mean over the tuning seeds; in bold the rate that was taken. The "
+        "first and the last are tried where the best of the others is beside them."
+    ]
+    return [Table("Sensitivity to the learning rate", [f"{lr:g}" for lr in ALL_RATES], blocks, notes)]
 
 
-def _rates(rows: RowList, part: str, regime: str, method: str) -> list[str]:
-    cells, tried = [], []
-    found = [row for row in rows if (row["part"], row["regime"], row["method"]) == (part, regime, method)]
-    for lr in LEARNING_RATES:
-        areas = [area(row) for row in found if row["lr"] == lr]
-        tried.append(len(areas) == len(TUNING_SEEDS))
-        cells.append(f"{100 * np.mean(areas):.1f}" if areas else MISSING)
-    if all(tried):
-        best = LEARNING_RATES.index(chosen_lr(rows, regime, method))
+def _rates(rows: RowList, regime: str, method: str) -> list[str]:
+    areas = tuned(rows, regime, method)
+    cells = [f"{100 * np.mean(areas[lr]):.1f}" if lr in areas else MISSING for lr in ALL_RATES]
+    if all(len(areas.get(lr, ())) == len(TUNING_SEEDS) for lr in rates_to_try(rows, regime, method)):
+        best = ALL_RATES.index(chosen_lr(rows, regime, method))
         cells[best] = f"*{cells[best]}"
     return cells
 
@@ -203,8 +246,7 @@ def noise_cells(result: Mapping) -> dict[str, list[str]]:
     return rows
 
 
-def _noise() -> list[Table]:
-    found = json.loads(NOISE.read_text()) if NOISE.exists() else {}
+def _noise(found: Mapping[str, Mapping]) -> list[Table]:
     blocks = {f"{title} (E {r['E']:.2f}, Var {r['V']:.3f})": noise_cells(r) for title, r in found.items()}
     notes = [
         "For batches of 32 questions x 16 answers: |E g|² / tr Cov(g) ± its jackknife standard error over questions, "
@@ -213,25 +255,3 @@ def _noise() -> list[Table]:
         "leaves out what batches of different questions teach. `python scripts/gradient_noise.py` measures it again."
     ]
     return [Table("The noise of the gradient", list(NOISE_COLUMNS), blocks, notes)]
-
-
-def _paper_errors() -> Table:
-    """The standard error of the paper's averages, as far as its sampling of answers and of problems goes."""
-    blocks = {}
-    for models in PAPER_TABLES.values():
-        for model, methods in models.items():
-            blocks[model] = {}
-            for method, numbers in methods.items():
-                shares = [float(number.lstrip("*")) / 100 for number in numbers.split()[:-1]]
-                variances = []
-                for share, (problems, _) in zip(shares, PAPER_DATASETS.values(), strict=True):
-                    variances.append(share * (1 - share) / problems)
-                error = 100 * np.sqrt(sum(variances)) / len(variances)
-                blocks[model][method] = [numbers.split()[-1].lstrip("*"), f"{error:.1f}"]
-    notes = [
-        "The most that the standard error over problems can be: sqrt(sum of p (1 - p) / problems) / 4, reached where "
-        "each problem is always or never solved. Methods answer the same problems, so that a difference between two "
-        "has less than √2 times this; that of sampling answers alone is about 0.6 points for an average of 500 x 1, "
-        "40 x 16, 30 x 16 and 30 x 16 answers, 0.8 for a difference, and one training run a row adds its own."
-    ]
-    return Table("What the paper's own averages can bear", ["average", "standard error, at most"], blocks, notes)

@@ -1,0 +1,82 @@
+"""What follows by the rules of docs/study.md, "What would count", and by them alone."""
+
+from collections.abc import Mapping
+
+from bnpo.report.tables import Table
+from bnpo.study.comparisons import FIRST_FIT, METRICS, Compared, against_fixed, against_others, compare, nulls
+from bnpo.study.design import EVALUATED, REGIMES
+from bnpo.study.rows import RowList
+
+FAVOURED = ("concentrated", "rare")
+"""Regimes in which BNPO weighs questions otherwise than REINFORCE."""
+SMALL = 0.02
+"""A difference of pass@1 that would be worth having."""
+NOT_YET = "not yet"
+
+
+def verdict_table(rows: RowList, noise: Mapping[str, Mapping]) -> Table:
+    """The registered questions and their answers."""
+    lines = {"BNPO learns better": _learning(rows), "its gradient is less noisy": _noise(noise)}
+    lines["the nulls hold"] = _nulls(rows)
+    notes = [
+        "Computed by the rules of `study.md`. For and against: adjusted p below 0.05; signal over noise: more than two "
+        "standard errors."
+    ]
+    return Table("By the registered rules", ["verdict", "because"], {"claim": lines}, notes)
+
+
+def _learning(rows: RowList) -> list[str]:
+    places = [(regime, metric) for regime in REGIMES for metric in METRICS]
+    found = {}
+    for regime, metric in places:
+        compared = compare(rows, against_others(regime), METRICS[metric])
+        opponents = [compared[name] for name in ("reinforce", "grpo") if name in compared]
+        if len(opponents) < 2 or not all(opponent.whole for opponent in opponents):
+            return [NOT_YET, f"seeds are missing: {regime}, {metric}"]
+        found[regime, metric] = opponents
+    below = [place for place, pair in found.items() if any(opponent.sign < 0 for opponent in pair)]
+    if below:
+        return ["against", f"below REINFORCE or GRPO: {_told(below)}"]
+    above = [place for place, pair in found.items() if all(opponent.sign > 0 for opponent in pair)]
+    for regime, metric in (place for place in above if place[0] in FAVOURED):
+        fixed = compare(rows, against_fixed(rows, regime), METRICS[metric]).get(FIRST_FIT)
+        if fixed is None or not fixed.whole:
+            return [NOT_YET, f"above REINFORCE and GRPO in {_told(above)}; seeds of the first fit are missing"]
+        if fixed.sign > 0:
+            return ["for", f"above REINFORCE, GRPO and its own first fit: {regime}, {metric}"]
+    if all(_contains_zero_and_ends_below(SMALL, opponent) for pair in found.values() for opponent in pair):
+        return ["against", f"all intervals contain 0 and end below {100 * SMALL:g} points"]
+    wide = [place for place, pair in found.items() if not all(_contains_zero_and_ends_below(SMALL, o) for o in pair)]
+    return ["undecided", f"above both in: {_told(above)}; intervals without 0 or beyond 2 points: {_told(wide)}"]
+
+
+def _told(places: list[tuple[str, str]]) -> str:
+    return "; ".join(f"{regime}, {metric}" for regime, metric in places) or "none"
+
+
+def _contains_zero_and_ends_below(bound: float, compared: Compared) -> bool:
+    return compared.difference.low <= 0 <= compared.difference.high < bound
+
+
+def _noise(noise: Mapping[str, Mapping]) -> list[str]:
+    places = [f"{regime}, step {step}" for regime in REGIMES for step in EVALUATED[regime]]
+    above = []
+    for place in (place for place in places if place in noise):
+        less = [noise[place]["methods"][name]["bnpo_less"] for name in ("reinforce", "grpo")]
+        if all(difference > 2 * error for difference, error in less):
+            above.append(place)
+    told = f"above both at {len(above)} of {len(places)} checkpoints"
+    if any(place not in noise for place in places):
+        return [NOT_YET, f"{told} so far"]
+    return ["for" if len(above) > len(places) / 2 else "not for", told]
+
+
+def _nulls(rows: RowList) -> list[str]:
+    cells, differ = [], []
+    for name, metric in METRICS.items():
+        compared = compare(rows, nulls(), metric)
+        if not compared or not all(null.whole for null in compared.values()):
+            return [NOT_YET, "seeds are missing"]
+        differ += [(label, name) for label, null in compared.items() if null.sign]
+        cells.append(f"{name}: p {min(null.adjusted for null in compared.values()):.2f}")
+    return ["no" if differ else "yes", _told(differ) if differ else f"least adjusted {', '.join(cells)}"]
