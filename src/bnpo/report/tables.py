@@ -54,7 +54,7 @@ def leader(scores: dict[str, tuple[float, float]]) -> str | None:
 
 def make_tables(results: Sequence[Result], always: str = "") -> list[Table]:
     """Those of the paper's tables that `results` have something for, and one of all other models; the paper's table
-    `always`, such as "Table 1", also without.
+    `always`, such as "Table 1", also without, and with blank rows for what is missing.
 
     Raises InputError when files of one row are not training runs that differ in nothing but seeds and versions.
     """
@@ -66,9 +66,9 @@ def make_tables(results: Sequence[Result], always: str = "") -> list[Table]:
         row.append(result)
     known = {model for models in PAPER_TABLES.values() for model in models}
     tables = PAPER_TABLES | {"Other models": {model: {} for model in rows if model not in known}}
-    wanted = {title for title in PAPER_TABLES if always and title.startswith(f"{always}:")}
-    wanted |= {title for title, models in tables.items() if not rows.keys().isdisjoint(models)}
-    return [_table(title, models, rows) for title, models in tables.items() if title in wanted]
+    whole = {title for title in PAPER_TABLES if always and title.startswith(f"{always}:")}
+    wanted = whole | {title for title, models in tables.items() if not rows.keys().isdisjoint(models)}
+    return [_table(title, models, rows, title in whole) for title, models in tables.items() if title in wanted]
 
 
 def _check_same_row(first: Result, second: Result) -> None:
@@ -82,12 +82,17 @@ def _check_same_row(first: Result, second: Result) -> None:
         raise InputError(f"{both}, but differ in {', '.join(differing)}; leave one out")
 
 
-def _table(title: str, models: dict[str, dict[str, str]], rows: dict[str, dict[str, list[Result]]]) -> Table:
+def _table(
+    title: str, models: dict[str, dict[str, str]], rows: dict[str, dict[str, list[Result]]], whole: bool
+) -> Table:
     results = [result for model in models for row in rows.get(model, {}).values() for result in row]
     found = [column for result in results for column in result.scores]
     printed = COLUMNS if any(models.values()) else ()
     columns = sorted(dict.fromkeys([*printed, *found]), key=lambda column: column == "Average")  # which comes last
-    blocks = {model: _block(numbers, rows.get(model, {}), columns) for model, numbers in models.items()}
+    blocks = {}
+    for model, numbers in models.items():
+        ours: dict[str, list[Result]] = {method: [] for method in numbers} if whole else {}
+        blocks[model] = _block(numbers, ours | rows.get(model, {}), columns)
     notes = [
         "Ours: pass@1 in percent ± its standard error over problems. A row of several training runs is their mean, and "
         "its error includes the scatter between them; that of a single run does not.",
@@ -106,7 +111,8 @@ def _block(printed: dict[str, str], rows: dict[str, list[Result]], columns: list
     cells = {method: [""] * len(columns) for method in rows}
     for i, column in enumerate(columns):
         # The files of a row have the same data sets.
-        scores = {m: combine([r.scores[column] for r in row]) for m, row in rows.items() if column in row[0].scores}
+        having = {method: row for method, row in rows.items() if row and column in row[0].scores}
+        scores = {method: combine([result.scores[column] for result in row]) for method, row in having.items()}
         best = leader(scores)
         for method, (mean, error) in scores.items():
             cells[method][i] = f"{'*' if method == best else ''}{100 * mean:.1f} ± {100 * error:.1f}"
