@@ -50,8 +50,8 @@ def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> N
         FINDINGS.read_text(encoding="utf-8").strip(),
         to_markdown(_filled(tables)).strip(),
         *(f"![{title}](study/{file.name})" for title, file in figures.items()),
-        "The paper's own tables follow. Rows of ours are blank: `python scripts/reproduce.py table1` and `table2` train "
-        "and print them, on GPUs (`reproduce.md`).",
+        "The paper's own tables follow. Rows of ours are blank: `python scripts/reproduce.py table1` and `table2` "
+        "train and print them, on GPUs (`reproduce.md`).",
         to_markdown([*make_tables([], "Table 1"), *make_tables([], "Table 2"), paper_table()]).strip(),
     ]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
