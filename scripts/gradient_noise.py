@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, load_problems, sampling_seeds
 from bnpo.study.design import ANSWERS, COMMON, EVALUATED, REGIMES
-from bnpo.study.noise import Sketch, measure, score_sums, standard_error
+from bnpo.study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
 from bnpo.study.results import NOISE_COLUMNS, noise_cells
 from bnpo.study.rows import NOISE, Rows, chosen_lr, commit
 from bnpo.summary import why_ended
@@ -113,7 +114,8 @@ def measure_checkpoint(model: Path, regime: str) -> dict:
 
     methods = {algo: partial(advantages, algo=algo) for algo in ESTIMATORS}
     methods |= {f"beta {a:g} {b:g}": partial(advantages, algo="beta", beta_parameters=(a, b)) for a, b in DENSITIES}
-    estimates = {name: measure(method, rewards, sums) for name, method in methods.items()}  # [1 + blocks, 3]
+    gradients = {name: sample_gradients(method, rewards, sums) for name, method in methods.items()}
+    estimates = {name: measure(found) for name, found in gradients.items()}  # [1 + blocks, 3]
     fit, batch_fit = (fit_beta(rewards.mean(1), ANSWERS, moments) for moments in ("corrected", "sample"))
     densities = {"reinforce": (1.0, 1.0), "bnpo": (batch_fit.alpha, batch_fit.beta)}
     densities |= {f"beta {a:g} {b:g}": (a, b) for a, b in DENSITIES}
@@ -123,13 +125,17 @@ def measure_checkpoint(model: Path, regime: str) -> dict:
         row = {key: [values[0, k], errors[k]] for k, key in enumerate(("signal", "noise", "ratio"))}
         less = estimates["bnpo"][:, 2] - values[:, 2]
         row["bnpo_less"] = [less[0], standard_error(less[1:])]
+        noises = values[:, 1] / estimates["reinforce"][:, 1]
+        row["noise_ratio"] = [noises[0], standard_error(noises[1:])]
+        row["cosine"] = likeness(gradients[name], gradients["bnpo"])
         row["theorem"] = predicted(*densities[name], fit) if name in densities else None
         result["methods"][name] = row
     return result
 
 
 def predicted(alpha: float, beta: float, fit: BetaFit) -> float | None:
-    """Variance of a method that divides by a density, over REINFORCE's, by Theorem 1; None where it is infinite."""
+    """Variance of a method that divides by a density, over REINFORCE's, by Theorem 1; None where it is infinite, and
+    for all where the accuracies have no fit."""
     if fit.edge or alpha >= (fit.a + 3) / 2 or beta >= (fit.b + 3) / 2:
         return None
     return float(np.exp(log_variance(alpha, beta, fit.a, fit.b) - log_variance(1, 1, fit.a, fit.b)))
@@ -151,7 +157,9 @@ def main(args: Args) -> None:
             if step:
                 train(regime, run)
             model = run / "checkpoints" / step_name(step) if step else TINY_MODEL
+            started = time.perf_counter()
             found[name] = measure_checkpoint(model, regime) | {"commit": commit()}
+            found[name]["seconds"] = round(time.perf_counter() - started)
             args.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(args.output, found)
         show(name, found[name])

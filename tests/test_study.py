@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -22,7 +23,7 @@ from bnpo.study.results import write_results
 from bnpo.study.rows import ROWS, Rows, area, chosen_lr, final
 from bnpo.study.statistics import paired, sign_flip
 from bnpo.study.verdict import verdict_table
-from bnpo.study.weights import base_advantages, base_weights, cosine
+from bnpo.study.weights import base_accuracies, base_weights, cosines
 
 AD_TAGGED = [f"ad-{name}" for name in TAGGED]
 TUNED = [
@@ -147,20 +148,33 @@ def test_noise_counts_checkpoints_where_bnpo_is_above_both_by_two_errors():
     places = [f"{regime}, step {step}" for regime in REGIMES for step in EVALUATED[regime]]
     ahead = {"methods": {"reinforce": {"bnpo_less": [0.3, 0.1]}, "grpo": {"bnpo_less": [0.21, 0.1]}}}
     not_ahead = {"methods": {"reinforce": {"bnpo_less": [0.3, 0.1]}, "grpo": {"bnpo_less": [0.19, 0.1]}}}
-    for number, verdict in ((4, "not for"), (5, "for")):
+    for number, verdict in ((4, "not supported"), (5, "for")):
         noise = dict.fromkeys(places[:number], ahead) | dict.fromkeys(places[number:], not_ahead)
         line = verdict_table([], noise).blocks["claim"]["its gradient is less noisy"]
         assert line == [verdict, f"above both at {number} of 9 checkpoints"]
 
 
+def test_gradients_are_as_alike_as_their_mean_cosine():
+    first = np.array([[3.0, 0], [1, 1]])
+    assert noise.likeness(first, 2 * first) == pytest.approx(1)
+    assert noise.likeness(first, np.array([[0, 1.0], [1, 1]])) == pytest.approx(0.5)
+
+
 def test_weights_are_those_of_the_advantages_and_scaled_alike():
-    advantages, accuracies = base_advantages("rare")
-    for name, (p, weights) in base_weights("rare")[0].items():
+    accuracies = base_accuracies("rare")
+    for name, (p, weights) in base_weights("rare").items():
         squares = np.interp(accuracies, p, weights) ** 2 * accuracies * (1 - accuracies)
-        assert squares.mean() == pytest.approx(1), name
-        assert cosine(advantages[name], 3 * advantages[name]) == pytest.approx(1)
-    p, weights = base_weights("spread")[0]["grpo"]
+        assert squares.mean() == pytest.approx(1, abs=1e-3), name  # shares are rounded in the file
+    p, weights = base_weights("spread")["grpo"]
     np.testing.assert_allclose(weights / weights[0], np.sqrt(p[0] * (1 - p[0]) / p / (1 - p)), rtol=1e-5)
+
+
+def test_bnpo_is_no_further_from_reinforce_than_its_density_lets_it_be():
+    """With many answers to many alike questions f is a normal density of three times the variance of p."""
+    draw = partial(np.random.Generator.beta, a=50, b=50, size=20_000)
+    assert cosines(draw, 1024, ("reinforce", "bnpo"), batches=3) == pytest.approx(
+        {"reinforce": 0.75**0.25, "bnpo": 1}, abs=0.01
+    )
 
 
 def test_errors_of_the_papers_averages():
@@ -184,7 +198,7 @@ def test_measured_signal_and_noise_are_those_of_the_batches_and_the_jackknife_sa
         rng = np.random.default_rng(seed)
         right = np.tile([1.0, 0, 1, 0], (noise.BLOCKS * noise.BATCH, 1))
         sums = rng.normal(0.2, 1, size=(len(right), 2, 30))
-        values = noise.measure(lambda q, right=right: right[q] - 0.5, right, sums, seed)
+        values = noise.measure(noise.sample_gradients(lambda q, right=right: right[q] - 0.5, right, sums, seed))
         found.append(values[0, 1])
         errors.append(noise.standard_error(values[1:, 1]))
     # The gradient is the mean over questions of (S+ - S-) / 8, in 30 dimensions of variance 1.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bnpo.study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
-from bnpo.study.registry import first_fit, frozen
+from bnpo.study.registry import frozen
 from bnpo.study.rows import RowList, area, final, select
 from bnpo.study.statistics import Paired, holm, paired
 
@@ -19,15 +19,10 @@ Pairs = Mapping[str, tuple[Place, Place]]
 
 @dataclass(frozen=True)
 class Compared:
-    """The first less the second, and the p-value adjusted over all pairs together; None until all pairs have rows."""
+    """The first less the second, and the p-value adjusted over all pairs together; None until these have all seeds."""
 
     difference: Paired
     adjusted: float | None
-
-    @property
-    def whole(self) -> bool:
-        """Whether all seeds of all pairs are in it."""
-        return self.adjusted is not None and self.difference.seeds == len(SEEDS)
 
     @property
     def sign(self) -> int:
@@ -44,7 +39,7 @@ def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> 
         ours, theirs = select(rows, *first), select(rows, *second)
         if len(seeds := sorted(ours.keys() & theirs.keys())) > 1:
             found[label] = paired(*([metric(runs[seed]) for seed in seeds] for runs in (ours, theirs)))
-    if len(found) < len(pairs):
+    if len(found) < len(pairs) or any(difference.seeds < len(SEEDS) for difference in found.values()):
         return {label: Compared(difference, None) for label, difference in found.items()}
     adjusted = holm([difference.p for difference in found.values()])
     return {label: Compared(found[label], p) for label, p in zip(found, adjusted, strict=True)}
@@ -70,9 +65,9 @@ def against_fixed(rows: RowList, regime: str) -> Pairs:
     for parameters in FROZEN:
         name, _ = frozen(*parameters)
         pairs[name] = (ours, ("adaptive", regime, name))
-    fitted = any(row["part"] == "adaptive" for row in rows)  # then the main part is whole
-    name = frozen(*first_fit(rows, regime))[0] if fitted else ""
-    return pairs | {FIRST_FIT: (ours, ("adaptive", regime, name))}
+    run = {row["method"] for row in rows if (row["part"], row["regime"]) == ("adaptive", regime)}
+    first_fit = next(iter(run - pairs.keys()), FIRST_FIT)
+    return pairs | {FIRST_FIT: (ours, ("adaptive", regime, first_fit))}
 
 
 def rescaled() -> Pairs:

@@ -16,9 +16,9 @@ SEEDS = tuple(range(12))
 EVALUATED = {"spread": (0, 6, 12), "concentrated": (0, 3, 6), "rare": (0, 6, 12), "tags": (0, 6, 12)}
 """Steps of a regime's runs after which held-out questions are answered: before the first, in the middle, after the
 last."""
-ANSWERS = 16
+QUESTIONS, ANSWERS = 16, 16
 
-COMMON = ("--preset", "tiny", "--questions-per-step", "16", "--samples-per-question", str(ANSWERS))
+COMMON = ("--preset", "tiny", "--questions-per-step", str(QUESTIONS), "--samples-per-question", str(ANSWERS))
 COMMON += ("--warmup-steps", "2", "--rollouts-every", "0")
 TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
 """Flags of Table 2 in miniature."""

@@ -11,7 +11,7 @@ from bnpo.report.curves import Run
 from bnpo.report.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
 from bnpo.study.design import ALGORITHMS, REGIMES
 from bnpo.study.rows import area, final
-from bnpo.study.weights import WEIGHING, base_weights
+from bnpo.study.weights import WEIGHING, base_accuracies, base_weights
 
 FITTED = ("E", "V", "alpha", "beta")
 
@@ -56,7 +56,7 @@ def draw_weights() -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
         for axes, regime in zip(figure.subplots(1, len(REGIMES)), REGIMES, strict=True):
-            weights, accuracies = base_weights(regime)
+            weights, accuracies = base_weights(regime), base_accuracies(regime)
             questions = axes.twinx()
             questions.hist(accuracies, bins=np.linspace(-0.5, 32.5, 34) / 32, color="0.88")
             questions.set_yticks([])

@@ -81,11 +81,11 @@ def signal_and_noise(gradients: np.ndarray) -> tuple[float, float]:
     return float(signal), float(squares / number - signal)
 
 
-def measure(
+def sample_gradients(
     advantages: Callable[[np.ndarray], np.ndarray], rewards: np.ndarray, sums: np.ndarray, seed: int = 0
 ) -> np.ndarray:
-    """Signal |E g|^2, noise tr Cov(g) and their ratio for batches of BATCH questions [1 + BLOCKS, 3]: from all blocks
-    of the N questions of rewards [N, m], then without each of them. Methods measured with one seed share their batches.
+    """Sketched gradients [PARTITIONS, BLOCKS, batches, buckets] of batches of BATCH of the N questions of rewards
+    [N, m]. Methods measured with one seed share their batches.
 
     The batches of a partition have no question in common: as the questions are draws from their distribution, they are
     independent.
@@ -95,14 +95,25 @@ def measure(
     blocks = rng.permutation(len(rewards))[: BLOCKS * size].reshape(BLOCKS, size)
     batches = np.stack([rng.permuted(blocks, axis=1) for _ in range(PARTITIONS)])
     gradients = batch_gradients(advantages, rewards, sums, batches.reshape(-1, BATCH))
-    gradients = gradients.reshape(PARTITIONS, BLOCKS, -1, sums.shape[2])  # [partitions, blocks, batches, buckets]
+    return gradients.reshape(PARTITIONS, BLOCKS, -1, sums.shape[2])
+
+
+def measure(gradients: np.ndarray) -> np.ndarray:
+    """Signal |E g|^2, noise tr Cov(g) and their ratio [1 + BLOCKS, 3] from what `sample_gradients` gives: from all
+    blocks, then without each of them."""
     estimates = []
     for left_out in (None, *range(BLOCKS)):
         kept = [block for block in range(BLOCKS) if block != left_out]
-        parts = [signal_and_noise(partition[kept].reshape(-1, sums.shape[2])) for partition in gradients]
+        parts = [signal_and_noise(partition[kept].reshape(-1, gradients.shape[3])) for partition in gradients]
         signal, noise = np.mean(parts, axis=0)
         estimates.append((signal, noise, signal / noise))
     return np.array(estimates)
+
+
+def likeness(first: np.ndarray, second: np.ndarray) -> float:
+    """The mean cosine between two estimators' gradients of the same batches [..., buckets]."""
+    products = (first * second).sum(-1)
+    return float((products / np.linalg.norm(first, axis=-1) / np.linalg.norm(second, axis=-1)).mean())
 
 
 def standard_error(without: np.ndarray) -> np.ndarray:

@@ -23,30 +23,30 @@ def average_error(shares: list[float], over: str) -> float:
 def paper_table() -> Table:
     """The paper's averages with these errors, and BNPO's lead over each."""
     blocks: dict[str, dict[str, list[str]]] = {}
-    leads: dict[bool, list[float]] = {True: [], False: []}  # in errors over answers, over the base model or not
+    leads: list[float] = []  # over trained methods, in errors over answers
     for models in PAPER_TABLES.values():
         for model, methods in models.items():
             rows = {name: numbers.replace("*", "").split() for name, numbers in methods.items()}
             [bnpo] = [name for name in rows if name.endswith("BNPO")]
-            blocks[model] = {name: _cells(numbers, rows[bnpo]) for name, numbers in rows.items()}
-            for name, cells in blocks[model].items():
-                leads[name == "Base"].append(float(cells[-2]) / float(cells[-1]))
+            blocks[model] = {}
+            for name, numbers in rows.items():
+                errors = [average_error(_shares(numbers), level) for level in LEVELS]
+                cells = [numbers[-1], *(f"{100 * error:.1f}" for error in errors)]
+                lead = float(rows[bnpo][-1]) - float(numbers[-1])
+                error = 100 * hypot(errors[1], average_error(_shares(rows[bnpo]), "over answers"))
+                leads += [lead / error] if name != "Base" else []
+                blocks[model][name] = cells + (["", ""] if name == bnpo else [f"{lead:+.1f}", f"{error:.1f}"])
     notes = [
         "In points of pass@1, the most that standard errors can be: sqrt(sum of p (1 - p) / problems) / 4 over "
         "problems, and with problems x answers in place of problems over the answers drawn to them (500 x 1, 40 x 16, "
-        "30 x 16, 30 x 16). Methods answer the same problems, so a difference between two has the latter error, and "
-        "that over training runs, which one run a row does not tell.",
-        f"BNPO's lead over a trained method is at most {max(leads[False]):.1f} of these errors, that over the base "
-        f"models {min(leads[True]):.0f} and more: the gain by training is real, and none of the differences between "
-        "methods is larger than noise for certain.",
+        "30 x 16, 30 x 16). For a difference between two methods on these very problems the latter counts, and the "
+        "scatter between training runs, of which one run a row tells nothing.",
+        f"No lead of BNPO's average over a trained method exceeds {max(leads):.1f} of these errors: noise can explain "
+        "all of them.",
     ]
     columns = ["average", *(f"error {level}" for level in LEVELS), "BNPO's lead", "error of the lead"]
-    return Table("What the paper's own averages can bear", columns, blocks, notes)
+    return Table("How large is noise in the paper's averages?", columns, blocks, notes)
 
 
-def _cells(numbers: list[str], bnpo: list[str]) -> list[str]:
-    shares, of_bnpo = ([float(number) / 100 for number in row[:-1]] for row in (numbers, bnpo))
-    errors = [100 * average_error(shares, level) for level in LEVELS]
-    of_lead = hypot(errors[1], 100 * average_error(of_bnpo, "over answers"))
-    lead = float(bnpo[-1]) - float(numbers[-1])
-    return [numbers[-1], *(f"{error:.1f}" for error in errors), f"{lead:+.1f}", f"{of_lead:.1f}"]
+def _shares(numbers: list[str]) -> list[float]:
+    return [float(number) / 100 for number in numbers[:-1]]

@@ -26,14 +26,15 @@ Earlier = RowList | None
 
 
 def first_fit(rows: Earlier, regime: str) -> tuple[float, float]:
-    """Alpha and beta that BNPO fits at its first step, before any update: the mean over the seeds of the main part.
-    Raises InputError where one of those runs has no row yet."""
+    """Alpha and beta that BNPO fits at its first step, before any update: the mean over those seeds of the main part
+    that have one. Raises InputError where one of those runs has no row yet."""
     if rows is None:
         return nan, nan
     runs = select(rows, "main", regime, "bnpo")
     if missing := set(SEEDS) - runs.keys():
         raise InputError(f"{regime}, bnpo: seed {min(missing)} has no row; run --only main first")
-    fits = [(row["curves"]["alpha"][0], row["curves"]["beta"][0]) for row in runs.values()]
+    curves = [row["curves"] for row in runs.values() if "alpha" in row["curves"]]
+    fits = [(curve["alpha"][0], curve["beta"][0]) for curve in curves]
     alpha, beta = np.mean(fits, axis=0)
     return round(float(alpha), 3), round(float(beta), 3)
 

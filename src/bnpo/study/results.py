@@ -25,10 +25,10 @@ from bnpo.study.comparisons import (
 from bnpo.study.design import ALGORITHMS, BEYOND, LEARNING_RATES, REGIMES, TAGGED, TUNING_SEEDS
 from bnpo.study.figures import draw_all
 from bnpo.study.paper import paper_table
-from bnpo.study.rows import NOISE, RESULTS, RowList, chosen_lr, rates_to_try, select, tuned
+from bnpo.study.rows import NOISE, RESULTS, RowList, both_done, chosen_lr, rates_to_try, select, tuned
 from bnpo.study.statistics import interquartile_mean, t_interval
 from bnpo.study.verdict import verdict_table
-from bnpo.study.weights import base_advantages, cosine
+from bnpo.study.weights import likeness_tables
 
 FINDINGS = RESULTS / "findings.md"
 """What follows from the tables, in words, written by hand."""
@@ -78,17 +78,17 @@ def _main(rows: RowList) -> list[Table]:
         "IQM",
         "area",
         "gradient norm",
-        "its variation",
+        "its CV",
         "s a step",
         "tokens a step",
     ]
     notes = [
         "Held-out pass@1 in percent, mean over seeds ± half the 95 % t interval: at the end (and its interquartile "
-        "mean), and the area under its curve. Variation: standard deviation over mean of the gradient's norm within a "
+        "mean), and the area under its curve. CV: standard deviation over mean of the gradient's norm within a "
         "run, mean over seeds. Seconds were taken beside another run and are good for comparison in this table only.",
     ]
     return [
-        _weights(),
+        *likeness_tables(),
         Table("Each method at its own learning rate", columns, blocks, notes),
         _differences(rows, "BNPO less each other method", {regime: against_others(regime) for regime in REGIMES}),
         _differences(rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": nulls()}),
@@ -96,30 +96,14 @@ def _main(rows: RowList) -> list[Table]:
     ]
 
 
-def _weights() -> Table:
-    """How alike the advantages of two methods are at the start, before any update."""
-    blocks: dict[str, dict[str, list[str]]] = {}
-    for regime in REGIMES:
-        advantages, _ = base_advantages(regime)
-        blocks[regime] = {name: [f"{cosine(advantages[name], advantages['bnpo']):.3f}"] for name in advantages}
-    notes = [
-        "Cosine between the advantages of a method and BNPO's, over the training questions as one batch, as right as "
-        "the base model answers them; 1 is the same up to a factor, and equal results there are no finding. The "
-        "figure shows the weights. ReMax needs greedy answers; REINFORCE++ is taken with answers of equal length.",
-    ]
-    return Table("What tells the methods apart", ["cosine with BNPO's"], blocks, notes)
-
-
 def _surcharge(rows: RowList) -> Table:
     """What ReMax's greedy answers cost, beside REINFORCE with the same seed."""
     lines = {}
     for regime in REGIMES:
-        ours, theirs = (select(rows, "main", regime, name) for name in ("remax", "reinforce"))
-        seeds = [s for s in sorted(ours.keys() & theirs.keys()) if ours[s]["ended"] == theirs[s]["ended"] == "done"]
-        if seeds:
-            tokens = [ours[seed]["tokens/greedy"] / ours[seed]["tokens/sampled"] for seed in seeds]
-            seconds = [ours[seed]["seconds/total"] / theirs[seed]["seconds/total"] - 1 for seed in seeds]
-            lines[regime] = [str(len(seeds)), f"{np.median(tokens):.0%}", f"{np.median(seconds):+.0%}"]
+        if pairs := both_done(rows, ("main", regime, "remax"), ("main", regime, "reinforce")):
+            tokens = [remax["tokens/greedy"] / remax["tokens/sampled"] for remax, _ in pairs]
+            seconds = [remax["seconds/total"] / reinforce["seconds/total"] - 1 for remax, reinforce in pairs]
+            lines[regime] = [str(len(pairs)), f"{np.median(tokens):.0%}", f"{np.median(seconds):+.0%}"]
     if lines:
         lines["the paper"] = ["", "", "+25%"]
     notes = [
@@ -131,12 +115,14 @@ def _surcharge(rows: RowList) -> Table:
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     finals, areas = ([metric(row) for row in runs.values()] for metric in METRICS.values())
     done = [row for row in runs.values() if row["ended"] == "done"]
+    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), _interval(finals)]
+    cells += [f"{100 * interquartile_mean(finals):.1f}", _interval(areas)]
+    if not done:
+        return [*cells, *[MISSING] * 4]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     variation = np.mean([np.nanstd(norm, ddof=1) / np.nanmean(norm) for norm in norms])
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
     seconds = [row["seconds/total"] for row in done]
-    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), _interval(finals)]
-    cells += [f"{100 * interquartile_mean(finals):.1f}", _interval(areas)]
     cells += [f"{np.nanmean(norms):.2f}", f"{variation:.2f}"]
     return [*cells, f"{np.median(seconds):.2f}", f"{np.mean(sampled):.0f}"]
 
@@ -186,13 +172,11 @@ def _clipped(rows: RowList) -> Table:
     """How often clipping alone sets the length of a step, of each method and its rescaled twin."""
     lines = {}
     for label, places in rescaled().items():
-        ours, theirs = (select(rows, *place) for place in places)
-        seeds = [s for s in sorted(ours.keys() & theirs.keys()) if ours[s]["ended"] == theirs[s]["ended"] == "done"]
-        if seeds:
-            norms = np.array([[runs[seed]["curves"]["grad_norm"] for seed in seeds] for runs in (ours, theirs)], float)
-            above = norms > TrainConfig.max_grad_norm  # [2, seeds, steps]
-            lines[label] = [f"{share:.0%}" for share in (above[1].mean(), above[0].mean(), above.all(0).mean())]
-    notes = ["Share of steps whose gradient was clipped; where it was in both, the two runs took the same step."]
+        if pairs := both_done(rows, *places):
+            norms = np.array([[row["curves"]["grad_norm"] for row in pair] for pair in pairs], float)
+            above = norms > TrainConfig.max_grad_norm  # [seeds, 2, steps]
+            lines[label] = [f"{s:.0%}" for s in (above[:, 1].mean(), above[:, 0].mean(), above.all(1).mean())]
+    notes = ["Share of steps whose gradient was clipped: such a step forgets the scale of the advantages."]
     return Table("How often scale can matter", ["as it is", "rescaled", "both"], {"concentrated": lines}, notes)
 
 
@@ -232,28 +216,35 @@ def _rates(rows: RowList, regime: str, method: str) -> list[str]:
     return cells
 
 
-NOISE_COLUMNS = ("signal / noise", "BNPO's less it", "noise over REINFORCE's", "by Theorem 1")
+NOISE_COLUMNS = ("signal / noise", "BNPO's less it", "cosine with BNPO's", "noise over REINFORCE's", "by Theorem 1")
 
 
 def noise_cells(result: Mapping) -> dict[str, list[str]]:
     """The rows of one checkpoint of noise.json, as texts. Noise is compared where a density, which integrates to one,
     sets the scale."""
-    reference, rows = result["methods"]["reinforce"]["noise"][0], {}
+    rows, has_fit = {}, result["methods"]["reinforce"]["theorem"] is not None
     for name, row in result["methods"].items():
-        cells = [f"{value:+.4f} ± {error:.4f}" for value, error in (row["ratio"], row["bnpo_less"])]
-        theorem = row["theorem"]
-        has_scale = name in ("reinforce", "bnpo") or name.startswith("beta")
-        cells.append(f"{row['noise'][0] / reference:.3f}" if has_scale else MISSING)
-        rows[name] = [*cells, MISSING if theorem is None else f"{theorem:.3f}"]
+        cells = [_with_error(*row["ratio"], ""), _with_error(*row["bnpo_less"], "+"), f"{row['cosine']:.3f}"]
+        if has_fit and (name in ("reinforce", "bnpo") or name.startswith("beta")):
+            predicted = "∞" if row["theorem"] is None else f"{row['theorem']:.3f}"
+            cells += [_with_error(*row["noise_ratio"], ""), predicted]
+        rows[name] = cells + [MISSING] * (len(NOISE_COLUMNS) - len(cells))
     return rows
+
+
+def _with_error(value: float, error: float, sign: str) -> str:
+    return f"{value:{sign}.3f} ± {error:.3f}"
 
 
 def _noise(found: Mapping[str, Mapping]) -> list[Table]:
     blocks = {f"{title} (E {r['E']:.2f}, Var {r['V']:.3f})": noise_cells(r) for title, r in found.items()}
     notes = [
         "For batches of 32 questions x 16 answers: |E g|² / tr Cov(g) ± its jackknife standard error over questions, "
-        "and BNPO's less each other's, from the same batches. Noise tr Cov(g) beside Theorem 1's for the Beta "
-        "distribution that fits the accuracies (corrected moments); the theorem is about single answers, and "
-        "leaves out what batches of different questions teach. `python scripts/gradient_noise.py` measures it again."
+        "along each method's own mean gradient; BNPO's less each other's; the mean cosine between its gradients and "
+        "BNPO's. All from the same batches.",
+        "tr Cov(g) over REINFORCE's, beside Theorem 1's for the Beta distribution that fits the accuracies (corrected "
+        "moments). The theorem is about single answers and leaves out what batches of different questions teach; it "
+        "takes one fit of all questions for BNPO, which is measured with a fit of every batch. "
+        "`python scripts/gradient_noise.py` measures it again.",
     ]
     return [Table("The noise of the gradient", list(NOISE_COLUMNS), blocks, notes)]

@@ -34,20 +34,20 @@ RowList = Sequence[Mapping]
 
 class Rows:
     """The rows of a file, in the order in which runs ended; `add` writes one more. A last line that was cut off, as a
-    kill leaves it, is dropped."""
+    kill leaves it, is no row."""
 
     def __init__(self, path: Path = ROWS):
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-        self.all = whole_json_lines(path)
+        self.all = whole_json_lines(path) if path.exists() else []
         self.names = {row["name"] for row in self.all}
         if len(self.names) < len(self.all):
             raise InputError(f"{path}: a run has two rows; keep the one that is committed")
 
     def add(self, row: dict) -> None:
         """Keep a row; it is on the disk when this returns."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch()
+        os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -138,6 +138,15 @@ def rates_to_try(rows: RowList, regime: str, method: str) -> tuple[float, ...]:
         return LEARNING_RATES
     best = max(LEARNING_RATES, key=lambda lr: np.mean(areas[lr]))
     return tuple(sorted((*LEARNING_RATES, BEYOND[best]))) if best in BEYOND else LEARNING_RATES
+
+
+def both_done(
+    rows: RowList, first: tuple[str, str, str], second: tuple[str, str, str]
+) -> list[tuple[Mapping, Mapping]]:
+    """Pairs of rows of two methods (part, regime, name), by seed, of those seeds that ended well in both."""
+    ours, theirs = select(rows, *first), select(rows, *second)
+    seeds = [seed for seed in sorted(ours.keys() & theirs.keys()) if ours[seed]["ended"] == "done"]
+    return [(ours[seed], theirs[seed]) for seed in seeds if theirs[seed]["ended"] == "done"]
 
 
 def chosen_lr(rows: RowList, regime: str, method: str) -> float:
