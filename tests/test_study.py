@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, users_environment
+from matplotlib.image import imread
 from test_same_results import ARITHMETIC, arithmetic
 
 from bnpo.config import check_config, parse_train_config
@@ -274,7 +275,15 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path):
     assert [row["name"] for row in Rows(tmp_path / "rows.jsonl").all] == ["a", "c"]
 
 
+def figures(folder) -> dict[str, np.ndarray]:
+    return {file.name: imread(file) for file in (folder / "study").glob("*.png")}
+
+
 def test_the_report_is_what_the_rows_say(tmp_path):
     write_results(Rows().all, tmp_path / "results.md")
     assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+    drawn, committed = figures(tmp_path), figures(ROOT / "docs")
+    assert drawn.keys() == committed.keys()
+    for name, pixels in drawn.items():
+        np.testing.assert_array_equal(pixels, committed[name], err_msg=f"{name}: run scripts/study.py --report")
     assert ROWS.stat().st_size < 5e6
