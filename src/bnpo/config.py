@@ -174,7 +174,7 @@ class Report:
     the average over data sets (not the start) gets a checkpoint of its own and the name `best`."""
     eval_suite: NotCompared[str] = "quick"
     """What they evaluate: a suite of evals/ or the path of one."""
-    rollouts_every: Free[NotNegative[int]] = 10
+    rollouts_every: Free[NotNegative[int]] = 50
     """Steps between those whose prompts, answers, rewards and advantages are kept as text; 0: none."""
     watch_questions: Free[NotNegative[int]] = 8
     """Training questions, always the same, that are also answered every --rollouts-every steps, at the start and at the
@@ -213,6 +213,7 @@ PRESETS = {
         "sync_tolerance": 1e-4,
         "save_every": 50,
         "eval_suite": "arithmetic-quick",
+        "rollouts_every": 10,
     },
 }
 
