@@ -75,7 +75,7 @@ def test_watched_questions_wait_for_their_longest_answer():
     inputs = replace(training_inputs(config()), prompt=100.0)
     seconds = training_plan(config(), inputs, planning).estimate.seconds
     once = sampling_seconds(SHAPE, H20, 2 * 16, 128, 4, 100, 600, 3072)  # two of the eight questions a rank
-    assert seconds["watched questions"] == pytest.approx(25 * once)  # at the start, after every fiftieth step, at the end
+    assert seconds["watched questions"] == pytest.approx(25 * once)  # the start, every 50th step, the end
     unwatched = training_plan(config("--watch-questions", "0"), inputs, planning).estimate.seconds
     assert unwatched | {"watched questions": seconds["watched questions"]} == seconds
 

@@ -111,7 +111,7 @@ def outcome(leads: dict[str, float], noise: float = 0.004) -> list[dict]:
     ]:
         for seed in SEEDS:
             score = 0.6 - leads.get(method, 0) + noise * rng.normal()
-            row = {"part": part, "regime": regime, "method": method, "seed": seed}
+            row = {"part": part, "regime": regime, "method": method, "seed": seed, "ended": "done"}
             curves = {"alpha": [1.5], "beta": [2.0]}
             rows.append(row | {"evals": {str(step): score for step in (0, 3, 6, 12)}, "curves": curves})
     return rows
@@ -141,6 +141,7 @@ def test_nulls_that_differ_are_told_and_no_verdict_is_given_before_all_seeds():
     rows = outcome({"rloo": 0.03})
     lines = verdict_table(rows, {}).blocks["claim"]
     assert lines["the nulls hold"][0] == "no"
+    assert lines["the nulls hold"][1].endswith("; 0 of 48 pairs of runs have the same curve")
     lines = verdict_table([row for row in rows if (row["part"], row["seed"]) != ("main", 11)], {}).blocks["claim"]
     assert {line[0] for line in lines.values()} == {"not yet"}
 

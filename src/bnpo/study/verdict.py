@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bnpo.report.tables import Table
 from bnpo.study.comparisons import FIRST_FIT, METRICS, Compared, against_fixed, against_others, compare, nulls
 from bnpo.study.design import EVALUATED, REGIMES
-from bnpo.study.rows import RowList
+from bnpo.study.rows import RowList, both_done
 
 FAVOURED = ("concentrated", "rare")
 """Regimes in which the claim was to show."""
@@ -80,4 +80,7 @@ def _nulls(rows: RowList) -> list[str]:
             return [NOT_YET, "seeds are missing"]
         differ += [(label, name) for label, null in compared.items() if null.sign]
         cells.append(f"{name}: p {min(null.adjusted for null in compared.values()):.2f}")
-    return ["no" if differ else "yes", _told(differ) if differ else f"least adjusted {', '.join(cells)}"]
+    pairs = [pair for places in nulls().values() for pair in both_done(rows, *places)]
+    same = sum(first["evals"] == second["evals"] for first, second in pairs)
+    told = _told(differ) if differ else f"least adjusted {', '.join(cells)}"
+    return ["no" if differ else "yes", f"{told}; {same} of {len(pairs)} pairs of runs have the same curve"]
