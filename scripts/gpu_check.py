@@ -2,10 +2,10 @@
 
     python scripts/gpu_check.py --list                  # the checks and what they verify; needs no GPU
     python scripts/gpu_check.py                         # all that need no files but the repository's
-    python scripts/gpu_check.py --tokenizer-dir DIR --config DIR/config-1.5b.json
+    python scripts/gpu_check.py --tokenizer-dir DIR --config data/models/Qwen2.5-Math-1.5B/config.json
     python scripts/gpu_check.py --only attention sleep
 
-DIR holds the real tokenizer's files; the large model has the shape of --config and random weights, so nothing is
+DIR holds the tokenizer's files of Qwen2.5-Math; the large model has the shape of --config and random weights, so nothing is
 downloaded. What the programs printed is in <output_dir>/<check>.log. Ends with 1 if a check fails.
 """
 

@@ -35,7 +35,8 @@ class Planning:
     gpus: Positive[int | None] = None
     """With --dry-run: how many GPUs to plan for; by default one."""
     gpu: str | None = None
-    """With --dry-run: which: H20, A100-80GB, H100, H200. None: memory and hours are left out."""
+    """With --dry-run: which: H20, A100-80GB, H100, H200. None: memory and hours are left out (by
+    reproduce.py: all of these are compared)."""
     answer_tokens: Positive[int] = 600
     """With --dry-run: tokens of an answer, on average, that its hours rest on."""
 
