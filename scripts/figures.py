@@ -1,6 +1,6 @@
 """Draw the paper's figures from training runs, as PDF and PNG.
 
-    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train        # figures 1, 2 and 3, and what the estimators climb
+    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train    # figures 1, 2, 3, and what each climbs
 
 Runs that differ in nothing but their seeds share a line: its mean over a window of steps and all seeds, and a band with
 80 % of the values. Figure 2's dots are runs. Without runs only what needs none is drawn.

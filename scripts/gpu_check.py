@@ -5,8 +5,8 @@
     python scripts/gpu_check.py --tokenizer-dir DIR --config data/models/Qwen2.5-Math-1.5B/config.json
     python scripts/gpu_check.py --only attention sleep
 
-DIR holds the tokenizer's files of Qwen2.5-Math; the large model has the shape of --config and random weights, so nothing is
-downloaded. What the programs printed is in <output_dir>/<check>.log. Ends with 1 if a check fails.
+DIR holds the tokenizer's files of Qwen2.5-Math; the large model has the shape of --config and random weights, so
+nothing is downloaded. What the programs printed is in <output_dir>/<check>.log. Ends with 1 if a check fails.
 """
 
 import json
