@@ -1,9 +1,10 @@
 import json
+import shutil
 
 import pytest
 from conftest import launch
 
-from bnpo.config import PRESETS, check_config, parse_train_config
+from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
 from bnpo.files import InputError
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.folder import claim_output_dir, lock_run, rewind
@@ -114,6 +115,46 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == "precious"
     claim_output_dir(parse("--output-dir", str(tmp_path), "--overwrite"))
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    claim_output_dir(parse("--output-dir", str(run)))
+    shutil.copytree(TINY_MODEL, run / "checkpoints" / "step-000002")
+    (run / "last").symlink_to("checkpoints/step-000002")
+    for model in (run / "last", run / "checkpoints" / "step-000002", run):
+        with pytest.raises(
+            InputError, match=r"belongs to the run in .*run, which a new one would delete; --output-dir"
+        ):
+            prepare(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
+    assert (run / "last" / "config.json").exists()
+
+
+def test_an_overwrite_that_was_interrupted_can_be_repeated(tmp_path, monkeypatch):
+    def interrupt(_path):
+        raise KeyboardInterrupt
+
+    again = parse("--output-dir", str(tmp_path), "--overwrite")
+    claim_output_dir(again)
+    (tmp_path / "rollouts").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            claim_output_dir(again)
+    claim_output_dir(again)
+    assert not (tmp_path / "rollouts").exists()
+
+
+def test_checkpoints_are_looked_at_when_nobody_writes_them(ranks, tmp_path):
+    claim_output_dir(parse("--output-dir", str(tmp_path)))
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be read"):
+        prepare(parse("--output-dir", str(tmp_path), "--resume"))
+    other = lock_run(tmp_path)
+    with pytest.raises(InputError, match="another process is training in it"):
+        prepare(parse("--output-dir", str(tmp_path), "--resume"))
+    other.release()
 
 
 def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):

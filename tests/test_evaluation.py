@@ -78,8 +78,9 @@ def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, li
 def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     folder = tmp_path / "results"
     protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"runs": 16}}
+    protocol |= {"run": {"steps": 2}}
     claim_results_folder(folder, protocol)
-    claim_results_folder(folder, protocol)
+    assert claim_results_folder(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
     (folder / "samples.jsonl").write_text("precious")
     for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"runs": 1}}, "suite")):
         with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):

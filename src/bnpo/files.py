@@ -32,8 +32,12 @@ def flush(path: Path) -> None:
 
 def write_json(path: Path, content: object) -> None:
     """Write `content` so that the file is whole or absent."""
+    _write_whole(path, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     flush(unfinished)
     os.replace(unfinished, path)
     flush(path.parent)
@@ -45,11 +49,10 @@ def step_name(step: int) -> str:
 
 
 def write_json_lines(path: Path, rows: Iterable[dict]) -> None:
-    """Write `rows`, one a line, in a folder that is created if need be. Raises InputError."""
+    """Write `rows`, one a line, in a folder that is created if need be; whole or absent. Raises InputError."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        flush(path)
+        _write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:

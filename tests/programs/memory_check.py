@@ -59,6 +59,32 @@ def measure(config, model: str, vocabulary: int, ranks: int) -> int:
     return status("VmHWM") - before
 
 
+def kept_layers(model: str, shape, ranks: int) -> tuple[float, int]:
+    """Layers whose matrices stay whole after a forward pass that none follows, where DeepSpeed keeps what is needed
+    within one and a half layers and the head; and how many the account takes for that."""
+    from bnpo.config import parse_train_config
+    from bnpo.policy import learner, memory
+
+    settings, distance = learner.deepspeed_settings, int(shape.head + 1.5 * shape.layer)
+    near = {"stage3_max_reuse_distance": distance, "stage3_max_live_parameters": distance}
+
+    def with_distance(config) -> dict:
+        found = settings(config)
+        return found | {"zero_optimization": found["zero_optimization"] | near}
+
+    learner.deepspeed_settings = memory.deepspeed_settings = with_distance
+    config, _ = parse_train_config([*COMMON, "--model", model, "--micro-batch-tokens", "256"], has_cuda=False)
+    policy = learner.Learner(model, shape.vocabulary, config)
+    for _ in range(2):  # what follows what is known from the second on
+        policy.update(experience(ranks), lr=1e-4)
+    policy.score([1, 30, 40, 2], [30, 31])
+    whole = 0.0
+    for layer in policy.model.model.layers:
+        matrices = [p for p in layer.parameters() if p.ds_numel > 200_000]
+        whole += sum(p.ds_status.name == "AVAILABLE" for p in matrices) / len(matrices)
+    return whole, memory._Rank(shape, config, ranks, "cpu").kept_layers()
+
+
 def main() -> None:
     # From the start on, what is freed goes back at once: holes in the heap would count as held.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
@@ -76,6 +102,7 @@ def main() -> None:
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         expected = account(shape, config, ranks, device="cpu")
         report[name] = {"measured": taken, "moment": expected.peak, "account": expected.update_peak}
+    report["kept layers"] = kept_layers(model, shape, ranks)
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.barrier()

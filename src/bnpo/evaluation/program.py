@@ -95,9 +95,10 @@ def _job(config: EvalConfig, ckpt: str, model: Path, folder: Path | None, suite:
     protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.grader, config.limit)
     if folder is None:
         label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
-        digest = hashlib.sha256(json.dumps(protocol, default=str).encode()).hexdigest()
+        identity = {key: value for key, value in protocol.items() if key != "run"}
+        digest = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
         folder = ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
-    claim_results_folder(folder, protocol)
+    protocol = claim_results_folder(folder, protocol)
     return Job(model, evaluation, folder, protocol, Samples(folder, evaluation.requests()))
 
 

@@ -9,10 +9,11 @@ from bnpo.evaluation.suites import Request
 from bnpo.files import InputError, claiming, lock, write_json
 
 
-def claim_results_folder(folder: Path, protocol: dict) -> None:
-    """Create `folder` for results under `protocol`, or take it up again after an interruption.
+def claim_results_folder(folder: Path, protocol: dict) -> dict:
+    """Create `folder` for results under `protocol`, or take it up again after an interruption; the protocol there.
 
-    Raises InputError when it holds anything else, naming the parts of the protocol that differ.
+    The settings of the run that the checkpoint comes from may differ: it may have been resumed since, with the
+    checkpoint as it was. Raises InputError when the folder holds anything else, naming the parts that differ.
     """
     path = folder / "protocol.json"
     with claiming(folder):
@@ -26,11 +27,13 @@ def claim_results_folder(folder: Path, protocol: dict) -> None:
         except ValueError as error:
             raise InputError(f"{path}: not JSON ({error}); --output-dir names another folder") from error
     ours = json.loads(json.dumps(protocol, default=str))
-    if differing := sorted(key for key in ours | theirs if ours.get(key) != theirs.get(key)):
+    keys = (ours | theirs).keys() - {"run"}
+    if differing := sorted(key for key in keys if ours.get(key) != theirs.get(key)):
         raise InputError(
             f"{folder}: holds results of another evaluation (different {', '.join(differing)}; see "
             f"{path.name}); --output-dir names another folder"
         )
+    return theirs
 
 
 class Samples:

@@ -137,7 +137,8 @@ def account(shape: Shape, config: TrainConfig, ranks: int, *, share: int = 0, de
     }
     if share:
         weights = {"sampler's weights": rank.bytes * shape.parameters, "their reload": rank.bytes * shape.largest}
-        moments = {"sample": resident | {"sampler": share}} | moments
+        kept = {"kept layers": rank.bytes * shape.layer * rank.kept_layers() * (ranks > 1)}
+        moments = {"sample": resident | {"sampler": share} | kept} | moments
         moments["sync: weights"] = asleep | weights | rank.whole_groups()
         moments["sync: check"] = resident | {"sampler": share} | forward
     return Account(moments, rank.offloaded())
@@ -186,12 +187,16 @@ class _Rank:
         if self.ranks == 1:
             return {"gathered weights": 0}
         shape = self.shape
-        # From a layer's forward to its backward pass lie the head and the later layers, twice each.
-        kept = ceil((self.zero.max_reuse_distance - 2 * shape.head) / (2 * shape.layer))
         prefetched = prefetch_bucket(shape.layer)
-        whole = shape.layer * (1 + min(max(kept, 0), shape.layers)) + prefetched + shape.head * head
+        whole = shape.layer * (1 + self.kept_layers()) + prefetched + shape.head * head
         arriving = prefetched if whole < shape.parameters else 0
         return {"gathered weights": self.bytes * (min(whole, shape.parameters) + arriving)}
+
+    def kept_layers(self) -> int:
+        """Layers that stay whole after a forward pass, since what comes next is near: DeepSpeed looks ahead through the
+        head and the whole model, which it takes for needed soon where its root follows."""
+        shape = self.shape
+        return min(max((self.zero.max_reuse_distance - shape.head) // shape.layer + 1, 0), shape.layers)
 
     def saved(self, tokens: int) -> dict[str, int]:
         """What the forward pass of all layers keeps for the backward pass, the last norm included."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from bnpo.files import InputError, file_hash, flush, step_name, write_json, writing
 from bnpo.policy import weight_sync
@@ -63,11 +63,11 @@ def save_checkpoint(
             shutil.rmtree(unfinished, ignore_errors=True)
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
-            config, generation_config = learner.model.config, learner.model.generation_config
-            config.save_pretrained(unfinished)
-            # So that whoever loads the folder stops where training did: the base model's config names one end only.
-            generation_config.eos_token_id = stop_token_ids(tokenizer)
-            generation_config.save_pretrained(unfinished)
+            learner.model.config.save_pretrained(unfinished)
+            # Whoever loads the folder stops where training did; the base model's file names one end only, and settings
+            # of sampling that are not training's and that transformers may refuse to write.
+            special = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+            GenerationConfig(eos_token_id=stop_token_ids(tokenizer), **special).save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
         save_weights(whole_weights(learner.model, tied_too=False), unfinished)
         learner.save(trainer)  # waits for the folders

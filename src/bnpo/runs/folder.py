@@ -14,9 +14,9 @@ from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, name_
 if TYPE_CHECKING:
     from filelock import FileLock
 
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "last")
-RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
-"""What a run writes in its folder, and --overwrite deletes."""
+RUN_FILES = ("bad", "best", "checkpoints", "console*.log", "end.json", "evals", "last", "metrics.jsonl")
+RUN_FILES += ("report.html", "rollouts", "tokens", "wandb", "watch", "config.json")
+"""What a run writes in its folder, and --overwrite deletes in this order: while config.json is there, it is a run's."""
 
 STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
 """Those with an entry a step."""
@@ -47,6 +47,15 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
             _delete_run(folder)
         write_json(folder / "config.json", asdict(config) | facts)
     return folder
+
+
+def check_apart(model: Path, folder: Path) -> None:
+    """Raise InputError where a new run in `folder` would delete the `model` that it starts from."""
+    if any(model.resolve().is_relative_to(path.resolve()) for path in _run_files(folder)):
+        raise InputError(
+            f"--model: {model} belongs to the run in {folder}, which a new one would delete; --output-dir names "
+            "another folder, --resume goes on with the old run"
+        )
 
 
 def _run_files(folder: Path) -> list[Path]:

@@ -154,7 +154,8 @@ class Run:
         """
         config, task = self._config, self._start.task
         number, every = config.watch_questions, config.rollouts_every
-        if not (number and every) or self._stopping or (step % every and step != self._start.steps):
+        stopping = self._stopping and not step  # a step that was done is recorded whole
+        if not (number and every) or stopping or (step % every and step != self._start.steps):
             return {}
         started, questions = time.perf_counter(), watched_questions(len(task.problems), number)
         rollouts = collect(task, questions, WATCHED, self._sampler, config, Stopwatch(), then_sleep=False)

@@ -21,7 +21,7 @@ from bnpo.ranks import gather
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.console import set_end_aside
-from bnpo.runs.folder import check_changes, claim_output_dir, find_checkpoint, lock_run
+from bnpo.runs.folder import check_apart, check_changes, claim_output_dir, find_checkpoint, lock_run
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -82,8 +82,12 @@ def prepare(config: TrainConfig) -> Start:
     check_config(config, ranks)
     problems = open_problems(config.train_data, "train")
     resumed = config.resume and (config.output_dir / "config.json").exists()
+    # Who still trains in it writes and deletes checkpoints: locked before they are looked at.
+    lock = lock_run(config.output_dir) if resumed and rank == 0 else None
     checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
     model = checkpoint or model_folder(config.model)
+    if not resumed:
+        check_apart(model, config.output_dir)
     suite = load_suite(config.eval_suite) if config.eval_every else None
     longest = config.max_prompt_tokens + config.max_answer_tokens
     if suite:
@@ -101,12 +105,11 @@ def prepare(config: TrainConfig) -> Start:
         check_changes(config, facts)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
     grader = Grader(config.rewards, grader=config.grader, users_range=config.reward_range)
-    lock = None
     if rank == 0:
-        lock = lock_run(config.output_dir)
         if resumed:
             set_end_aside(config.output_dir)
         else:
+            lock = lock_run(config.output_dir)
             claim_output_dir(config, **facts)
     task = Task(kept, prompts, tokenizer, grader)
     return Start(config, task, steps, model, settings, evaluation, checkpoint, progress, facts, lock)
