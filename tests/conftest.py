@@ -156,7 +156,7 @@ def temporary_folder() -> Iterator[dict[str, str]]:
     """Environment of a program with a temporary directory of its own, in which it must compile and leave nothing."""
     with tempfile.TemporaryDirectory() as folder:  # of a short name: sockets are made there
         yield {"TMPDIR": folder, "TORCH_EXTENSIONS_DIR": folder}
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (left := os.listdir(folder)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert left == []

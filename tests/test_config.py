@@ -146,17 +146,6 @@ def test_an_overwrite_that_was_interrupted_can_be_repeated(tmp_path, monkeypatch
     assert not (tmp_path / "rollouts").exists()
 
 
-def test_checkpoints_are_looked_at_when_nobody_writes_them(ranks, tmp_path):
-    claim_output_dir(parse("--output-dir", str(tmp_path)))
-    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"manifest\.json: cannot be read"):
-        prepare(parse("--output-dir", str(tmp_path), "--resume"))
-    other = lock_run(tmp_path)
-    with pytest.raises(InputError, match="another process is training in it"):
-        prepare(parse("--output-dir", str(tmp_path), "--resume"))
-    other.release()
-
-
 def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
     run, reward = tmp_path / "run", tmp_path / "mine.py"
     run.mkdir()

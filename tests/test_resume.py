@@ -125,6 +125,25 @@ def test_files_that_were_edited_are_refused(reference, monkeypatch):
         asking_to_resume(run, suite)
 
 
+@pytest.mark.sampler
+def test_a_checkpoint_that_came_while_a_start_was_prepared_is_not_lost(reference, tmp_path, monkeypatch):
+    """The reward's file, read in between, does what a run that is about to end does."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run, newest, reward = tmp_path / "run", "checkpoints/step-000010", tmp_path / "mine.py"
+    shutil.copytree(reference, run, symlinks=True)
+    (run / newest).rename(tmp_path / "newest")
+    reward.write_text(
+        f"import os\nos.rename({str(tmp_path / 'newest')!r}, {str(run / newest)!r})\ndef one(*_): return 1.0\n"
+    )
+    suite = str(reference.with_name("suite.json"))
+    asked = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", str(run), "--rewards", f"{reward}:one"]
+    asked += ["--allow-changes", "rewards,reward_sha256"]
+    with pytest.raises(InputError, match="run: another process trained in it until just now; start again"):
+        prepare(parse_train_config(asked, has_cuda=False)[0])
+    assert (run / newest / "trainer" / "manifest.json").exists()
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> dict:
     """What tests/programs/checkpoint_check.py found, with the run's folder and the bytes of the model."""

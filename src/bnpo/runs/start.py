@@ -82,8 +82,6 @@ def prepare(config: TrainConfig) -> Start:
     check_config(config, ranks)
     problems = open_problems(config.train_data, "train")
     resumed = config.resume and (config.output_dir / "config.json").exists()
-    # Who still trains in it writes and deletes checkpoints: locked before they are looked at.
-    lock = lock_run(config.output_dir) if resumed and rank == 0 else None
     checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
     model = checkpoint or model_folder(config.model)
     if not resumed:
@@ -105,12 +103,15 @@ def prepare(config: TrainConfig) -> Start:
         check_changes(config, facts)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
     grader = Grader(config.rewards, grader=config.grader, users_range=config.reward_range)
+    lock = None
     if rank == 0:
-        if resumed:
-            set_end_aside(config.output_dir)
-        else:
-            lock = lock_run(config.output_dir)
+        lock = lock_run(config.output_dir)
+        if not resumed:
             claim_output_dir(config, **facts)
+        elif find_checkpoint(config.output_dir, ranks) != (checkpoint, progress):
+            raise InputError(f"{config.output_dir}: another process trained in it until just now; start again")
+        else:
+            set_end_aside(config.output_dir)
     task = Task(kept, prompts, tokenizer, grader)
     return Start(config, task, steps, model, settings, evaluation, checkpoint, progress, facts, lock)
 
