@@ -249,7 +249,7 @@ def short(row: dict, steps: int, *flags: str) -> dict:
 @pytest.mark.sampler
 @pytest.mark.skipif(arithmetic() != ARITHMETIC, reason=f"recorded with other arithmetic than {arithmetic()}")
 def test_a_run_of_the_study_is_what_its_row_says_and_one_that_fails_has_a_row(tmp_path):
-    stored = Rows().all[0]
+    stored = next(row for row in Rows().all if (row["part"], row["method"]) == ("main", "bnpo"))
     diverging = stored | {"seed": 7, "lr": 1e30}
     done = run_short(tmp_path, short(stored, 3), short(diverging, 3))
     assert done.returncode == 0, done.stderr[-3000:]
