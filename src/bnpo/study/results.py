@@ -107,8 +107,8 @@ def _surcharge(rows: RowList) -> Table:
     if lines:
         lines["the paper"] = ["", "", "+25%"]
     notes = [
-        "Tokens of greedy answers over those of the 16 others, and seconds a step over REINFORCE's: medians over seeds. "
-        "The machine's other work came and went between the two runs: seconds of few seeds say nothing."
+        "Tokens of greedy answers over those of the 16 others, and seconds a step over REINFORCE's: medians over "
+        "seeds. Other work came and went between the two runs: seconds of few seeds say nothing."
     ]
     return Table("ReMax's surcharge", ["seeds", "tokens", "seconds a step"], {"remax": lines}, notes)
 
