@@ -60,8 +60,12 @@ def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
         table.add_row(part, str(left), str(len(done)), hours)
     Console(width=120).print(table)
     measured = json.loads(NOISE.read_text()) if NOISE.exists() else {}
-    places = sum(map(len, (EVALUATED[regime] for regime in REGIMES)))
-    print(f"noise: {len(measured)} of {places} checkpoints measured (python scripts/gradient_noise.py)")
+    left = sum(len(EVALUATED[regime]) for regime in REGIMES) - len(measured)
+    seconds = [checkpoint["seconds"] for checkpoint in measured.values()]
+    hours = f"{left * np.mean(seconds) / 3600:.1f}" if seconds else "?"
+    print(
+        f"noise (python scripts/gradient_noise.py): {left} checkpoints left, {len(measured)} measured, {hours} hours left"
+    )
 
 
 def main(args: Args) -> None:
