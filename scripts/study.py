@@ -63,9 +63,7 @@ def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
     left = sum(len(EVALUATED[regime]) for regime in REGIMES) - len(measured)
     seconds = [checkpoint["seconds"] for checkpoint in measured.values()]
     hours = f"{left * np.mean(seconds) / 3600:.1f}" if seconds else "?"
-    print(
-        f"noise (python scripts/gradient_noise.py): {left} checkpoints left, {len(measured)} measured, {hours} hours left"
-    )
+    print(f"noise (python scripts/gradient_noise.py): {left} checkpoints left of {left + len(measured)}, {hours} hours")
 
 
 def main(args: Args) -> None:
