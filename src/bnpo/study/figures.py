@@ -76,16 +76,15 @@ def draw_seeds(rows: Sequence[Mapping]) -> Figure:
     """Every run a dot, by method and regime, beside the mean of its method."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
-        panels = figure.subplots(2, len(REGIMES), sharey=True, sharex="col")
-        for line, (metric, label) in zip(panels, ((final, "at the end"), (area, "area")), strict=True):
+        panels = figure.subplots(2, len(REGIMES), sharey=True)
+        for line, (metric, label) in zip(panels, ((final, "pass@1 at the end"), (area, "area")), strict=True):
             for axes, regime in zip(line, REGIMES, strict=True):
                 for place, method in enumerate(ALGORITHMS):
                     values = [metric(row) for row in rows if (row["regime"], row["method"]) == (regime, method)]
                     colour = COLOURS[place % len(COLOURS)]
                     axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.6, color=colour)
                     axes.plot(np.mean(values) if values else np.nan, place, "|", markersize=12, color="black")
-                axes.set(yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=f"{regime}, {label}")
+                axes.set(yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=regime)
+                axes.set_xlabel(label)
                 axes.set_yticklabels(ALGORITHMS)
-        for axes in panels[-1]:
-            axes.set_xlabel("held-out pass@1")
         return figure
