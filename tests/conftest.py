@@ -95,7 +95,7 @@ def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
     for file in qwen_tokenizer_dir.glob("tokenizer*"):
         shutil.copy(file, folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     for step, problem in enumerate(load_problems(data_dir / "math_train.jsonl")[:120]):
         prompt = encode_prompt(tokenizer, problem.problem, "chat")
         answer = tokenizer.encode(f"\\boxed{{{step % 3 + 1}}}<|im_end|>")

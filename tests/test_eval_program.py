@@ -67,11 +67,19 @@ def group_of(process):
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """An evaluation of 100 problems x 16 runs by one sampler, started as a user does."""
+    """An evaluation of 100 problems x 16 runs by one sampler."""
     folder = tmp_path_factory.mktemp("once")
-    flags = (*ARITHMETIC, "--limit", "100", "--runs", "16")
-    subprocess.run(command(folder, *flags), cwd=ROOT, capture_output=True, check=True)
+    evaluate(folder, *ARITHMETIC, "--limit", "100", "--runs", "16")
     return folder
+
+
+@pytest.mark.sampler
+def test_what_a_user_starts_draws_the_same(once, tmp_path):
+    out = tmp_path / "out"
+    flags = (*ARITHMETIC, "--limit", "4", "--runs", "2")
+    subprocess.run(command(out, *flags), cwd=ROOT, capture_output=True, check=True)
+    assert len(samples_of(out)) == 8
+    assert samples_of(out).items() <= samples_of(once).items()
 
 
 @pytest.mark.sampler

@@ -1,4 +1,4 @@
-"""Whole programs, launched as a user launches them."""
+"""Whole programs; test_resume.py and test_faults.py launch them as a user does."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import launch, make_model, run_ranks
+from conftest import make_model, run_ranks
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.sampler
 
 EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)
 """Answers of all steps are kept; tests of resumed runs have watched questions."""
+TINY = ("--preset", "tiny", "--questions-per-step", 8, *EVERY_STEP)
+"""A quarter of the preset's questions; test_same_results.py has all."""
 
 
 def metrics_of(run: Path) -> list[dict]:
@@ -35,21 +37,8 @@ def rollouts_of(run: Path, step: int) -> list[dict]:
 @pytest.fixture(scope="module")
 def tiny_run(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("tiny") / "run"
-    output = launch(
-        2,
-        "train.py",
-        "--algo",
-        "bnpo",
-        "--preset",
-        "tiny",
-        "--steps",
-        4,
-        *EVERY_STEP,
-        "--eval-every",
-        3,
-        "--output-dir",
-        run,
-    ).stdout
+    flags = ("--algo", "bnpo", *TINY, "--steps", 4, "--eval-every", 3, "--output-dir", run)
+    output = run_ranks(2, "train.py", *flags).stdout
     (run / "console").write_text(output)
     return run
 
@@ -57,7 +46,7 @@ def tiny_run(tmp_path_factory) -> Path:
 def test_console_and_config(tiny_run):
     console = (tiny_run / "console").read_text()
     config = json.loads((tiny_run / "config.json").read_text())
-    assert console.startswith("preset tiny (asked for)\n")  # nothing of launcher and libraries
+    assert console.startswith("preset tiny (asked for)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
     for name in ("steps", "rollouts_every", "eval_every"):  # what differs from the preset
         assert re.search(rf"\n  {name} +{config[name]} +preset: \d+\n", console)
@@ -89,7 +78,7 @@ def test_a_line_of_metrics_a_step(tiny_run):
         assert line["sampler_learner_gap_max"] < 1e-4
         assert line["clipped_low"] == line["clipped_high"] == 0  # one update a step: the ratio is 1
         assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
-        assert line["tokens/sampled"] > 512
+        assert line["tokens/sampled"] > 128
     assert lines[0]["lr"] == pytest.approx(1e-5)
 
 
@@ -104,7 +93,7 @@ def test_figures_are_drawn_from_the_run(tiny_run):
 
 def test_rollouts_agree_with_the_metrics(tiny_run):
     rows = rollouts_of(tiny_run, 1)
-    assert len(rows) == 512
+    assert len(rows) == 128
     assert np.mean([row["rewards"]["accuracy"] for row in rows]) == pytest.approx(
         metrics_of(tiny_run)[0]["reward/mean"]
     )
@@ -147,8 +136,7 @@ def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, t
 
 def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp_path):
     run = tmp_path / "run"
-    flags = ("--steps", 1, *EVERY_STEP, "--eval-every", 0, "--output-dir", run)
-    run_ranks(1, "train.py", "--preset", "tiny", *flags)
+    run_ranks(1, "train.py", *TINY, "--steps", 1, "--eval-every", 0, "--output-dir", run)
     assert metrics_of(run)[0]["reward/mean"] == metrics_of(tiny_run)[0]["reward/mean"]
     assert rollouts_of(run, 1) == rollouts_of(tiny_run, 1)  # advantages are float64, written with all their digits
     one, two = metrics_of(run)[0], metrics_of(tiny_run)[0]
