@@ -232,7 +232,9 @@ def _rank_server() -> subprocess.Popen:
     """It ends with this process."""
     command = [sys.executable, "tests/programs/rank_server.py"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=users_environment() | {"OMP_NUM_THREADS": "1"}, **pipes)
+    # The seed of hashes is that of graders, whose workers are forked from it too.
+    environment = users_environment() | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
 
 
 def users_environment() -> dict[str, str]:

@@ -67,9 +67,9 @@ def group_of(process):
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """An evaluation of 100 problems x 16 runs by one sampler."""
+    """An evaluation of 100 problems x 8 runs by one sampler."""
     folder = tmp_path_factory.mktemp("once")
-    evaluate(folder, *ARITHMETIC, "--limit", "100", "--runs", "16")
+    evaluate(folder, *ARITHMETIC, "--limit", "100", "--runs", "8")
     return folder
 
 
@@ -84,13 +84,13 @@ def test_what_a_user_starts_draws_the_same(once, tmp_path):
 
 @pytest.mark.sampler
 def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_path):
-    flags = (*ARITHMETIC, "--limit", "100", "--runs", "16")
+    flags = (*ARITHMETIC, "--limit", "100", "--runs", "8")
     expected = results_of(once)
     assert expected["results"]["arithmetic"]["problems"] == 100
 
     killed = tmp_path / "killed"
     path = killed / "samples.jsonl"
-    for target in sorted(random.Random(0).sample(range(1600), 5)):
+    for target in sorted(random.Random(0).sample(range(800), 5)):
         with forked(0, "eval.py", *flags, "--output-dir", killed) as job:
             while psutil.pid_exists(job.processes[0]) and written(path) <= target:
                 time.sleep(0.02)
@@ -104,10 +104,10 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
         file.write(b'{"dataset": "arith')
     before = written(path)
     evaluate(killed, *flags)
-    assert written(path) == 1600
-    assert json.loads((killed / "results.json").read_text())["time"]["sampled"] == 1600 - before
+    assert written(path) == 800
+    assert json.loads((killed / "results.json").read_text())["time"]["sampled"] == 800 - before
     assert samples_of(killed) == samples_of(once)
-    assert len(samples_of(killed)) == 1600  # none twice
+    assert len(samples_of(killed)) == 800  # none twice
     assert results_of(killed) == expected
 
 
@@ -126,9 +126,9 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(once, out)
     shutil.copytree(once, out / "base")
-    flags = (*ARITHMETIC, "--limit", "100", "--runs", "16", "--base", TINY_MODEL)
+    flags = (*ARITHMETIC, "--limit", "100", "--runs", "8", "--base", TINY_MODEL)
     output = evaluate(out, *flags, environment={"COLUMNS": "60"})  # narrow, but the titles of tables stay whole
-    assert output.count("1600 samples, 1600 there already") == 2
+    assert output.count("800 samples, 800 there already") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
     assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
     assert "paired by problem" in output

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import bnpo  # noqa: F401 - before torch and vLLM
@@ -27,6 +28,24 @@ def peak_growth(action) -> int:
     before = status("VmRSS")
     action()
     return status("VmHWM") - before
+
+
+def damage(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Damage a checkpoint's files by turns, mending each after it: the kind, and the file."""
+    import torch.distributed as dist
+
+    weights, optimizer = sorted(folder.glob("*.safetensors"))[1], sorted(folder.rglob("*_optim_states.pt"))[1]
+    edited = bytearray(optimizer.read_bytes())
+    edited[len(edited) // 2] ^= 1
+    for kind, file, content in (("truncated", weights, weights.read_bytes()[:-1]), ("edited", optimizer, edited)):
+        whole = file.read_bytes()
+        dist.barrier()  # all have read it
+        if dist.get_rank() == 0:
+            file.write_bytes(content)
+        dist.barrier()
+        yield kind, file
+        if dist.get_rank() == 0:
+            file.write_bytes(whole)
 
 
 def main() -> None:
@@ -65,20 +84,8 @@ def main() -> None:
     report = {"at_once": gather(peak_growth(lambda: save(1, 2**40))), "groups": gather(peak_growth(lambda: save(2)))}
     folder = checkpoint_folder(run, 2)
     report["whole"] = error_of(lambda: verify_checkpoint(folder))
-    weights, optimizer = sorted(folder.glob("*.safetensors"))[1], sorted(folder.rglob("*_optim_states.pt"))[1]
-    whole = weights.read_bytes()
-    dist.barrier()
-    if dist.get_rank() == 0:
-        weights.write_bytes(whole[:-1])
-    dist.barrier()
-    report["truncated"] = error_of(lambda: verify_checkpoint(folder)), str(weights)
-    if dist.get_rank() == 0:
-        weights.write_bytes(whole)
-        edited = bytearray(optimizer.read_bytes())
-        edited[len(edited) // 2] ^= 1
-        optimizer.write_bytes(edited)
-    dist.barrier()
-    report["edited"] = error_of(lambda: verify_checkpoint(folder)), str(optimizer)
+    for kind, damaged in damage(folder):
+        report[kind] = error_of(lambda: verify_checkpoint(folder)), str(damaged)
 
     seen = Start(config, None, 3, None, None, None, None, Progress(dist.get_rank()), {}, None)
     report["disagreeing"] = error_of(seen.check_agreement)

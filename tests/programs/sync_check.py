@@ -5,91 +5,90 @@ Launched by tests/test_weight_sync.py; prints one JSON line from rank 0.
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import bnpo  # noqa: F401 - before torch and vLLM
 
+import numpy as np  # isort: skip
+import torch.distributed as dist
+from transformers import AutoTokenizer
 
-def main() -> None:
-    import numpy as np
-    import torch.distributed as dist
-    from transformers import AutoTokenizer
+from bnpo.config import parse_train_config
+from bnpo.policy.learner import Experience, Learner
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.settings import SamplerSettings
+from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
+from bnpo.problems import encode_prompt
+from bnpo.ranks import gather
 
-    from bnpo.config import parse_train_config
-    from bnpo.policy.learner import Experience, Learner
-    from bnpo.policy.sampler import Sampler
-    from bnpo.policy.settings import SamplerSettings
-    from bnpo.policy.weight_sync import (
-        SyncError,
-        check_equal,
-        compared_names,
-        measure_sync,
-        sync_weights,
-        whole_weights,
-    )
-    from bnpo.problems import encode_prompt
-    from bnpo.ranks import gather
 
-    model = sys.argv[-1]
-    config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
-    dist.init_process_group("gloo")
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    learner = Learner(model, len(tokenizer), config)
-    sampler = Sampler(model, tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
-    names = compared_names(learner.model)
-    rank = dist.get_rank()
-    prompt = encode_prompt(tokenizer, f"1{rank}+2=?", "chat")
-    report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(names))}
+def error_of(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except SyncError as error:
+        return str(error)
 
-    def error_of(check) -> str | None:
-        try:
-            check()
-        except SyncError as error:
-            return str(error)
 
-    def tensors_differ() -> str | None:
-        return error_of(lambda: check_equal(learner.model, sampler.parameters(names), 4))
+class Pair:
+    """This rank's learner and sampler of one model."""
 
-    def update_and_sample():
-        [(_, group)] = sampler.sample([prompt], [rank], n=8, max_tokens=64, temperature=1.0, logprobs=True)
+    def __init__(self, model: str):
+        self.config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        self.vocabulary = len(tokenizer)
+        self.learner = Learner(model, self.vocabulary, self.config)
+        self.sampler = Sampler(model, tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+        self.names = compared_names(self.learner.model)
+        self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?", "chat")
+
+    def update(self) -> tuple[Experience, float]:
+        """Of all ranks' answers; they, and the largest gap between the log-probabilities of sampler and learner."""
+        sampling = {"n": 8, "max_tokens": 64, "temperature": 1.0, "logprobs": True}
+        [(_, group)] = self.sampler.sample([self.prompt], [dist.get_rank()], **sampling)
         everyone = [answer for answers in gather(group) for answer in answers]
         experience = Experience(
-            prompts=[prompt for prompt in gather(prompt) for _ in range(8)],
+            prompts=[prompt for prompt in gather(self.prompt) for _ in range(8)],
             answers=[answer.token_ids for answer in everyone],
             sampler_logprobs=[answer.logprobs for answer in everyone],
             advantages=np.where(np.arange(16) % 2, 1.0, -1.0),
         )
-        metrics = learner.update(experience, lr=1e-3)
-        report["gap_max"] = metrics["sampler_learner_gap_max"]
-        return experience
+        return experience, self.learner.update(experience, lr=1e-3)["sampler_learner_gap_max"]
 
+    def errors(self, experience: Experience) -> list[str | None]:
+        """Of the two checks: by log-probabilities, and by bits."""
+        return [
+            error_of(lambda: measure_sync(self.learner, self.sampler, experience, 4)),
+            error_of(lambda: check_equal(self.learner.model, self.sampler.parameters(self.names), 4)),
+        ]
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    pair = Pair(sys.argv[-1])
+    learner, sampler = pair.learner, pair.sampler
+    report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(pair.names))}
     for step in (1, 2, 3):
-        experience = update_and_sample()
+        experience, _ = pair.update()
         sync_weights(learner, sampler, step)
         report["differences"].append(measure_sync(learner, sampler, experience, step))
-        report["ids_ok"] = max(map(max, experience.answers)) < len(tokenizer)
+        report["ids_ok"] = max(map(max, experience.answers)) < pair.vocabulary
 
-    experience = update_and_sample()
+    experience, report["gap_max"] = pair.update()
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
         ("whole", lambda: sync_weights(learner, sampler, 4)),
     ):
         load()
-        report["errors"][case] = [
-            error_of(lambda: measure_sync(learner, sampler, experience, 4)),
-            tensors_differ(),
-        ]
+        report["errors"][case] = pair.errors(experience)
     learner.update(experience, lr=1e-6)
-    learner.config = replace(config, sync_tolerance=0.05)  # as in bf16
-    report["errors"]["lost"] = [
-        error_of(lambda: measure_sync(learner, sampler, experience, 4)),
-        tensors_differ(),
-    ]
-    held = sampler.parameters(names)
-    del held[names[-1]]
+    learner.config = replace(pair.config, sync_tolerance=0.05)  # as in bf16
+    report["errors"]["lost"] = pair.errors(experience)
+    held = sampler.parameters(pair.names)
+    del held[pair.names[-1]]
     report["errors"]["no head"] = [None, error_of(lambda: check_equal(learner.model, held, 4))]
-    if rank == 0:
+    if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     sampler.close()
 
