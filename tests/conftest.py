@@ -27,7 +27,7 @@ import bnpo  # noqa: F401 - before torch and vLLM
 hypothesis.settings.register_profile("bnpo", deadline=None)
 hypothesis.settings.load_profile("bnpo")
 
-pytest_plugins = ("processes", "results_files")
+pytest_plugins = ("examples", "processes", "results_files")
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sampler
 EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)
 """Answers of all steps are kept; tests of resumed runs have watched questions."""
 TINY = ("--preset", "tiny", "--questions-per-step", 8, *EVERY_STEP)
-"""A quarter of the preset's questions; test_same_results.py has all."""
+"""A quarter of the preset's questions."""
 
 
 def metrics_of(run: Path) -> list[dict]:
