@@ -12,10 +12,11 @@ import time
 import psutil
 import pytest
 from conftest import forked, free_port, make_model, run_ranks, temporary_folder
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT, InputError
+from bnpo.problems import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.start import prepare
 
@@ -153,10 +154,11 @@ def report(tmp_path_factory) -> dict:
     model = make_model(folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=4)
     for file in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(file, folder)
+    (folder / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.7, "eos_token_id": 0}')
     output = run_ranks(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
     assert "REPORT " in output, output[-5000:]
     report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
-    return report | {"run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
+    return report | {"model": folder, "run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
 
 
 @pytest.mark.program
@@ -165,6 +167,16 @@ def test_saving_never_holds_a_second_model(report):
     assert max(report["groups"]) < report["bytes"] / 3
     saved = AutoModelForCausalLM.from_pretrained(report["run"] / "checkpoints" / "step-000001")
     assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]
+
+
+@pytest.mark.program
+def test_a_checkpoint_has_settings_of_its_own_for_who_generates_with_it(report, tmp_path):
+    with pytest.raises(ValueError, match="temperature"):  # a saved checkpoint shows that they are not the model's
+        GenerationConfig.from_pretrained(report["model"]).save_pretrained(tmp_path)
+    checkpoint = report["run"] / "checkpoints" / "step-000001"
+    ends = stop_token_ids(AutoTokenizer.from_pretrained(checkpoint))
+    assert len(ends) == 2
+    assert GenerationConfig.from_pretrained(checkpoint).eos_token_id == ends
 
 
 @pytest.mark.program
