@@ -211,9 +211,9 @@ def steps_of(run) -> int:
     return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
 
-def wait_for(condition, ranks: list[psutil.Process]) -> None:
+def wait_for(condition, goes_on) -> None:
     while not condition():
-        assert all(rank.is_running() for rank in ranks)
+        assert goes_on()
         time.sleep(0.05)
 
 
@@ -228,7 +228,7 @@ def signalled(tmp_path_factory):
             **{"cwd": ROOT, "env": os.environ | folder, "stdout": log, "stderr": log},
             start_new_session=True,
         )
-        wait_for(lambda: steps_of(run) >= 3, [psutil.Process(job.pid)])
+        wait_for(lambda: steps_of(run) >= 3, lambda: job.poll() is None)
         run.with_name("steps").write_text(str(steps_of(run)))
         os.killpg(job.pid, signal.SIGTERM)
         assert job.wait(timeout=60) == 0
@@ -258,12 +258,19 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
         forked(2, "train.py", *ENDLESS, "--output-dir", run, *slow, environment=folder) as job,
     ):
         ranks = [psutil.Process(rank) for rank in job.processes]
-        wait_for(lambda: f"going on after step {steps}" in job.output.read_text(), ranks)
-        worked = sum(rank.cpu_times().user for rank in ranks)
-        wait_for(lambda: sum(rank.cpu_times().user for rank in ranks) > worked + 1, ranks)
+
+        def go_on() -> bool:
+            return all(rank.is_running() for rank in ranks)
+
+        def seconds_of_work() -> float:
+            return sum(rank.cpu_times().user for rank in ranks)
+
+        wait_for(lambda: f"going on after step {steps}" in job.output.read_text(), go_on)
+        worked = seconds_of_work()
+        wait_for(lambda: seconds_of_work() > worked + 1, go_on)
         for rank in ranks:
             rank.send_signal(signal.SIGINT)
-        wait_for(lambda: "stopping after this step" in job.output.read_text(), ranks)
+        wait_for(lambda: "stopping after this step" in job.output.read_text(), go_on)
         time.sleep(1.5 * ECHO_SECONDS)  # or the second were the same wish
         began = time.monotonic()
         for rank in ranks:
