@@ -1,5 +1,5 @@
-# make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after
-# make test    install, run all tests
+# make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after: minutes
+# make test    install, run all tests: a quarter of an hour on 2 cores
 # make check   install, check style and types, run the tests that start no program and measure no seconds: minutes
 # make lint    install, check style and which rooms of the package import which
 # make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
@@ -13,7 +13,7 @@ TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-# Three tests at a time, for two to use what the other, while it starts programs or waits, leaves idle.
+# Three tests at a time on two cores: while one starts programs or waits, the others use its core.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test check lint bench check-gpu-environment

@@ -14,11 +14,9 @@ def main() -> None:
 
     from bnpo.evaluation.config import EvalConfig
     from bnpo.files import InputError
-    from bnpo.flags import check_planning
 
     config = tyro.cli(EvalConfig)
     try:
-        check_planning(config)
         if config.dry_run:
             from bnpo.plan.dry_run import plan_evaluation
 

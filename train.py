@@ -20,8 +20,8 @@ def main() -> None:
         # The launcher adds --local_rank to the flags; the environment says the same.
         flags = [flag for flag in sys.argv[1:] if not flag.startswith("--local_rank")]
         planning, flags = split_planning(flags)
-        # Wrong flags are refused before torch, which takes seconds, is imported to look for GPUs. As if there were one,
-        # so that the tiny preset is one that was asked for; and without help, which shows the defaults of the preset.
+        # Wrong flags are refused before torch is imported, which takes seconds. Parsed as if there were a GPU, so that
+        # `tiny` means that it was asked for; help waits for the real preset, whose defaults it shows.
         config, _ = parse_train_config([flag for flag in flags if flag not in ("-h", "--help")], has_cuda=True)
         check_config(config, planning.gpus or ranks)
         from bnpo.devices import has_cuda

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
 from bnpo.answers.rewards import Grader
 from bnpo.config import TINY_MODEL
-from bnpo.files import ROOT, step_name, write_json
+from bnpo.files import ROOT, InputError, step_name, write_json
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -52,7 +53,7 @@ AT_ONCE = 100
 
 @dataclass
 class Args:
-    regimes: tuple[str, ...] = REGIMES
+    regimes: tuple[Literal[*REGIMES], ...] = REGIMES
     """Regimes to measure."""
     work_dir: Path = ROOT / "runs" / "study" / "noise"
     """Folder for the runs; what is there already is not trained again."""
@@ -153,12 +154,12 @@ def main(args: Args) -> None:
     places = [(regime, step) for regime in args.regimes for step in EVALUATED[regime]]
     for regime, step in places:
         if (name := f"{regime}, step {step}") not in found:
-            run = args.work_dir / regime
+            run, made_by = args.work_dir / regime, commit()
             if step:
                 train(regime, run)
             model = run / "checkpoints" / step_name(step) if step else TINY_MODEL
             started = time.perf_counter()
-            found[name] = measure_checkpoint(model, regime) | {"commit": commit()}
+            found[name] = measure_checkpoint(model, regime) | {"commit": made_by}
             found[name]["seconds"] = round(time.perf_counter() - started)
             args.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(args.output, found)
@@ -167,4 +168,7 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    main(tyro.cli(Args, description=__doc__))
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -120,7 +120,8 @@ def check_room(row: Row) -> None:
     from bnpo.plan.inputs import training_inputs
 
     found = training_plan(row.train, training_inputs(row.train), Planning())
-    there = sum(file.stat().st_size for file in row.run.rglob("*") if file.is_file() and not file.is_symlink())
+    files = (row.run / "checkpoints").rglob("*")
+    there = sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
     if problem := no_room(row.run, found.most_checkpoints * found.checkpoint - there):
         cure = 'make room, or give --train-flags="--keep 1", or another --output-dir'
         raise InputError(f"{row.name}: {problem}; {cure}")

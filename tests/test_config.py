@@ -6,7 +6,8 @@ from conftest import launch
 
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
 from bnpo.files import InputError
-from bnpo.runs.checkpoint import Progress
+from bnpo.runs.checkpoint import Progress, checkpoints
+from bnpo.runs.console import set_end_aside
 from bnpo.runs.folder import claim_output_dir, lock_run, rewind
 from bnpo.runs.start import prepare
 
@@ -65,6 +66,11 @@ def ranks(monkeypatch):
         (["--steps", "0"], "--steps: is 0, must be above 0"),
         (["--lr", "-1"], "--lr: is -1.0, must be above 0"),
         (["--temperature", "nan"], "--temperature: is nan, must be above 0"),
+        (["--temperature", "2.5"], r"--temperature: is 2\.5, must be from 0\.01 to 2\.0, as vLLM draws"),
+        (["--temperature", "0.001"], r"--temperature: is 0\.001, must be from 0\.01 to 2\.0"),
+        (["--betas", "0.9", "nan"], r"--betas: are 0\.9 nan, must be in \[0, 1\)"),
+        (["--dtype", "half"], "--dtype: unknown dtype 'half'; known: bfloat16, float32"),
+        (["--rewards", "accuracy,src/bnpo/loop.py:mean"], "--rewards: reward/mean is a metric of every run; give"),
         (["--reward-range", "1", "0"], "--reward-range: 1 0: must be two finite numbers, the lower one first"),
         (["--reward-range", "0", "inf"], "--reward-range: 0 inf: must be two finite numbers"),
         (["--reward-range", "0.5", "1"], "--reward-range: is the range of your own rewards, and --rewards has none; "),
@@ -176,6 +182,7 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     kept = [
         "rollouts/step-000002.jsonl",
         "checkpoints/step-000002/config.json",
+        "checkpoints/step-000003-good/config.json",
         "mine/step-000009",
         "notes/step-final.md",
     ]
@@ -187,6 +194,33 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
     assert [name for name in [*later, *kept] if (tmp_path / name).exists()] == kept
     assert (tmp_path / "last").resolve() == tmp_path / "checkpoints" / "step-000002"
+    assert checkpoints(tmp_path) == [tmp_path / "checkpoints" / "step-000002"]  # the user's copy is the user's
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
+    with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
+        rewind(tmp_path, Progress(2))
+
+
+def test_consoles_of_earlier_starts_are_kept_even_where_some_were_deleted(tmp_path):
+    for name in ("console.log", "console-2.log"):
+        (tmp_path / name).write_text(name)
+    set_end_aside(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "console-2.log": "console-2.log",
+        "console-3.log": "console.log",
+    }
+
+
+def test_models_that_cannot_be_trained_are_refused(ranks, tmp_path):
+    model = shutil.copytree(TINY_MODEL, tmp_path / "model")
+    settings = json.loads((model / "config.json").read_text())
+    for changes, message in (
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 4}, "model: has sliding-window attention"),
+        ({"model_type": "other"}, r"model: not the config\.json of a known language model \("),
+        ({"preset": "tiny"}, "model: this run has no checkpoint yet"),
+    ):
+        (model / "config.json").write_text(json.dumps(settings | changes))
+        with pytest.raises(InputError, match=message):
+            prepare(parse("--model", str(model), "--output-dir", str(tmp_path / "run")))
 
 
 @pytest.mark.program

@@ -164,8 +164,8 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
         (("--suite", "arithmetic", "--runs", "MATH500=1"), "no data set 'MATH500' in suite arithmetic; it has arithm"),
         (("--suite", "arithmetic", "--runs", "many"), "'many' is not NAME=N or N"),
         (("--suite", "arithmetic", "--limit", "1"), "--limit: is 1"),
-        (("--suite", "arithmetic", "--seed", "-1"), "--seed must not be below 0"),
-        (("--suite", "arithmetic", "--tensor-parallel", "0"), "must be at least 1"),
+        (("--suite", "arithmetic", "--seed", "-1"), "--seed: is -1, must not be below 0"),
+        (("--suite", "arithmetic", "--tensor-parallel", "0"), "--tensor-parallel: is 0, must be above 0"),
         (("--suite", "arithmetic", "--ckpt", "no/where/else"), "no such model folder, nor a hub name"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_band_pools_a_window_of_steps_and_all_seeds(write):
     # A run that is shorter counts as far as it goes.
     longer = read_run(write("--seed", "2", steps=8, norms=[9.0] * 8))
     assert band([*runs, longer], "grad_norm", window=1).mean[-2:].tolist() == [9, 9]
-    assert variation(runs[1], "grad_norm") == pytest.approx(np.std([1, 2, 6, 4, 2], ddof=1) / 3)
+    assert variation(runs[1].metrics["grad_norm"]) == pytest.approx(np.std([1, 2, 6, 4, 2], ddof=1) / 3)
 
 
 def test_figure_2_shows_each_group_and_each_run(write):
@@ -99,7 +99,7 @@ def test_figure_2_shows_each_group_and_each_run(write):
     curves, dots = draw_norms(group_runs(runs), window=5).axes
     assert labels(curves) == ["GRPO", "BNPO"]
     for line, members in zip(dots.get_lines(), (runs[:3], runs[3:]), strict=True):
-        assert sorted(line.get_xdata()) == sorted(variation(run, "grad_norm") for run in members)
+        assert sorted(line.get_xdata()) == sorted(variation(run.metrics["grad_norm"]) for run in members)
         assert dots.get_xlim()[1] > 1.04 * max(line.get_xdata())  # whole, and not cut at the edge
 
 
@@ -167,7 +167,11 @@ def test_bad_folders_are_named(write, tmp_path):
     metrics.write_text('{"step": 0}\n')
     with pytest.raises(InputError, match=r"metrics.jsonl: holds no step yet"):
         read_run(run)
-    messages = {"{": r"config.json: cannot be read \(", "[]": "neither a run nor", "{}": "neither a run nor"}
+    messages = {
+        "{": r"config.json: cannot be read \(",
+        "[]": r"config.json: cannot be read \(a list",
+        "{}": "neither a run nor",
+    }
     messages['{"suite": {}}'] = "is an evaluation"
     for content, message in messages.items():
         (run / "config.json").write_text(content)

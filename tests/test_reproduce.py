@@ -212,7 +212,7 @@ def test_a_table_may_be_moved(reproduced, tmp_path, capsys):
             r"^--questions-per-step: 32 questions cannot be shared evenly by 5 ranks",
         ),
         ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be above 0"),
-        ({"gpus": 4}, r"^--gpus and --gpu say what to plan for: they need --dry-run"),
+        ({"gpus": 4}, r"^--gpus: needs --dry-run, whose plan it is for"),
         ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be above 0"),
         ({"train_flags": "--algo=grpo"}, r"^--train-flags: --algo=grpo is the row's own; --rows, --models, --seeds "),
         ({"eval_flags": "--output_dir x"}, r"^--eval-flags: --output_dir is the row's own; "),

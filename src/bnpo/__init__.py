@@ -41,10 +41,10 @@ def _set_defaults() -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     # FlashInfer, with which vLLM attends on some GPUs, compiles with ninja, which pip installs beside the interpreter.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     # What they warn of when they start is no news: CPUs, and Triton without any. Errors are.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
-    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     # DeepSpeed and vLLM call collectives by names that this torch has renamed; there is nothing a user can do.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -13,17 +13,55 @@ from bnpo.algorithm.beta import MAX_CONCENTRATION
 from bnpo.algorithm.estimators import ALGORITHMS
 from bnpo.answers.rewards import GRADERS, REWARDS, check_rewards
 from bnpo.files import ROOT, InputError
-from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, check_marks, one_of, parse_grouped
-from bnpo.problems import SYSTEM_PROMPTS
+from bnpo.flags import (
+    COMMA_SEPARATED,
+    SAID_ONCE,
+    Free,
+    NotCompared,
+    NotNegative,
+    Positive,
+    check_marks,
+    one_of,
+    parse_grouped,
+)
+from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
+
+
+PRESETS = {
+    "paper-1.5b": {},
+    "paper-7b": {"model": "Qwen/Qwen2.5-Math-7B"},
+    "paper-format": {
+        "model": "Qwen/Qwen2.5-1.5B-Instruct",
+        "template": "think",
+        "rewards": ("accuracy", "format"),
+        "decompose": True,
+        "eval_suite": "quick-format",
+    },
+    "tiny": {
+        "model": str(TINY_MODEL),
+        "train_data": "arithmetic",
+        "max_prompt_tokens": 64,
+        "max_answer_tokens": 128,
+        "steps": 100,
+        "lr": 1e-4,
+        "dtype": "float32",
+        "micro_batch_tokens": 2048,
+        "gradient_checkpointing": False,
+        "sync_tolerance": 1e-4,
+        "save_every": 50,
+        "eval_suite": "arithmetic-quick",
+        "rollouts_every": 10,
+    },
+}
 
 
 @dataclass(frozen=True)
 class Preset:
     """Where all other defaults come from."""
 
-    preset: Free[Annotated[str, *one_of(("auto", "tiny", "paper-1.5b", "paper-7b", "paper-format"))]] = "auto"
+    preset: Free[Annotated[str, *one_of(("auto", *PRESETS))]] = "auto"
     """Defaults for all other flags: the paper's (1.5B and 7B: Table 1; format: Table 2) or `tiny`, which runs anywhere.
     `auto` is paper-1.5b where a CUDA device is present, tiny elsewhere."""
 
@@ -40,7 +78,7 @@ class Method:
     """Divide the advantages of a batch by their root mean square: what then differs between methods is no scale."""
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 GRPO up to a factor."""
-    beta_moments: Literal["sample", "corrected"] = "sample"
+    beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
     """Moments that BNPO fits: the paper's, or without the sampling noise of finitely many answers."""
     max_concentration: Positive[float] = MAX_CONCENTRATION
     """Largest a + b of BNPO's fit; acts only where all questions are about equally hard."""
@@ -128,7 +166,7 @@ class Update:
 class Hardware:
     """How it is computed: memory and speed, and last bits of results."""
 
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Annotated[str, *one_of(("bfloat16", "float32"))] = "bfloat16"
     """Arithmetic of learner and sampler; bfloat16 keeps fp32 master weights in the optimizer."""
     micro_batch_tokens: NotCompared[Positive[int]] = 16384
     """Tokens in one forward and backward pass of a rank; sequences are packed, without padding. Fewer take less memory,
@@ -181,7 +219,7 @@ class Report:
     end, beside the batch: what the policy makes of one question over time; 0: none."""
     exact_entropy: NotCompared[bool] = False
     """Also log the mean entropy of the policy over the tokens trained on (`entropy` is an estimate from samples)."""
-    wandb: Free[Literal["disabled", "offline", "online"]] = "disabled"
+    wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases; metrics.jsonl is written in any case."""
 
 
@@ -190,49 +228,20 @@ class TrainConfig(Report, Folder, Hardware, Update, Sampling, Batch, Task, Metho
     """Train a language model with reinforcement learning on answers that can be checked."""
 
 
-PRESETS = {
-    "paper-1.5b": {},
-    "paper-7b": {"model": "Qwen/Qwen2.5-Math-7B"},
-    "paper-format": {
-        "model": "Qwen/Qwen2.5-1.5B-Instruct",
-        "template": "think",
-        "rewards": ("accuracy", "format"),
-        "decompose": True,
-        "eval_suite": "quick-format",
-    },
-    "tiny": {
-        "model": str(TINY_MODEL),
-        "train_data": "arithmetic",
-        "max_prompt_tokens": 64,
-        "max_answer_tokens": 128,
-        "steps": 100,
-        "lr": 1e-4,
-        "dtype": "float32",
-        "micro_batch_tokens": 2048,
-        "gradient_checkpointing": False,
-        "sync_tolerance": 1e-4,
-        "save_every": 50,
-        "eval_suite": "arithmetic-quick",
-        "rollouts_every": 10,
-    },
-}
-
-
 def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """The config that command line `argv` asks for, and a line that says which preset was taken and why.
 
     Raises InputError for an unknown preset; tyro exits on flags it does not know.
     """
     # Only the preset can set the defaults of the other flags, so it is looked up first.
-    chosen, _ = tyro.cli(Preset, args=argv, return_unknown_args=True, add_help=False)
+    chosen, _ = tyro.cli(Preset, args=argv, return_unknown_args=True, add_help=False, **SAID_ONCE)
+    check_marks(chosen)
     preset = chosen.preset
     if preset == "auto":
         preset = "paper-1.5b" if has_cuda else "tiny"
         reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
     else:
         reason = "asked for"
-    if preset not in PRESETS:
-        raise InputError(f"--preset: unknown preset '{preset}'; known: auto, {', '.join(PRESETS)}")
     config = replace(parse_grouped(TrainConfig(**PRESETS[preset]), argv, "deepspeed train.py"), preset=preset)
     if config.output_dir is None:
         config = replace(config, output_dir=Path("runs") / f"{preset}-{config.algo}-seed{config.seed}")
@@ -240,13 +249,18 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:
-    """Raise InputError, one line, for values that cannot work together or alone; touches no file."""
+    """Raise InputError, one line, for values that cannot work together or alone; reads no file."""
     check_marks(config)
     check_rewards(config.rewards, config.reward_range)
     if problem := method_problem(config.algo, config.decompose, config.beta_parameters):
         raise InputError(problem)
     if config.gpu_memory is not None and not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
+    lowest, highest = TEMPERATURES
+    if not lowest <= config.temperature <= highest:
+        raise InputError(f"--temperature: is {config.temperature}, must be from {lowest} to {highest}, as vLLM draws")
+    if not all(0 <= beta < 1 for beta in config.betas):
+        raise InputError(f"--betas: are {config.betas[0]} {config.betas[1]}, must be in [0, 1)")
     if not (0 <= config.clip_low < 1 and config.clip_high >= 0):
         raise InputError("--clip-low must be in [0, 1) and --clip-high not below 0")
     if config.questions_per_step % ranks:
@@ -269,6 +283,6 @@ def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
     return [(name, ours[name], standard[name]) for name in ours if name != "preset" and ours[name] != standard[name]]
 
 
-def to_json(config: TrainConfig, **facts: object) -> str:
-    """The config as indented JSON, every field in the order of its definition, and then `facts`."""
-    return json.dumps(asdict(config) | facts, indent=2, default=str) + "\n"
+def json_settings(config: TrainConfig, **facts: object) -> dict:
+    """The config as JSON knows it, every field in the order of its definition, and then `facts`."""
+    return json.loads(json.dumps(asdict(config) | facts, default=str))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,23 @@ def _write_whole(path: Path, text: str) -> None:
 def step_name(step: int) -> str:
     """What the files and folders of a step are called; in the order of the steps."""
     return f"step-{step:06d}"
+
+
+def step_of(path: Path) -> int | None:
+    """The step whose file or folder `path` is; None for what only begins like one, such as a user's copy."""
+    found = re.fullmatch(r"step-(\d{6,})", path.stem)
+    return int(found[1]) if found else None
+
+
+def read_json(path: Path, cure: str) -> dict:
+    """The object in a JSON file. Raises InputError, which ends with `cure`, where it cannot be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__} where an object is needed")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); {cure}") from error
+    return content
 
 
 def write_json_lines(path: Path, rows: Iterable[dict]) -> None:

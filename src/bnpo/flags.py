@@ -1,5 +1,6 @@
 """Command lines of dataclasses: marks on fields, what they forbid, headings over groups of flags, a dry run's flags."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Annotated, TypeVar, get_type_hints
@@ -16,6 +17,9 @@ Free = Annotated[T, "free"]
 """Changes nothing of what is computed up to a step: a resumed run may differ in it."""
 NotCompared = Annotated[T, "not compared"]
 """Names a row of the tables, or changes no more than the last bits of what is learned."""
+
+SAID_ONCE = {"console_outputs": os.environ.get("LOCAL_RANK", "0") == "0"}
+"""For tyro: help and errors come from one rank of a machine."""
 
 COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
@@ -78,7 +82,7 @@ def check_marks(config: object) -> None:
 
 def split_planning(argv: list[str]) -> tuple[Planning, list[str]]:
     """The flags of a dry run in `argv`, and those that are left. Raises InputError, one line."""
-    planning, rest = tyro.cli(Planning, args=argv, return_unknown_args=True, add_help=False)
+    planning, rest = tyro.cli(Planning, args=argv, return_unknown_args=True, add_help=False, **SAID_ONCE)
     check_planning(planning)
     return planning, rest
 
@@ -86,8 +90,9 @@ def split_planning(argv: list[str]) -> tuple[Planning, list[str]]:
 def check_planning(planning: Planning) -> None:
     """Raise InputError, one line, for what makes no plan."""
     check_marks(planning)
-    if not planning.dry_run and (planning.gpus or planning.gpu):
-        raise InputError("--gpus and --gpu say what to plan for: they need --dry-run")
+    given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
+    if given and not planning.dry_run:
+        raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run, whose plan it is for")
 
 
 def parse_grouped(defaults, argv: list[str], prog: str):
@@ -104,6 +109,6 @@ def parse_grouped(defaults, argv: list[str], prog: str):
     parts.append(("planning", tyro.conf.OmitArgPrefixes[Planning], field(default=Planning())))
     form = make_dataclass("Form", parts, frozen=True)
     form.__doc__ = type(defaults).__doc__
-    parsed = tyro.cli(form, args=argv, prog=prog)
+    parsed = tyro.cli(form, args=argv, prog=prog, **SAID_ONCE)
     values = {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
     return type(defaults)(**{item.name: values[item.name] for item in fields(defaults)})

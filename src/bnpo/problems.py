@@ -17,6 +17,9 @@ SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 """Prompt templates by name. `chat` is the tokenizer's own chat template with its default system prompt (the
 paper's setting for Qwen2.5-Math); `think` asks for the tags that the format reward looks for (Table 2)."""
 
+TEMPERATURES = (0.01, 2.0)
+"""Lowest and highest that vLLM draws with; below the lowest it draws with the lowest. Evaluations may also have 0."""
+
 
 def asks_for_tags(template: str) -> bool:
     """Whether the prompt asks for answer tags: then the final answer is what they hold, in training and evaluation."""

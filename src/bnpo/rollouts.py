@@ -35,8 +35,8 @@ class Rollouts:
     """n questions with m answers and K rewards each, the same on all ranks.
 
     questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; failed [n, m], where a reward could
-    not be told; greedy [n] and greedy_rewards [n, K] belong to ReMax (else [] and None); failures counts the answers
-    that could not be graded, by kind; sampling_seconds [ranks] is how long each rank sampled.
+    not be told; greedy [n] and greedy_rewards [n, K] belong to ReMax (else [] and None); failures counts, by kind,
+    the calls of the grader that failed, equal ones once; sampling_seconds [ranks] is how long each rank sampled.
     """
 
     questions: np.ndarray

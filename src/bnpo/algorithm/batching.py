@@ -5,7 +5,7 @@ attention takes its keys and values again for each answer (bnpo.policy.attention
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,7 +165,11 @@ class MicroBatch:
     lengths: np.ndarray
     indices: np.ndarray
 
-    def flat(self, per_answer: list[np.ndarray] | np.ndarray, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def flat(
+        self,
+        per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
         """Values of the batch [answer tokens]: those of each answer's tokens, or one value an answer, repeated."""
         if len(self.indices) == 0:
             values = np.zeros(self.lengths.sum())

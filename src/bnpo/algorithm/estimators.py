@@ -36,7 +36,7 @@ Estimate = tuple[np.ndarray, BetaFit | None]
 
 
 def reinforce(batch: Batch) -> Estimate:
-    """REINFORCE with baseline (Eq. 5): R minus the mean of the group.
+    """REINFORCE with baseline (Eq. 6): R minus the mean of the group.
 
     >>> reinforce(Batch(np.array([[1.0, 0, 0, 1]])))[0]
     array([[ 0.5, -0.5, -0.5,  0.5]])
@@ -80,7 +80,7 @@ def remax(batch: Batch) -> Estimate:
 
 
 def grpo(batch: Batch) -> Estimate:
-    """GRPO (Eq. 6): R minus the group's mean over the group's standard deviation (divisor m - 1) plus 1e-6.
+    """GRPO (Eq. 7): R minus the group's mean over the group's standard deviation (divisor m - 1) plus 1e-6.
 
     >>> grpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 1]])))[0].round(4)
     array([[ 1.5, -0.5, -0.5, -0.5],
@@ -188,14 +188,12 @@ def bnpo(batch: Batch) -> Estimate:
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
     accuracies = batch.rewards.mean(axis=1)
-    fit = fit_beta(accuracies, batch.rewards.shape[1], batch.moments, batch.max_concentration)
+    fit, at = fit_beta(accuracies, batch.rewards.shape[1], batch.moments, batch.max_concentration), accuracies
     if fit.edge == "concentrated":
         # The questions are taken to be equally hard, so what differs between their accuracies is noise, and they get
         # one weight. The narrow density would blow the outliers up.
-        accuracies_or_mean = np.where((accuracies > 0) & (accuracies < 1), fit.mean, accuracies)
-    else:
-        accuracies_or_mean = accuracies
-    weights = inverse_density(accuracies_or_mean, fit.alpha, fit.beta)
+        at = np.where((accuracies > 0) & (accuracies < 1), fit.mean, accuracies)
+    weights = inverse_density(at, fit.alpha, fit.beta)
     return (batch.rewards - accuracies[:, None]) * weights[:, None], fit
 
 

@@ -1,4 +1,4 @@
-"""The objective: token log-probabilities in bounded memory, and the clipped surrogate (Eq. 7)."""
+"""The objective: token log-probabilities in bounded memory, and the clipped surrogate (Eq. 8)."""
 
 from dataclasses import dataclass
 
@@ -106,7 +106,7 @@ def clipped_surrogate(
     clip_low: float,
     clip_high: float,
 ) -> Surrogate:
-    """The negated clipped objective (Eq. 7) summed over tokens with `weights`; all arguments are [tokens].
+    """The negated clipped objective (Eq. 8) summed over tokens with `weights`; all arguments are [tokens].
 
     A token counts as clipped where the clip takes its gradient away: below where A < 0, above where A > 0.
     """

@@ -200,6 +200,8 @@ def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> N
     names = [reward_name(reward) for reward in rewards]
     if len(set(names)) < len(names):
         raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
+    if taken := {"mean", "se", "timeouts", "errors"}.intersection(names):
+        raise InputError(f"--rewards: reward/{taken.pop()} is a metric of every run; give the function another name")
     low, high = users_range
     if not -math.inf < low < high < math.inf:
         raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from bnpo.flags import Planning
+from bnpo.answers.rewards import GRADERS
+from bnpo.flags import NotNegative, Planning, Positive, one_of
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class EvalConfig(Planning):
     base: str | None = None
     """Another model to evaluate likewise and to compare with, problem by problem."""
     suite: str = "auto"
-    """A suite of evals/ (paper, paper-format, arithmetic), or the path of one. `auto` is what the run's preset trains
-    for, and paper for other models."""
+    """A suite of evals/ (paper, paper-format, quick, quick-format, arithmetic, arithmetic-quick), or the path of one.
+    `auto` is what the run's preset trains for, and paper for other models."""
     runs: tuple[str, ...] = ()
     """Other numbers of runs than the suite's: N for all data sets, or NAME=N."""
     limit: int | None = None
@@ -25,15 +26,15 @@ class EvalConfig(Planning):
     output_dir: Path | None = None
     """Folder for samples.jsonl and results.json; by default evals/results/<suite>-<model>-<hash>. An interrupted
     evaluation goes on where it stopped."""
-    seed: int = 0
+    seed: NotNegative[int] = 0
     """Seeds the sampling of every problem and run."""
-    grader: Literal["default", "reference"] = "default"
+    grader: Annotated[str, *one_of(GRADERS)] = "default"
     """How accuracy is judged: our rules, or those of the authors' released code."""
-    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    dtype: Annotated[str, *one_of(("auto", "bfloat16", "float32"))] = "auto"
     """Arithmetic of the sampler; auto is bfloat16 on GPUs, float32 elsewhere."""
-    data_parallel: int | None = None
+    data_parallel: Positive[int | None] = None
     """Samplers side by side; by default as many as the GPUs allow."""
-    tensor_parallel: int = 1
+    tensor_parallel: Positive[int] = 1
     """GPUs that share one sampler's model."""
     gpu_memory: float = 0.9
     """Share of GPU memory for a sampler."""

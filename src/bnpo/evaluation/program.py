@@ -19,6 +19,7 @@ from bnpo.evaluation.samples import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, scores
 from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, write_json
+from bnpo.flags import check_planning
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 from bnpo.policy.settings import SamplerSettings
 
@@ -51,11 +52,10 @@ def run(config: EvalConfig) -> tuple[Path, Sequence[dict], dict | None]:
 
 
 def check(config: EvalConfig) -> None:
-    """Raise InputError, one line, for flags that cannot work; touches no file."""
-    if config.seed < 0 or not 0 < config.gpu_memory <= 1:
-        raise InputError("--seed must not be below 0, --gpu-memory above 0 and at most 1")
-    if config.tensor_parallel < 1 or (config.data_parallel is not None and config.data_parallel < 1):
-        raise InputError("--data-parallel and --tensor-parallel must be at least 1")
+    """Raise InputError, one line, for flags that cannot work; reads no file."""
+    check_planning(config)
+    if not 0 < config.gpu_memory <= 1:
+        raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.base == config.ckpt and config.output_dir is None:
         raise InputError("--base: is --ckpt itself, with which it would share a folder; --output-dir keeps them apart")
 

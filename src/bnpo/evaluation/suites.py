@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bnpo.arithmetic import open_problems
 from bnpo.files import ROOT, InputError
-from bnpo.problems import SYSTEM_PROMPTS, Problem, encode_prompt
+from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, encode_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,8 +79,11 @@ def load_suite(name: str) -> Suite:
                 raise ValueError(f"{field} is {value!r}, must be a number of at least {minimum}")
         if suite.template not in SYSTEM_PROMPTS:
             raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}")
-        if not datasets or not (suite.temperature >= 0 and 0 < suite.top_p <= 1):
-            raise ValueError("datasets must not be empty, temperature not below 0, top_p above 0 and at most 1")
+        lowest, highest = TEMPERATURES
+        if not (suite.temperature == 0 or lowest <= suite.temperature <= highest):
+            raise ValueError(f"temperature is {suite.temperature}, must be 0 or from {lowest} to {highest}")
+        if not datasets or not 0 < suite.top_p <= 1:
+            raise ValueError("datasets must not be empty, top_p above 0 and at most 1")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a suite ({error}); evals/paper.json shows the fields") from error
     return suite

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from bnpo.config import TrainConfig, to_json
+from bnpo.config import TrainConfig, json_settings
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import check, chosen_suite
 from bnpo.files import InputError
@@ -145,7 +145,7 @@ def plan_training(config: TrainConfig, planning: Planning) -> None:
     """Print what `train.py` would do. Raises InputError, one line, for what it would refuse."""
     inputs = training_inputs(config)
     found = training_plan(config, inputs, planning)
-    print(to_json(config), end="")
+    print(json.dumps(json_settings(config), indent=2))
     for line in [*inputs.lines, *training_lines(config, found, inputs, planning)]:
         print(line)
     print(disk_line(config.output_dir, found))

@@ -16,7 +16,7 @@ from bnpo.files import ROOT, InputError
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.memory import Shape, read_shape
 from bnpo.problems import Problem
-from bnpo.runs.start import encode_problems
+from bnpo.runs.start import encode_problems, longest_sequence
 
 PROMPT_TOKENS = {"chat": 103.0, "think": 150.0}
 """Tokens of a prompt of MATH on average, by template, with Qwen2.5-Math's tokenizer: where none is at hand."""
@@ -69,10 +69,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     """What a training run reads, evaluations on the way included. Raises InputError for files that are wrong; those
     that are missing are told, and the plan takes what data/manifest.json expects of them."""
     suite = load_suite(config.eval_suite) if config.eval_every else None
-    longest = config.max_prompt_tokens + config.max_answer_tokens
-    if suite:
-        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
-    model = find_model(config.model, longest)
+    model = find_model(config.model, longest_sequence(config, suite))
     problems, prompt, line = _count_training(config, model.tokenizer)
     answers, lines = count_suite(suite, model.tokenizer) if suite else (0, ["no evaluation on the way"])
     return Inputs(model, problems, prompt, answers, [*_tokenizer_line(model), line, *lines])

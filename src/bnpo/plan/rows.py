@@ -1,10 +1,11 @@
 """What the rows of a table would take together: `scripts/reproduce.py --dry-run`."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bnpo.config import check_config, to_json
+from bnpo.config import check_config, json_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.evaluation.suites import Suite
 from bnpo.flags import Planning
@@ -77,7 +78,7 @@ class _Rows:
             print(f"\n# {model}")
             if first := next((row for row in self.rows if row.train and row.model == model), None):
                 inputs = self._inputs[model]
-                print(f"\nsettings of {first.name}:\n{to_json(first.train)}", end="")
+                print(f"\nsettings of {first.name}:\n{json.dumps(json_settings(first.train), indent=2)}")
                 print(*inputs.lines, sep="\n")
                 found = training_plan(first.train, inputs, planning)
                 print(*training_lines(first.train, found, inputs, planning), sep="\n")

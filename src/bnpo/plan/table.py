@@ -1,6 +1,5 @@
 """Tables 1 and 2 of the paper as rows to reproduce, each with its folder and the flags of its two programs."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Literal
 
 import tyro
 
-from bnpo.config import PRESETS, TrainConfig, parse_train_config, to_json
+from bnpo.config import PRESETS, TrainConfig, json_settings, parse_train_config
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import chosen_suite
 from bnpo.files import InputError
@@ -108,7 +107,7 @@ class Row:
         config, suite = self.evaluate, chosen_suite(self.evaluate, Path())
         return {
             "ckpt": config.ckpt,
-            "run": self.train and json.loads(to_json(self.train)),
+            "run": self.train and json_settings(self.train),
             "suite": {"name": suite.name, "datasets": {name: {"runs": d.runs} for name, d in suite.datasets.items()}},
             "seed": config.seed,
             "limit": config.limit,

@@ -43,11 +43,13 @@ class Plan:
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> Plan:
-    """The plan for this rank's GPU and the model in folder `model`, whose sampler takes prompts and answers of
-    `longest` tokens together. Raises InputError, one line, when the run cannot fit. On CPUs nothing is planned."""
+    """The plan for the model in folder `model`, whose sampler takes prompts and answers of `longest` tokens together,
+    on GPUs like the smallest of this machine, so that all of its ranks plan alike. Raises InputError, one line, when
+    the run cannot fit. On CPUs nothing is planned."""
     if not torch.cuda.is_available():
         return Plan()
-    gpu = torch.cuda.get_device_properties(int(os.environ["LOCAL_RANK"])).total_memory
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    gpu = min(properties.total_memory for properties in gpus)
     ranks = int(os.environ["WORLD_SIZE"])
     machine = Machine(ranks, int(os.environ.get("LOCAL_SIZE", ranks)), gpu, psutil.virtual_memory().total)
     return require_plan(read_shape(model), config, machine, longest)

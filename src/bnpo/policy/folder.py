@@ -1,12 +1,15 @@
 """Models on disk: find one to start from, its tokenizer, its hash."""
 
 import hashlib
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
 
-from bnpo.files import InputError
+from bnpo.files import InputError, read_json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 def model_folder(model: str) -> Path:
@@ -15,16 +18,14 @@ def model_folder(model: str) -> Path:
 
     Raises InputError when there is no such folder, it holds no model, or the hub cannot be reached.
     """
-    folder = local_folder(model)
-    if folder is not None:
-        for part, pattern in (
-            ("config.json", "config.json"),
-            ("tokenizer", "tokenizer*"),
-            ("weights", "*.safetensors"),
-        ):
-            if not any(folder.glob(pattern)):
-                raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
-        return folder
+    folder = local_folder(model) or _download(model)
+    for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
+        if not any(folder.glob(pattern)):
+            raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
+    return folder
+
+
+def _download(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
     except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
@@ -43,6 +44,8 @@ def local_folder(model: str) -> Path | None:
     folder = Path(model)
     if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
         folder = folder / "last"
+    elif "preset" in _settings(folder):
+        raise InputError(f"{model}: this run has no checkpoint yet")
     if folder.is_dir():
         return folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
     if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
@@ -61,10 +64,13 @@ def model_hash(folder: Path) -> str:
 
 def training_config(folder: Path) -> dict | None:
     """The config.json of the run that `folder`, a checkpoint, is part of; None if it is of no run."""
-    config = folder.resolve().parent.parent / "config.json"
-    if folder.resolve().parent.name != "checkpoints" or not config.is_file():
-        return None
-    return json.loads(config.read_text(encoding="utf-8"))
+    run = folder.resolve().parent.parent
+    return (_settings(run) or None) if folder.resolve().parent.name == "checkpoints" else None
+
+
+def _settings(folder: Path) -> dict:
+    config = folder / "config.json"
+    return read_json(config, "mend it, or name another folder") if config.is_file() else {}
 
 
 def load_tokenizer(folder: Path, longest: int):
@@ -80,12 +86,28 @@ def load_tokenizer(folder: Path, longest: int):
 
 def check_context(folder: Path, longest: int) -> None:
     """Raise InputError when prompts plus answers of `longest` tokens do not fit the model whose config.json `folder`
-    holds."""
-    from transformers import AutoConfig  # imports torch
-
-    context = AutoConfig.from_pretrained(folder).max_position_embeddings
+    holds, or it is of an unknown kind."""
+    context = _model_config(folder).max_position_embeddings
     if longest > context:
         raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
             f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
         )
+
+
+def check_attention(folder: Path) -> None:
+    """Raise InputError for a model that the learner cannot train: some of its layers attend to a sliding window."""
+    if "sliding_attention" in (getattr(_model_config(folder), "layer_types", None) or ()):
+        raise InputError(f"{folder}: has sliding-window attention, which cannot be trained; take another model")
+
+
+def _model_config(folder: Path) -> "PretrainedConfig":
+    from transformers import AutoConfig  # imports torch
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        config.max_position_embeddings  # noqa: B018  # what is asked of it
+    except (AttributeError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{folder}: not the config.json of a known language model ({reason})") from error
+    return config

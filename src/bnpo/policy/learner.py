@@ -95,8 +95,9 @@ class Learner:
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # No backward pass follows: DeepSpeed has begun to fetch nothing for one, so that weights can be gathered next,
-        # only while its max_live_parameters, which whole layers and head fill, is no more than max_reuse_distance.
+        # Without a backward pass DeepSpeed could leave weights half fetched for the next one, and they could not be
+        # gathered. It fetches none ahead as long as max_live_parameters, which whole layers and head fill, is at most
+        # max_reuse_distance.
         with torch.no_grad():
             return self._engine(batch, temperature=1.0)[0].double().cpu().numpy()
 

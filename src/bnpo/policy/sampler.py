@@ -52,7 +52,6 @@ class Sampler:
         self._llm = LLM(
             model,
             dtype=settings.dtype,
-            seed=settings.seed,
             max_model_len=settings.max_tokens,
             skip_tokenizer_init=True,
             enforce_eager=settings.enforce_eager or not on_gpu,

@@ -16,7 +16,6 @@ class SamplerSettings:
 
     max_tokens: int
     dtype: str
-    seed: int = 0
     gpu_memory: float | None = 0.5
     sequences: int | None = None
     enforce_eager: bool = False

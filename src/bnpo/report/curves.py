@@ -99,7 +99,7 @@ def band(runs: Sequence[Run], name: str, window: int) -> Band:
     return Band(1 + np.flatnonzero(kept), np.nanmean(pooled[kept], axis=1), low, high)
 
 
-def variation(run: Run, name: str) -> float:
-    """Coefficient of variation of a metric over the steps of a run: standard deviation (divisor n - 1) over mean."""
-    values = run.metrics[name][~np.isnan(run.metrics[name])]
+def variation(steps: np.ndarray) -> float:
+    """Coefficient of variation over [steps] of a run, nan left out: standard deviation (divisor n - 1) over mean."""
+    values = steps[~np.isnan(steps)]
     return float(values.std(ddof=1) / values.mean()) if len(values) > 1 else float("nan")

@@ -64,7 +64,7 @@ def draw_norms(groups: Mapping[str, Sequence[Run]], window: int) -> Figure:
         figure, [curves, dots] = _figure(2.6, 2, width_ratios=(2.2, 1))
         for number, (label, runs) in enumerate(groups.items()):
             _draw_band(curves, band(runs, "grad_norm", window), label, number)
-            spread = [variation(run, "grad_norm") for run in runs]
+            spread = [variation(run.metrics["grad_norm"]) for run in runs]
             dots.plot(spread, [number] * len(runs), "o", markersize=3, color=_line(number)["color"])
         curves.set(xlabel="step", ylabel="norm of the gradient", yscale="log")
         curves.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.config import PRESETS, TrainConfig, to_json
-from bnpo.files import InputError, step_name
+from bnpo.config import PRESETS, TrainConfig, json_settings
+from bnpo.files import InputError, read_json, step_name
 from bnpo.flags import Free, NotCompared, marked
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
@@ -53,10 +53,7 @@ def open_folder(folder: Path) -> dict:
     """The config.json of a run, or the protocol.json of an evaluation as `protocol`. Raises InputError."""
     for path in (folder / "config.json", folder / "protocol.json"):
         if path.is_file():
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise InputError(f"{path}: cannot be read ({error}); name another folder") from error
+            content = read_json(path, "name another folder")
             if "suite" in content or "preset" in content:
                 return content if "preset" in content else {"protocol": content}
     raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
@@ -128,7 +125,7 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
         checkpoint = "last"  # or the folder of the run, which stands for it
     presets = {Path(TrainConfig(**fields).model).name: name for name, fields in PRESETS.items()}
     preset = presets.get(model, run["preset"])
-    standard = json.loads(to_json(TrainConfig(**PRESETS[preset])))
+    standard = json_settings(TrainConfig(**PRESETS[preset]))
     length, expected = (f"{c['steps']} steps" if c["steps"] else f"{c['epochs']} epochs" for c in (run, standard))
     compared = {
         "checkpoint": (checkpoint, "last"),

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,8 @@ class Board:
     def show(self, name: str, step: int, rows: Sequence[dict]) -> None:
         """A table of answers."""
         if rows:
-            columns = [key for key in rows[0] if key != "rewards"] + list(rows[0]["rewards"])
             lines = [row | row["rewards"] for row in rows[:TABLE_ROWS]]
+            columns = [key for key in dict.fromkeys(chain.from_iterable(lines)) if key != "rewards"]
             table = self._module.Table(columns=columns, data=[[line.get(key) for key in columns] for line in lines])
             self._run.log({name: table}, step=step)
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from bnpo.files import InputError, file_hash, flush, step_name, write_json, writing
+from bnpo.files import InputError, file_hash, flush, step_name, step_of, write_json, writing
 from bnpo.policy import weight_sync
 from bnpo.policy.learner import Learner
 from bnpo.policy.weight_sync import whole_weights
@@ -29,7 +29,8 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
-    return sorted((run / "checkpoints").glob("step-*"))
+    found = [path for path in (run / "checkpoints").glob("step-*") if step_of(path) is not None and not path.suffix]
+    return sorted(found, key=step_of)
 
 
 @dataclass(frozen=True)

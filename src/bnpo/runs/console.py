@@ -37,4 +37,6 @@ def set_end_aside(run: Path) -> None:
     (run / "end.json").unlink(missing_ok=True)
     earlier = run / "console.log"
     if earlier.exists():
-        earlier.rename(run / f"console-{len(list(run.glob('console-*.log'))) + 1}.log")
+        numbers = [path.stem.removeprefix("console-") for path in run.glob("console-*.log")]
+        latest = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        earlier.rename(run / f"console-{latest + 1}.log")

@@ -2,12 +2,21 @@
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.config import TrainConfig, to_json
-from bnpo.files import InputError, claiming, flush, lock, write_json, writing
+from bnpo.config import TrainConfig, json_settings
+from bnpo.files import (
+    InputError,
+    claiming,
+    lock,
+    read_json,
+    step_of,
+    whole_json_lines,
+    write_json,
+    write_json_lines,
+    writing,
+)
 from bnpo.flags import Free, marked
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, name_checkpoint, verify_small_files
 
@@ -45,7 +54,7 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
                     f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
                 )
             _delete_run(folder)
-        write_json(folder / "config.json", asdict(config) | facts)
+        write_json(folder / "config.json", json_settings(config, **facts))
     return folder
 
 
@@ -65,10 +74,9 @@ def _run_files(folder: Path) -> list[Path]:
 def _delete_run(folder: Path) -> None:
     config = folder / "config.json"
     # A model's folder has a config.json too, but none with a preset.
-    if not config.exists() or "preset" not in json.loads(config.read_text(encoding="utf-8")):
-        raise InputError(
-            f"{folder}: has no config.json of a run, so nothing is deleted; --output-dir names another folder"
-        )
+    cure = "--output-dir names another folder"
+    if not config.exists() or "preset" not in read_json(config, cure):
+        raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {cure}")
     for path in _run_files(folder):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -101,14 +109,11 @@ def check_changes(config: TrainConfig, facts: dict) -> None:
     """Raise InputError where `config`, or data with other `facts`, would alter the run whose config.json the output
     folder holds."""
     path = config.output_dir / "config.json"
-    ours = json.loads(to_json(config, **facts))
+    ours = json_settings(config, **facts)
     allowed = {name.replace("-", "_") for name in config.allow_changes}
     if unknown := sorted(allowed - set(ours)):
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
-    try:
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); --resume needs the run's settings") from error
+    theirs = read_json(path, "--resume needs the run's settings")
     free = marked(TrainConfig, Free)
     changed = [name for name in ours if name in theirs and ours[name] != theirs[name]]
     if refused := [name for name in changed if name not in allowed and name not in free]:
@@ -128,15 +133,10 @@ def rewind(run: Path, progress: Progress) -> None:
     with writing(run):
         metrics = run / "metrics.jsonl"
         if metrics.exists():
-            lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-            unfinished = metrics.with_name(".metrics.jsonl.unfinished")
             # A last line that was cut off is later than any checkpoint.
-            whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= kept]
-            unfinished.write_text("".join(whole), encoding="utf-8")
-            flush(unfinished)
-            unfinished.replace(metrics)
-        steps = [path for folder in STEP_FOLDERS for path in (run / folder).glob("step-" + 6 * "[0-9]" + "*")]
-        later = [path for path in steps if int(path.stem.removeprefix("step-")) > kept]
+            write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= kept])
+        steps = [path for folder in STEP_FOLDERS for path in (run / folder).glob("step-*")]
+        later = [path for path in steps if (step_of(path) or 0) > kept]
         for path in [*later, *run.glob("checkpoints/.*.unfinished")]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, step in (("last", progress.step), ("best", progress.best_step)):

@@ -2,11 +2,12 @@
 
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch.distributed as dist
 
 from bnpo.answers.rewards import reward_name
+from bnpo.config import json_settings
 from bnpo.evaluation.live import evaluate_live
 from bnpo.files import write_json, writing
 from bnpo.policy.learner import Learner
@@ -30,9 +31,9 @@ class BadStepsError(RuntimeError):
 
 
 class Run:
-    """The context of a run's steps; every method is a collective. It ends in <run>/end.json: the last step, and why.
+    """The context of a run's steps; all ranks call every method alike.
 
-    `progress` says how far it is.
+    It ends in <run>/end.json: the last step, and why. `progress` says how far it is.
     """
 
     def __init__(self, start: Start, ranks: Ranks):
@@ -79,7 +80,7 @@ class Run:
             if config.resume:
                 rewind(config.output_dir, self.progress)
                 with writing(config.output_dir):
-                    write_json(config.output_dir / "config.json", asdict(config) | start.facts)
+                    write_json(config.output_dir / "config.json", json_settings(config, **start.facts))
         converted = start.checkpoint is not None and self.progress.ranks != dist.get_world_size()
         self._learner = Learner(str(start.model), len(start.task.tokenizer), config, universal=converted)
         self._sampler = Sampler(str(start.model), start.task.tokenizer, start.sampler)
@@ -126,7 +127,7 @@ class Run:
     def record(self, step: Step, scores: dict[str, float]) -> None:
         """Count the step and write its metrics and answers, with the `scores` of an evaluation if there was one.
 
-        Raises BadStepsError after too many updates in a row that were left out.
+        Raises BadStepsError after too many updates in a row that were left out, InputError for a full disk.
         """
         config, number = self._config, step.number
         bad_steps = self.progress.bad_steps + 1 if step.update["updates/skipped"] else 0
@@ -182,7 +183,8 @@ class Run:
         return last or step % self._config.save_every == 0 or self.progress.best_step == step
 
     def save(self) -> None:
-        """Write a checkpoint while the sampler sleeps, and wake it with the weights that it had."""
+        """Write a checkpoint while the sampler sleeps, and wake it with the weights that it had. Raises InputError for
+        a full disk."""
         config, step = self._config, self.progress.step
         started = time.perf_counter()
         asleep = self._sampler.sleep()

@@ -11,10 +11,10 @@ from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import open_problems
 from bnpo.config import TrainConfig, check_config, differences
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import content_hash, load_suite
+from bnpo.evaluation.suites import Suite, content_hash, load_suite
 from bnpo.files import InputError, file_hash
 from bnpo.policy.fit import plan_here
-from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import Problem, encode_prompt
 from bnpo.ranks import gather
@@ -75,7 +75,8 @@ class Start:
 
 
 def prepare(config: TrainConfig) -> Start:
-    """Check and read everything a run needs, cheapest first, before a process group or a model exists."""
+    """Check and read everything a run needs, cheapest first, before a process group or a model exists. Raises
+    InputError for what is wrong in it."""
     if "RANK" not in os.environ:
         raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -87,14 +88,11 @@ def prepare(config: TrainConfig) -> Start:
     if not resumed:
         check_apart(model, config.output_dir)
     suite = load_suite(config.eval_suite) if config.eval_every else None
-    longest = config.max_prompt_tokens + config.max_answer_tokens
-    if suite:
-        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
+    longest = longest_sequence(config, suite)
     tokenizer = load_tokenizer(model, longest)
+    check_attention(model)
     plan = plan_here(config, model, longest)
-    settings = SamplerSettings(
-        longest, config.dtype, config.seed, plan.gpu_memory, plan.sequences, config.enforce_eager
-    )
+    settings = SamplerSettings(longest, config.dtype, plan.gpu_memory, plan.sequences, config.enforce_eager)
     evaluation = Evaluation.prepare(suite, tokenizer, config.seed) if suite else None
     kept, prompts = encode_problems(config, problems, tokenizer)
     steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
@@ -114,6 +112,12 @@ def prepare(config: TrainConfig) -> Start:
             set_end_aside(config.output_dir)
     task = Task(kept, prompts, tokenizer, grader)
     return Start(config, task, steps, model, settings, evaluation, checkpoint, progress, facts, lock)
+
+
+def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
+    """Tokens of the longest prompt and answer of training and, if there is one, of the evaluation by `suite`."""
+    longest = config.max_prompt_tokens + config.max_answer_tokens
+    return max(longest, suite.max_prompt_tokens + suite.max_answer_tokens) if suite else longest
 
 
 def encode_problems(

@@ -47,7 +47,7 @@ class Tracker:
             print(f"step {step}/{self._steps}: {told}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
 
     def write(self, step: int, metrics: dict[str, float], accuracies: np.ndarray | None = None) -> None:
-        """Log what belongs to no training step, such as the evaluation before the first (step 0)."""
+        """Add a line to metrics.jsonl, of a training step or of the start (0)."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no nan
         with writing(self._run / "metrics.jsonl"):
             self._metrics.write(json.dumps({"step": step} | finite) + "\n")

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 REGIMES = ("spread", "concentrated", "rare")
 ALGORITHMS = ("reinforce", "rloo", "remax", "grpo", "reinforce_pp", "bnpo", "maxrl")
+FAVOURED = ("concentrated", "rare")
+"""Regimes in which the paper's claim was to show."""
 TAGGED = ("grpo", "reinforce_pp", "bnpo")
 """Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
 FROZEN = ((1.25, 1.25), (2.0, 2.0))

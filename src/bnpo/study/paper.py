@@ -41,8 +41,9 @@ def paper_table() -> Table:
         "problems, and with problems x answers in place of problems over the answers drawn to them (500 x 1, 40 x 16, "
         "30 x 16, 30 x 16). For a difference between two methods on these very problems the latter counts, and the "
         "scatter between training runs, of which one run a row tells nothing.",
-        f"No lead of BNPO's average over a trained method exceeds {max(leads):.1f} of these errors: noise can explain "
-        "all of them.",
+        f"The largest lead of BNPO's average over a trained method is {max(leads):.1f} times the most that its error "
+        "over answers can be. Where problems differ in difficulty that error is smaller; the scatter between training "
+        "runs comes on top and is unknown.",
     ]
     columns = ["average", *(f"error {level}" for level in LEVELS), "BNPO's lead", "error of the lead"]
     return Table("How large is noise in the paper's averages?", columns, blocks, notes)

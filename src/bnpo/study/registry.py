@@ -8,6 +8,7 @@ import numpy as np
 from bnpo.files import InputError
 from bnpo.study.design import (
     ALGORITHMS,
+    FAVOURED,
     FROZEN,
     REGIMES,
     SEEDS,
@@ -86,7 +87,7 @@ def _main(rows: Earlier) -> Iterator[StudyRun]:
 
 def _adaptive(rows: Earlier) -> Iterator[StudyRun]:
     for seed in SEEDS:
-        for regime in ("concentrated", "rare"):
+        for regime in FAVOURED:
             for parameters in (*FROZEN, first_fit(rows, regime)):
                 yield StudyRun("adaptive", regime, *frozen(*parameters), _rate(rows, regime, "bnpo"), seed)
 

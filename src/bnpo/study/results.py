@@ -10,8 +10,10 @@ import numpy as np
 
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT
+from bnpo.report.curves import variation
 from bnpo.report.tables import Table, make_tables, to_markdown
 from bnpo.study.comparisons import (
+    FIRST_FIT,
     METRICS,
     Pairs,
     against_fixed,
@@ -22,10 +24,20 @@ from bnpo.study.comparisons import (
     nulls,
     rescaled,
 )
-from bnpo.study.design import ALGORITHMS, BEYOND, LEARNING_RATES, REGIMES, TAGGED, TUNING_SEEDS
+from bnpo.study.design import ALGORITHMS, BEYOND, FAVOURED, LEARNING_RATES, REGIMES, TAGGED, TUNING_SEEDS
 from bnpo.study.figures import draw_all
 from bnpo.study.paper import paper_table
-from bnpo.study.rows import NOISE, RESULTS, RowList, both_done, chosen_lr, rates_to_try, select, tuned
+from bnpo.study.rows import (
+    NOISE,
+    RESULTS,
+    RowList,
+    both_done,
+    chosen_lr,
+    rates_to_try,
+    select,
+    tuned,
+    tuning_part,
+)
 from bnpo.study.statistics import interquartile_mean, t_interval
 from bnpo.study.verdict import verdict_table
 from bnpo.study.weights import likeness_tables
@@ -42,11 +54,13 @@ def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> N
     commits = sorted({row["commit"] for row in rows})
     failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
     noise = json.loads(NOISE.read_text()) if NOISE.exists() else {}
+    measured = sorted({checkpoint["commit"] for checkpoint in noise.values()})
     tables = chain([verdict_table(rows, noise)], _main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise(noise))
     parts = [
         "# Results",
         "Made by `python scripts/study.py --report` from `evals/results/study/`; what is registered is in `study.md`.",
-        f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}.",
+        f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}. Noise of the "
+        f"gradient: {len(noise)} checkpoints, at {', '.join(measured) or 'none'}.",
         FINDINGS.read_text(encoding="utf-8").strip(),
         to_markdown(_filled(tables)).strip(),
         *(f"![{title}](study/{file.name})" for title, file in figures.items()),
@@ -79,13 +93,14 @@ def _main(rows: RowList) -> list[Table]:
         "area",
         "gradient norm",
         "its CV",
-        "s a step",
+        "clipped",
         "tokens a step",
     ]
     notes = [
         "Held-out pass@1 in percent, mean over seeds ± half the 95 % t interval: at the end (and its interquartile "
-        "mean), and the area under its curve. CV: standard deviation over mean of the gradient's norm within a "
-        "run, mean over seeds. Seconds were taken beside another run and are good for comparison in this table only.",
+        "mean), and the area under its curve. Gradient norm: before clipping, mean over steps and seeds. CV: its "
+        "standard deviation over its mean within a run, mean over seeds. Clipped: share of steps with a norm above 1. "
+        "Tokens a step: answers, greedy ones included, median over the steps of a run, mean over seeds.",
     ]
     return [
         *likeness_tables(),
@@ -98,19 +113,23 @@ def _main(rows: RowList) -> list[Table]:
 
 def _surcharge(rows: RowList) -> Table:
     """What ReMax's greedy answers cost, beside REINFORCE with the same seed."""
-    lines = {}
+    lines, phases = {}, ("generate", "update", "total")
     for regime in REGIMES:
         if pairs := both_done(rows, ("main", regime, "remax"), ("main", regime, "reinforce")):
-            tokens = [remax["tokens/greedy"] / remax["tokens/sampled"] for remax, _ in pairs]
-            seconds = [remax["seconds/total"] / reinforce["seconds/total"] - 1 for remax, reinforce in pairs]
-            lines[regime] = [str(len(pairs)), f"{np.median(tokens):.0%}", f"{np.median(seconds):+.0%}"]
+            tokens = np.median([remax["tokens/greedy"] / remax["tokens/sampled"] for remax, _ in pairs])
+            seconds = np.array([[row[f"seconds/{phase}"] for phase in phases] for pair in pairs for row in pair])
+            remax, reinforce = seconds.reshape(-1, 2, len(phases)).transpose(1, 0, 2)  # [seeds, phases]
+            more = np.median(remax / reinforce - 1, axis=0)
+            lines[regime] = [str(len(pairs)), f"{tokens:.0%}", *(f"{share:+.0%}" for share in more)]
     if lines:
-        lines["the paper"] = ["", "", "+25%"]
+        lines["the paper"] = ["", "", "", "", "+25%"]
     notes = [
-        "Tokens of greedy answers over those of the 16 others, and seconds a step over REINFORCE's: medians over "
-        "seeds. Other work came and went between the two runs: seconds of few seeds say nothing."
+        "Tokens of greedy answers over those of the 16 others, and seconds over REINFORCE's, of sampling, of the "
+        "update and of a step: medians over seeds. The update is shorter, since answers that are as good as the greedy "
+        "one have advantage 0 and are left out of its passes; the two runs did not have the machine to themselves."
     ]
-    return Table("ReMax's surcharge", ["seeds", "tokens", "seconds a step"], {"remax": lines}, notes)
+    columns = ["seeds", "tokens", "seconds to sample", "to update", "a step"]
+    return Table("ReMax's surcharge", columns, {"remax": lines}, notes)
 
 
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
@@ -121,11 +140,9 @@ def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     if not done:
         return [*cells, *[MISSING] * 4]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
-    variation = np.mean([np.nanstd(norm, ddof=1) / np.nanmean(norm) for norm in norms])
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
-    seconds = [row["seconds/total"] for row in done]
-    cells += [f"{np.nanmean(norms):.2f}", f"{variation:.2f}"]
-    return [*cells, f"{np.median(seconds):.2f}", f"{np.mean(sampled):.0f}"]
+    cells += [f"{np.nanmean(norms):.2f}", f"{np.mean([variation(norm) for norm in norms]):.2f}"]
+    return [*cells, f"{(np.array(norms) > TrainConfig.max_grad_norm).mean():.1%}", f"{np.mean(sampled):.0f}"]
 
 
 def _interval(values: Sequence[float]) -> str:
@@ -133,16 +150,16 @@ def _interval(values: Sequence[float]) -> str:
     return f"{100 * mean:.1f} ± {100 * half:.1f}"
 
 
-def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs]) -> Table:
-    """Paired differences, block by block."""
+def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs], more: Sequence[str] = ()) -> Table:
+    """Paired differences, block by block, and `more` notes."""
     blocks: dict[str, dict[str, list[str]]] = {}
     for block, pairs in compared.items():
         lines: dict[str, list[str]] = {}
         for metric in METRICS.values():
             for label, found in compare(rows, pairs, metric).items():
                 d, adjusted = found.difference, found.adjusted
-                cells = [f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.3f}"]
-                cells += [MISSING if adjusted is None else f"{adjusted:.3f}", f"{d.wins:.0%}"]
+                cells = [f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.4f}"]
+                cells += [MISSING if adjusted is None else f"{adjusted:.4f}", f"{d.wins:.0%}"]
                 lines.setdefault(label, [str(d.seeds)]).extend(cells)
         blocks[block] = lines
     columns = ["seeds"]
@@ -151,16 +168,19 @@ def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs]) -> Ta
     notes = [
         "Differences in points of pass@1, paired by training seed, with the 95 % t interval: over seeds, at these "
         "questions and this base model. p of the exact sign-flip test, and adjusted by Holm over the rows of a block, "
-        "when all are there; share of seeds on which the first is better."
+        "when all are there; share of seeds on which the first is better, where ties count half."
     ]
-    return Table(title, columns, blocks, notes)
+    return Table(title, columns, blocks, [*notes, *more])
 
 
 def _claim(rows: RowList) -> list[Table]:
-    fixed = {regime: against_fixed(rows, regime) for regime in ("concentrated", "rare")}
+    fixed = {regime: against_fixed(rows, regime) for regime in FAVOURED}
+    fits = {regime: pairs[FIRST_FIT][1][2] for regime, pairs in fixed.items()}
+    known = [f"{regime} {fit.removeprefix('beta ')}" for regime, fit in fits.items() if fit != FIRST_FIT]
+    notes = [f"Alpha and beta of the first fit: {', '.join(known)}."] if known else []
     title = "Adaptive or not: BNPO less fixed densities (`beta` ones and the first fit at BNPO's rate, not tuned)"
     return [
-        _differences(rows, title, fixed),
+        _differences(rows, title, fixed, notes),
         _differences(
             rows, "Shape or scale: rescaled to unit root mean square less as it is", {"concentrated": rescaled()}
         ),
@@ -197,10 +217,10 @@ def _tags(rows: RowList) -> list[Table]:
 
 def _tuning(rows: RowList) -> list[Table]:
     blocks: dict[str, dict[str, list[str]]] = {}
-    for part, regimes in {"tuning": REGIMES, "tags-tuning": ("tags",)}.items():
-        for regime in regimes:
-            names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == (part, regime))
-            blocks[regime] = {name: _rates(rows, regime, name) for name in names}
+    for regime in (*REGIMES, "tags"):
+        place = (tuning_part(regime), regime)
+        names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == place)
+        blocks[regime] = {name: _rates(rows, regime, name) for name in names}
     notes = [
         "Area under the validation curve, percent, mean over the tuning seeds; in bold the rate that was taken. The "
         "first and the last are tried where the best of the others is beside them."

@@ -94,13 +94,16 @@ def _short(value: float) -> float:
 
 
 def commit() -> str:
-    """The commit that computes, with `-dirty` where files that can change a result differ from it."""
+    """The commit that computes. Raises InputError where files that can change a result differ from it."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "src", "data", "train.py", "requirements-cpu.txt")
-    return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
+    files = ("src", "data", "scripts", "train.py", "requirements-cpu.txt")
+    changed = git("status", "--porcelain", "--untracked-files=no", *files)
+    if changed:
+        raise InputError(f"files of {', '.join(files)} are not committed: commit them, so that results can name theirs")
+    return git("rev-parse", "--short=12", "HEAD")
 
 
 def final(row: Mapping) -> float:
@@ -116,17 +119,28 @@ def area(row: Mapping) -> float:
 
 
 def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapping]:
-    """The rows of one method by seed."""
+    """The rows of one method by seed. Raises InputError where they have more than one learning rate."""
     wanted = (part, regime, method)
-    return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == wanted}
+    found = [row for row in rows if (row["part"], row["regime"], row["method"]) == wanted]
+    if len(rates := {row["lr"] for row in found}) > 1:
+        told = ", ".join(f"{lr:g}" for lr in sorted(rates))
+        raise InputError(
+            f"{part}, {regime}, {method}: rows at learning rates {told}: tuning has changed; delete the old ones"
+        )
+    return {row["seed"]: row for row in found}
+
+
+def tuning_part(regime: str) -> str:
+    """The part that tries learning rates in a regime."""
+    return "tags-tuning" if regime == "tags" else "tuning"
 
 
 def tuned(rows: RowList, regime: str, method: str) -> dict[float, list[float]]:
     """Areas under the validation curves by learning rate, one for each tuning seed that has a row."""
-    part = "tags-tuning" if regime == "tags" else "tuning"
+    wanted = (tuning_part(regime), regime, method)
     areas: dict[float, list[float]] = {}
     for row in rows:
-        if (row["part"], row["regime"], row["method"]) == (part, regime, method):
+        if (row["part"], row["regime"], row["method"]) == wanted:
             areas.setdefault(row["lr"], []).append(area(row))
     return areas
 
@@ -157,6 +171,6 @@ def chosen_lr(rows: RowList, regime: str, method: str) -> float:
     areas, rates = tuned(rows, regime, method), rates_to_try(rows, regime, method)
     for lr in rates:
         if len(areas.get(lr, ())) < len(TUNING_SEEDS):
-            part = "tags-tuning" if regime == "tags" else "tuning"
-            raise InputError(f"{regime}, {method}: learning rate {lr:g} was not tried yet; run --only {part} first")
+            first = f"run --only {tuning_part(regime)} first"
+            raise InputError(f"{regime}, {method}: learning rate {lr:g} was not tried yet; {first}")
     return max(rates, key=lambda lr: np.mean(areas[lr]))

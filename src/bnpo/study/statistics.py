@@ -30,8 +30,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     (2.5, 0.446, 4.554, 0.125)
     """
     differences = np.subtract(first, second)
-    mean, error = float(differences.mean()), float(stats.sem(differences))
-    half = float(stats.t.ppf(0.975, len(differences) - 1)) * error
+    mean, half = t_interval(differences)
     wins = float(((differences > 0) + 0.5 * (differences == 0)).mean())
     return Paired(mean, mean - half, mean + half, sign_flip(differences), wins, len(differences))
 
@@ -42,9 +41,10 @@ def sign_flip(differences: np.ndarray) -> float:
     >>> sign_flip(np.array([1.0, 2, 3, 4]))
     0.125
     """
-    if not differences.any():
+    units = np.rint(differences / 1e-9)  # in floats, sums that tie differ in their last digits
+    if not units.any():
         return 1.0
-    test = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    test = stats.permutation_test((units,), np.mean, permutation_type="samples", n_resamples=np.inf)
     return float(test.pvalue)
 
 
@@ -57,7 +57,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p_values)
     factors = len(p_values) - np.arange(len(p_values))
     adjusted = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
-    return [float(adjusted[np.flatnonzero(order == i)[0]]) for i in range(len(p_values))]
+    return adjusted[np.argsort(order)].tolist()
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float]:

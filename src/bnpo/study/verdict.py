@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 
 from bnpo.report.tables import Table
-from bnpo.study.comparisons import FIRST_FIT, METRICS, Compared, against_fixed, against_others, compare, nulls
-from bnpo.study.design import EVALUATED, REGIMES
+from bnpo.study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
+from bnpo.study.design import EVALUATED, FAVOURED, REGIMES
 from bnpo.study.rows import RowList, both_done
 
-FAVOURED = ("concentrated", "rare")
-"""Regimes in which the claim was to show."""
 SMALL = 0.02
 """A difference of pass@1 that would be worth having."""
 NOT_YET = "not yet"
@@ -45,18 +43,19 @@ def _learning(rows: RowList) -> list[str]:
             return [NOT_YET, f"above REINFORCE and GRPO in {_told(above)}; seeds of the first fit are missing"]
         if fixed.sign > 0:
             return ["for", f"above REINFORCE, GRPO and its own first fit: {regime}, {metric}"]
-    far = [place for place, pair in found.items() if not all(_contains_zero_and_ends_below(SMALL, o) for o in pair)]
-    if not far:
-        return ["against", f"all intervals contain 0 and end below {100 * SMALL:g} points"]
-    return ["undecided", f"above both in: {_told(above)}; intervals without 0 or beyond 2 points: {_told(far)}"]
+    intervals = {place: [opponent.difference for opponent in pair] for place, pair in found.items()}
+    beyond = [place for place, pair in intervals.items() if any(d.high >= SMALL for d in pair)]
+    under = [place for place, pair in intervals.items() if any(d.high < 0 for d in pair)]
+    over = [place for place, pair in intervals.items() if any(d.low > 0 for d in pair)]
+    bound = f"{100 * SMALL:g} points"
+    if not (beyond or under or over):
+        return ["against", f"all intervals contain 0 and end below {bound}"]
+    told = f"above both in: {_told(above)}; intervals below 0 in: {_told(under)}; above 0 in: {_told(over)}"
+    return ["undecided", f"{told}; ending beyond {bound} in: {_told(beyond)}"]
 
 
 def _told(places: list[tuple[str, str]]) -> str:
     return "; ".join(f"{regime}, {metric}" for regime, metric in places) or "none"
-
-
-def _contains_zero_and_ends_below(bound: float, compared: Compared) -> bool:
-    return compared.difference.low <= 0 <= compared.difference.high < bound
 
 
 def _noise(noise: Mapping[str, Mapping]) -> list[str]:

@@ -21,6 +21,11 @@ CONCENTRATIONS = (1, 3, 10, 30)
 """Beta distributions of accuracies, by mean and a + b."""
 BATCHES = ((QUESTIONS, ANSWERS), (32, 16), (512, 16), (512, 256))
 """Questions and answers to each: of the study, of the paper, and larger ones."""
+OUTLYING = {
+    "32 x 16, accuracy 0.1 but for two questions at 0.9": ((0.1, 0.9), (30, 2), 16),
+    "512 x 256, accuracy 0.5 but for 32 at 0.02": ((0.5, 0.02), (480, 32), 256),
+}
+"""Accuracies, how many questions have each, and the answers to a question."""
 
 
 def base_accuracies(regime: str) -> np.ndarray:
@@ -85,11 +90,19 @@ def likeness_tables() -> list[Table]:
         "0.02 to 0.9 of the median of 50 batches. a + b says how concentrated the accuracies are (at a mean of 0.5: 1 "
         "is U-shaped, 30 has a standard deviation of 0.09). In the limit of many questions, of many answers and of a "
         "narrow distribution, f is a normal density of three times its variance, 1 / f has a mean of √(3/2) and a "
-        "mean square of √3 in units of its value at the centre, and the cosine is (3/4)^(1/4) = 0.931."
+        "mean square of √3 in units of its value at the centre, and the cosine is (3/4)^(1/4) = 0.931.",
+        "Other distributions can take it further: "
+        + "; ".join(f"{told}: {_outlying(*parts):.2f}" for told, parts in OUTLYING.items())
+        + ".",
     ]
     lines = {f"{questions} x {answers}": _least_cosines(questions, answers) for questions, answers in BATCHES}
+    title = "How far BNPO is from REINFORCE, for Beta distributions of accuracies"
     columns = [f"a + b = {concentration}" for concentration in CONCENTRATIONS]
-    return [near, Table("How far BNPO can be from REINFORCE", columns, {"questions x answers": lines}, notes)]
+    return [near, Table(title, columns, {"questions x answers": lines}, notes)]
+
+
+def _outlying(accuracies: Sequence[float], counts: Sequence[int], answers: int) -> float:
+    return cosines(lambda _: np.repeat(accuracies, counts), answers, ("reinforce",), batches=50)["reinforce"]
 
 
 def _least_cosines(questions: int, answers: int) -> list[str]:
