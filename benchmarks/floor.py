@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.answers.rewards import Grader
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
@@ -100,7 +100,7 @@ class Floor:
         folder = model_folder(config.model)
         longest = config.max_prompt_tokens + config.max_answer_tokens
         self.tokenizer = load_tokenizer(folder, longest)
-        self.problems = open_problems(config.train_data, "train")
+        self.problems = training_problems(config.train_data)
         self.sampler = Sampler(str(folder), self.tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
         self.grader = Grader()
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

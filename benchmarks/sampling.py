@@ -13,7 +13,7 @@ import time
 from common import row
 
 import bnpo  # noqa: F401 - before torch and vLLM
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import training_problems
 from bnpo.config import parse_train_config
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
@@ -29,7 +29,7 @@ def main() -> None:
     folder = model_folder(config.model)
     longest = config.max_prompt_tokens + config.max_answer_tokens
     tokenizer = load_tokenizer(folder, longest)
-    problems = open_problems(config.train_data, "train")
+    problems = training_problems(config.train_data)
     questions = questions_of_step(len(problems), config.questions_per_step, 0, config.seed)
     prompts = [{"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem, config.template)} for q in questions]
     common = {"n": config.samples_per_question, "max_tokens": config.max_answer_tokens, "detokenize": False}

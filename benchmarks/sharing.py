@@ -32,7 +32,7 @@ from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.answers.rewards import Grader
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
 from bnpo.policy.folder import load_tokenizer
@@ -89,7 +89,7 @@ def tiny_batches() -> list[module.Experience]:
 
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
     tokenizer = load_tokenizer(TINY_MODEL, 192)
-    problems = open_problems(config.train_data, "train")
+    problems = training_problems(config.train_data)
     sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
     grader, batches, m = Grader(), [], config.samples_per_question
     for step in range(10):

@@ -75,7 +75,7 @@ def sleep(_args, _gpus: int) -> str:
     from safetensors.torch import load_file
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from bnpo.arithmetic import open_problems
+    from bnpo.arithmetic import arithmetic_problems
     from bnpo.config import TINY_MODEL
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler
@@ -84,7 +84,7 @@ def sleep(_args, _gpus: int) -> str:
 
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
-    problems = open_problems("arithmetic", "test")[:64]
+    problems = arithmetic_problems("test", 64)
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
 
     def greedy() -> dict[int, list[int]]:

@@ -19,6 +19,8 @@ from bnpo.problems import Problem, load_problems
 
 DIVISORS = (2, 3, 4, 5, 6, 8)
 MAX_TERMS = 6
+TRAINING_PROBLEMS = 7500
+"""As many as MATH has."""
 SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}
 """Hash bucket (of 100) of a question's text -> split."""
 
@@ -91,9 +93,9 @@ def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
     ]
 
 
-def open_problems(data: str, split: str, count: int = 7500) -> list[Problem]:
-    """The problems of `data`: `arithmetic` (the built-in task, `count` of `split`) or the path of a JSON-lines file.
+def training_problems(data: str) -> list[Problem]:
+    """The problems of `data`: `arithmetic`, the built-in task, or the path of a JSON-lines file.
 
     Raises InputError as `load_problems` does.
     """
-    return arithmetic_problems(split, count) if data == "arithmetic" else load_problems(data)
+    return arithmetic_problems("train", TRAINING_PROBLEMS) if data == "arithmetic" else load_problems(data)

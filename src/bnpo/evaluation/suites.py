@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import arithmetic_problems
 from bnpo.files import ROOT, InputError
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, encode_prompt
+from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, encode_prompt, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -111,11 +111,11 @@ def override(suite: Suite, runs: Sequence[str], limit: int | None) -> Suite:
 def dataset_problems(dataset: Dataset) -> list[Problem]:
     """The problems of a data set; a relative path starts at the repository's root. Raises InputError."""
     if dataset.data == "arithmetic":
-        return open_problems("arithmetic", "test", dataset.problems or 500)
+        return arithmetic_problems("test", dataset.problems or 500)
     path = ROOT / dataset.data
     if not path.is_file():
         raise InputError(f"{path}: no such data file; `python scripts/prepare_data.py` downloads the paper's data sets")
-    problems = open_problems(str(path), "test")[: dataset.problems]
+    problems = load_problems(path)[: dataset.problems]
     if len(problems) < 2:
         raise InputError(f"{path}: has one problem; the standard error needs at least two")
     if repeated := [name for name, count in Counter(problem.id for problem in problems).items() if count > 1]:

@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
@@ -92,7 +92,7 @@ def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | No
     """Problems whose prompts are not too long, mean tokens of a prompt, and a line."""
     usual = PROMPT_TOKENS[config.template]
     try:
-        problems = open_problems(config.train_data, "train")
+        problems = training_problems(config.train_data)
     except InputError as error:
         count = _expected(config.train_data, error)
         return count, usual, f"missing: {error}; planned with the {count:,} problems that it must have"

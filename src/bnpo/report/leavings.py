@@ -8,7 +8,7 @@ import numpy as np
 
 from bnpo.answers.equality import final_answer
 from bnpo.answers.rewards import REWARDS, reward_name
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.flags import Free, marked
@@ -89,7 +89,7 @@ def eval_problems(config: dict) -> dict[str, list]:
     for name, dataset in suite.get("datasets", {}).items():
         rows = whole_json_lines(ROOT / dataset["data"])
         if dataset["data"] == "arithmetic":
-            rows = [vars(problem) for problem in open_problems("arithmetic", "test", dataset["problems"])]
+            rows = [vars(problem) for problem in arithmetic_problems("test", dataset["problems"])]
         for row in rows:
             known[f"{name} {row.get('id')}"] = [row.get(part) for part in ("problem", "answer", "subject", "level")]
     return known

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.answers.rewards import Grader
-from bnpo.arithmetic import open_problems
+from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, check_config, differences
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import Suite, content_hash, load_suite
@@ -81,7 +81,7 @@ def prepare(config: TrainConfig) -> Start:
         raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
-    problems = open_problems(config.train_data, "train")
+    problems = training_problems(config.train_data)
     resumed = config.resume and (config.output_dir / "config.json").exists()
     checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
     model = checkpoint or model_folder(config.model)
