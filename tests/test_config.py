@@ -195,6 +195,8 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     assert [name for name in [*later, *kept] if (tmp_path / name).exists()] == kept
     assert (tmp_path / "last").resolve() == tmp_path / "checkpoints" / "step-000002"
     assert checkpoints(tmp_path) == [tmp_path / "checkpoints" / "step-000002"]  # the user's copy is the user's
+    rewind(tmp_path, Progress())  # to the start
+    assert [name for name in kept if (tmp_path / name).exists()] == kept[2:]
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))

@@ -136,7 +136,7 @@ def rewind(run: Path, progress: Progress) -> None:
             # A last line that was cut off is later than any checkpoint.
             write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= kept])
         steps = [path for folder in STEP_FOLDERS for path in (run / folder).glob("step-*")]
-        later = [path for path in steps if (step_of(path) or 0) > kept]
+        later = [path for path in steps if (step := step_of(path)) is not None and step > kept]
         for path in [*later, *run.glob("checkpoints/.*.unfinished")]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, step in (("last", progress.step), ("best", progress.best_step)):

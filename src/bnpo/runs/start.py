@@ -92,7 +92,13 @@ def prepare(config: TrainConfig) -> Start:
     tokenizer = load_tokenizer(model, longest)
     check_attention(model)
     plan = plan_here(config, model, longest)
-    settings = SamplerSettings(longest, config.dtype, plan.gpu_memory, plan.sequences, config.enforce_eager)
+    settings = SamplerSettings(
+        max_tokens=longest,
+        dtype=config.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.enforce_eager,
+    )
     evaluation = Evaluation.prepare(suite, tokenizer, config.seed) if suite else None
     kept, prompts = encode_problems(config, problems, tokenizer)
     steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
