@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -8,6 +8,13 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS
 
 GROUP_CENTRED = ("bnpo", "beta", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
+CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
+"""Rewards whose GRPO advantages cancel out but for rounding, which GDPO's whitening divides by 1e-4."""
+
+
+def rounding(algo: str) -> float:
+    """What may be left where the truth is 0."""
+    return 1e-12 / 1e-4 if algo == "gdpo" else 1e-12
 
 
 @st.composite
@@ -35,6 +42,7 @@ def advantages(algo, rewards, extra, **options):
 @pytest.mark.parametrize("decompose", [False, True])
 @pytest.mark.parametrize("moments", ["sample", "corrected"])
 @given(batch=batches())
+@example(batch=(CANCELLING, {"lengths": np.ones((4, 3)), "greedy_rewards": np.zeros((4, 2))}))
 def test_finite_and_centred_where_promised(batch, moments, decompose):
     rewards, extra = batch
     for algo in ALGORITHMS:
@@ -42,7 +50,7 @@ def test_finite_and_centred_where_promised(batch, moments, decompose):
         assert result.shape == rewards.shape[:2]
         assert np.isfinite(result).all(), algo
         if algo in GROUP_CENTRED:
-            np.testing.assert_allclose(result.mean(axis=1), 0, atol=1e-12 * max(1, np.abs(result).max()))
+            np.testing.assert_allclose(result.mean(axis=1), 0, atol=rounding(algo) * max(1, np.abs(result).max()))
 
 
 @pytest.mark.parametrize("decompose", [False, True])
@@ -61,7 +69,7 @@ def test_order_of_questions_and_answers_does_not_matter(batch, decompose, seed):
         expected = advantages(algo, rewards, extra, decompose=decompose)
         expected = np.take_along_axis(expected, answers, axis=1)[questions]
         np.testing.assert_allclose(
-            advantages(algo, shuffled, shuffled_extra, decompose=decompose), expected, rtol=1e-9, atol=1e-12
+            advantages(algo, shuffled, shuffled_extra, decompose=decompose), expected, rtol=1e-9, atol=rounding(algo)
         )
 
 
