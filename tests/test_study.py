@@ -32,10 +32,10 @@ TUNED = [
     for prefix, regimes, methods in (("", REGIMES, ALGORITHMS), ("tags-", ("tags",), [*TAGGED, *AD_TAGGED]))
     for regime, method, lr, seed in product(regimes, methods, (*LEARNING_RATES, 2.5e-5), TUNING_SEEDS)
 ]
+FIRST_FIT = {"alpha": [1.5, 9], "beta": [2, 9]}
 FITTED = [
-    {"part": "main", "regime": regime, "method": "bnpo", "lr": 1e-4, "seed": seed, "curves": curves}
+    {"part": "main", "regime": regime, "method": "bnpo", "lr": 1e-4, "seed": seed, "curves": FIRST_FIT}
     for regime, seed in product(REGIMES, SEEDS)
-    for curves in [{"alpha": [1.5, 9], "beta": [2, 9]}]
 ]
 EVERY_RUN = [run for part in PARTS.values() for run in part(TUNED + FITTED)]
 

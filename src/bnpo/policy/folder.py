@@ -45,7 +45,7 @@ def local_folder(model: str) -> Path | None:
     if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
         folder = folder / "last"
     elif "preset" in _settings(folder):
-        raise InputError(f"{model}: this run has no checkpoint yet")
+        raise InputError(f"{model}: this run has no checkpoint yet; wait for its first one, or name another model")
     if folder.is_dir():
         return folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
     if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
@@ -106,8 +106,11 @@ def _model_config(folder: Path) -> "PretrainedConfig":
 
     try:
         config = AutoConfig.from_pretrained(folder)
-        config.max_position_embeddings  # noqa: B018  # what is asked of it
-    except (AttributeError, OSError, ValueError) as error:
+        if not hasattr(config, "max_position_embeddings"):
+            raise ValueError("it has no max_position_embeddings")
+    except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{folder}: not the config.json of a known language model ({reason})") from error
+        raise InputError(
+            f"{folder}: not the config.json of a known language model ({reason}); take another model"
+        ) from error
     return config

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from bnpo.files import InputError
+from bnpo.files import InputError, step_of
 from bnpo.report.charts import charts, fits
 from bnpo.report.leavings import eval_problems, evaluations, read_answers, run_facts
 from bnpo.report.read import open_folder
@@ -58,8 +58,9 @@ def add_answers(data: dict, runs: Sequence[tuple[Path, dict]], steps: Steps, onl
     files: dict[str, list] = {"watch": [], "rollouts": []}
     for number, (folder, config) in enumerate(runs):
         for kind, found in files.items():
-            kept = [(int(path.stem[5:]), path) for path in sorted((folder / kind).glob("step-*.jsonl"))]
-            found += [(number, s, path, config) for s, path in kept if not steps or steps[0] <= s <= steps[1]]
+            kept = [(step_of(path), path) for path in sorted((folder / kind).glob("step-*.jsonl"))]
+            kept = [(s, path) for s, path in kept if s is not None and (not steps or steps[0] <= s <= steps[1])]
+            found += [(number, s, path, config) for s, path in kept]
     rows, questions, chunks, shown = [], {}, data["chunks"], 0
     for number, step, path, config in spread(files["watch"]) + spread(files["rollouts"]):
         watched = path.parent.name == "watch"
