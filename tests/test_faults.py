@@ -174,3 +174,21 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     config = json.loads((run / "config.json").read_text())
     assert config["data_sha256"] == content_hash(training_problems("arithmetic"))
     assert config["questions_dropped"] == 0
+
+
+@pytest.mark.sampler
+def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
+    suite, run = tmp_path / "suite.json", tmp_path / "run"
+    dataset = {"data": "arithmetic", "problems": 4, "runs": 1}
+    sampling = {"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32}
+    suite.write_text(json.dumps({"datasets": {"arithmetic": dataset}, **sampling}))
+    flags = (*SMALL, "--watch-questions", 2, "--steps", 2, "--rollouts-every", 1, "--eval-every", 1)
+    flags += ("--eval-suite", suite, "--output-dir", run)
+    run_ranks(1, "tests/programs/signalled_evaluation.py", *flags)
+    assert json.loads((run / "end.json").read_text()) == {"step": 1, "why": "signalled"}
+    assert (run / "last").resolve().name == "step-000001"
+    assert (run / "evals" / "step-000001" / "results.json").exists()
+    watched = [json.loads(line) for line in (run / "watch" / "step-000001.jsonl").read_text().splitlines()]
+    assert len(watched) == 2 * 4
+    run_ranks(1, "train.py", *flags, "--resume")
+    assert sorted(file.stem for file in (run / "watch").iterdir()) == ["step-000000", "step-000001", "step-000002"]
