@@ -122,11 +122,16 @@ def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gp
         assert (larger.memory.lack == "") == fits
 
 
-def test_a_model_that_is_nowhere_is_named():
+def test_a_model_that_is_nowhere_or_cannot_be_trained_is_named(tmp_path):
     with pytest.raises(InputError, match=r"^some/model: neither a folder with a config.json, .* downloads nothing: "):
         find_model("some/model", 4096)
     with pytest.raises(InputError, match=r"do not fit the context of .*Qwen2.5-Math-7B, 4096 tokens; lower .* by 4096"):
         find_model("Qwen/Qwen2.5-Math-7B", 8192)
+    model = shutil.copytree(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B", tmp_path / "model")
+    settings = json.loads((model / "config.json").read_text()) | {"use_sliding_window": True, "max_window_layers": 0}
+    (model / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="model: has sliding-window attention"):
+        training_inputs(config("--model", str(model)))
 
 
 def test_data_that_is_wrong_is_refused_and_data_that_is_missing_told(tmp_path):

@@ -13,7 +13,7 @@ from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import check_context, load_tokenizer, local_folder
+from bnpo.policy.folder import check_attention, check_context, load_tokenizer, local_folder
 from bnpo.policy.memory import Shape, read_shape
 from bnpo.problems import Problem
 from bnpo.runs.start import encode_problems, longest_sequence
@@ -24,10 +24,11 @@ PROMPT_TOKENS = {"chat": 103.0, "think": 150.0}
 
 @dataclass(frozen=True)
 class Model:
-    """A model without its weights: its name, shape and tokenizer (None: not on this machine), the longest prompt plus
-    answer that it will take."""
+    """A model without its weights: its name, the folder of its config.json, its shape and tokenizer (None: not on this
+    machine), the longest prompt plus answer that it will take."""
 
     name: str
+    folder: Path
     shape: Shape
     tokenizer: PreTrainedTokenizerBase | None
     longest: int
@@ -62,7 +63,7 @@ def find_model(name: str, longest: int) -> Model:
         )
     check_context(folder, longest)
     tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
-    return Model(name, read_shape(folder), tokenizer, longest)
+    return Model(name, folder, read_shape(folder), tokenizer, longest)
 
 
 def training_inputs(config: TrainConfig) -> Inputs:
@@ -70,6 +71,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     that are missing are told, and the plan takes what data/manifest.json expects of them."""
     suite = load_suite(config.eval_suite) if config.eval_every else None
     model = find_model(config.model, longest_sequence(config, suite))
+    check_attention(model.folder)
     problems, prompt, line = _count_training(config, model.tokenizer)
     answers, lines = count_suite(suite, model.tokenizer) if suite else (0, ["no evaluation on the way"])
     return Inputs(model, problems, prompt, answers, [*_tokenizer_line(model), line, *lines])
