@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from bnpo.study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
 from bnpo.study.registry import frozen
 from bnpo.study.rows import RowList, area, final, select
@@ -32,13 +34,18 @@ class Compared:
         return 1 if self.difference.mean > 0 else -1
 
 
+def differences(rows: RowList, places: tuple[Place, Place], metric: Callable[[Mapping], float]) -> np.ndarray:
+    """The first method less the second, by seed: those of the seeds that have both rows."""
+    ours, theirs = (select(rows, *place) for place in places)
+    return np.array([metric(ours[seed]) - metric(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())])
+
+
 def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> dict[str, Compared]:
     """Those of `pairs` of which two seeds or more have both rows."""
     found: dict[str, Paired] = {}
-    for label, (first, second) in pairs.items():
-        ours, theirs = select(rows, *first), select(rows, *second)
-        if len(seeds := sorted(ours.keys() & theirs.keys())) > 1:
-            found[label] = paired(*([metric(runs[seed]) for seed in seeds] for runs in (ours, theirs)))
+    for label, places in pairs.items():
+        if len(values := differences(rows, places, metric)) > 1:
+            found[label] = paired(values)
     if len(found) < len(pairs) or any(difference.seeds < len(SEEDS) for difference in found.values()):
         return {label: Compared(difference, None) for label, difference in found.items()}
     adjusted = holm([difference.p for difference in found.values()])

@@ -9,8 +9,10 @@ from matplotlib.figure import Figure
 
 from bnpo.report.curves import Run
 from bnpo.report.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
-from bnpo.study.design import ALGORITHMS, REGIMES
+from bnpo.study.comparisons import METRICS, Pairs, against_fixed, compare, corrected, decomposed, differences, rescaled
+from bnpo.study.design import ALGORITHMS, FAVOURED, REGIMES
 from bnpo.study.rows import area, final
+from bnpo.study.statistics import t_interval
 from bnpo.study.weights import WEIGHING, base_accuracies, base_weights
 
 FITTED = ("E", "V", "alpha", "beta")
@@ -24,6 +26,8 @@ def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
     figures = {"Weight of a question by its accuracy, at the base model": ("weights", draw_weights())}
     if every:
         figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(every))
+    if other_parts := _other_parts(rows):
+        figures["The other parts: differences, every seed a dot"] = ("differences", draw_differences(rows, other_parts))
     for regime in REGIMES:
         groups = {name: _runs(main, regime, name) for name in ALGORITHMS}
         groups = {name: runs for name, runs in groups.items() if runs}
@@ -37,6 +41,14 @@ def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
         files[title] = folder / f"{name}.png"
         figure.savefig(files[title], metadata={"Software": None})
     return files
+
+
+def _other_parts(rows: Sequence[Mapping]) -> dict[str, Pairs]:
+    """What the parts but the main one compare, by title: those that have pairs of runs."""
+    parts = {f"BNPO less fixed densities, {regime}": against_fixed(rows, regime) for regime in FAVOURED}
+    parts |= {"Rescaled less as it is, concentrated": rescaled(), "Corrected moments less the paper's": corrected()}
+    parts["Decomposed less plain"] = decomposed()
+    return {title: pairs for title, pairs in parts.items() if compare(rows, pairs, final)}
 
 
 def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[Run]:
@@ -87,4 +99,27 @@ def draw_seeds(rows: Sequence[Mapping]) -> Figure:
                 axes.set(yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=regime)
                 axes.set_xlabel(label)
                 axes.set_yticklabels(ALGORITHMS)
+        return figure
+
+
+def draw_differences(rows: Sequence[Mapping], compared: Mapping[str, Pairs]) -> Figure:
+    """Every seed's paired difference a dot, in points, beside the mean with its 95 % t interval."""
+    with matplotlib.rc_context(STYLE):
+        ratios = [len(pairs) + 2 for pairs in compared.values()]
+        figure = Figure(figsize=(WIDTH, 0.16 * sum(ratios)), layout="constrained")
+        panels = figure.subplots(len(compared), 2, sharey="row", height_ratios=ratios)
+        for line, (title, pairs) in zip(panels, compared.items(), strict=True):
+            line[0].set_yticks(range(len(pairs)), pairs)
+            line[0].set_ylim(len(pairs) - 0.5, -0.5)
+            for axes, metric in zip(line, METRICS.values(), strict=True):
+                axes.axvline(0, color="0.8", zorder=0)
+                for place, places in enumerate(pairs.values()):
+                    values = 100 * differences(rows, places, metric)
+                    axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.5, color=COLOURS[0])
+                    if len(values) > 1:
+                        mean, half = t_interval(values)
+                        axes.errorbar(mean, place, xerr=half, fmt="|", markersize=9, color="black", elinewidth=1)
+            line[0].set_title(title, loc="left", fontsize=8)
+        for axes, name in zip(panels[-1], METRICS, strict=True):
+            axes.set_xlabel(f"points of pass@1: {name}")
         return figure

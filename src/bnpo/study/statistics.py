@@ -20,16 +20,15 @@ class Paired:
     seeds: int
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
-    """`first` less `second`, [seeds] each.
+def paired(differences: np.ndarray) -> Paired:
+    """What `differences` [seeds], of the first less the second, say.
 
     Differences that are all the same leave no doubt about their size; the p-value is still that of so many signs.
 
-    >>> difference = paired([3, 5, 7, 9], [2, 3, 4, 5])
+    >>> difference = paired(np.array([1, 2, 3, 4]))
     >>> difference.mean, round(difference.low, 3), round(difference.high, 3), difference.p
     (2.5, 0.446, 4.554, 0.125)
     """
-    differences = np.subtract(first, second)
     mean, half = t_interval(differences)
     wins = float(((differences > 0) + 0.5 * (differences == 0)).mean())
     return Paired(mean, mean - half, mean + half, sign_flip(differences), wins, len(differences))
