@@ -158,7 +158,7 @@ def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs], more:
         for metric in METRICS.values():
             for label, found in compare(rows, pairs, metric).items():
                 d, adjusted = found.difference, found.adjusted
-                cells = [f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.4f}"]
+                cells = [f"{100 * d.mean:+z.2f} ({100 * d.low:+z.2f} to {100 * d.high:+z.2f})", f"{d.p:.4f}"]
                 cells += [MISSING if adjusted is None else f"{adjusted:.4f}", f"{d.wins:.0%}"]
                 lines.setdefault(label, [str(d.seeds)]).extend(cells)
         blocks[block] = lines
