@@ -17,19 +17,19 @@ from test_same_results import ARITHMETIC, arithmetic
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.study import noise
-from bnpo.study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, TAGGED, TUNING_SEEDS
+from bnpo.study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, TUNING_SEEDS
 from bnpo.study.paper import average_error, paper_table
-from bnpo.study.registry import PARTS, first_fit
+from bnpo.study.registry import PARTS, first_fit, tagged_methods
 from bnpo.study.results import write_results
 from bnpo.study.rows import ROWS, Rows, area, chosen_lr, final
 from bnpo.study.statistics import sign_flip, t_interval
 from bnpo.study.verdict import verdict_table
 from bnpo.study.weights import base_accuracies, base_weights, cosines
 
-AD_TAGGED = [f"ad-{name}" for name in TAGGED]
+TAGGED_METHODS = [name for name, _ in tagged_methods()]
 TUNED = [
     {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {"0": 1 - lr}}
-    for prefix, regimes, methods in (("", REGIMES, ALGORITHMS), ("tags-", ("tags",), [*TAGGED, *AD_TAGGED]))
+    for prefix, regimes, methods in (("", REGIMES, ALGORITHMS), ("tags-", ("tags",), TAGGED_METHODS))
     for regime, method, lr, seed in product(regimes, methods, (*LEARNING_RATES, 2.5e-5), TUNING_SEEDS)
 ]
 FIRST_FIT = {"alpha": [1.5, 9], "beta": [2, 9]}
@@ -42,7 +42,7 @@ EVERY_RUN = [run for part in PARTS.values() for run in part(TUNED + FITTED)]
 
 def test_every_run_is_one_that_train_py_takes_and_has_a_name_of_its_own():
     assert len({run.name for run in EVERY_RUN}) == len(EVERY_RUN)
-    beyond_the_grid = len(TUNING_SEEDS) * (len(REGIMES) * (len(ALGORITHMS) - 1) + 2 * len(TAGGED))
+    beyond_the_grid = len(TUNING_SEEDS) * (len(REGIMES) * (len(ALGORITHMS) - 1) + len(TAGGED_METHODS))
     assert sum(len(list(part(None))) for part in PARTS.values()) == len(EVERY_RUN) - beyond_the_grid
     for run in {run.flags: run for run in EVERY_RUN if run.part not in ("tuning", "adaptive")}.values():
         config, _ = parse_train_config(list(run.command()), has_cuda=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnpo.study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
+from bnpo.study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED, TAGGED_LATER
 from bnpo.study.registry import frozen
 from bnpo.study.rows import RowList, area, final, select
 from bnpo.study.statistics import Paired, holm, paired
@@ -85,6 +85,15 @@ def rescaled() -> Pairs:
 def corrected() -> Pairs:
     """BNPO with corrected moments less with the paper's."""
     return {regime: (("moments", regime, "bnpo"), ("main", regime, "bnpo")) for regime in REGIMES}
+
+
+def explored() -> Pairs:
+    """BNPO less GRPO and less REINFORCE in Table 2 in miniature, plain and decomposed: not registered."""
+    pairs = {}
+    for prefix in ("", "ad-"):
+        for other in ("grpo", *TAGGED_LATER):
+            pairs[f"{prefix}{other}"] = (("tags", "tags", f"{prefix}bnpo"), ("tags", "tags", f"{prefix}{other}"))
+    return pairs
 
 
 def decomposed() -> Pairs:

@@ -8,6 +8,8 @@ FAVOURED = ("concentrated", "rare")
 """Regimes in which the paper's claim was to show."""
 TAGGED = ("grpo", "reinforce_pp", "bnpo")
 """Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
+TAGGED_LATER = ("reinforce",)
+"""What was run beside them when their results were known: in no registered comparison."""
 FROZEN = ((1.25, 1.25), (2.0, 2.0))
 """Fixed alpha and beta that stand beside BNPO's, which follow the batch. (1, 1) is REINFORCE, (3/2, 3/2) GRPO."""
 LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)

@@ -13,6 +13,7 @@ from bnpo.study.design import (
     REGIMES,
     SEEDS,
     TAGGED,
+    TAGGED_LATER,
     TUNING_SEEDS,
     StudyRun,
 )
@@ -46,9 +47,10 @@ def frozen(alpha: float, beta: float) -> Method:
 
 
 def tagged_methods() -> list[Method]:
-    """Names and flags of Table 2's methods."""
-    plain = [(name, ("--algo", name, "--no-decompose")) for name in TAGGED]
-    return plain + [(f"ad-{name}", ("--algo", name, "--decompose")) for name in TAGGED]
+    """Names and flags of Table 2's methods, and of what was run beside them."""
+    names = (*TAGGED, *TAGGED_LATER)
+    plain = [(name, ("--algo", name, "--no-decompose")) for name in names]
+    return plain + [(f"ad-{name}", ("--algo", name, "--decompose")) for name in names]
 
 
 def tuned_as(algorithm: str) -> str:
