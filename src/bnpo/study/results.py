@@ -1,7 +1,7 @@
 """docs/results.md and its figures, from what is committed in evals/results/study: rows, noise, findings in words."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -33,10 +33,14 @@ from bnpo.study.rows import (
     NOISE,
     RESULTS,
     RowList,
+    area,
     both_done,
     chosen_lr,
+    final,
+    middle,
     rates_to_try,
     select,
+    trained,
     tuned,
     tuning_part,
 )
@@ -90,6 +94,7 @@ def _main(rows: RowList) -> list[Table]:
     columns = [
         "lr",
         "seeds",
+        "middle",
         "at the end",
         "IQM",
         "area",
@@ -99,10 +104,10 @@ def _main(rows: RowList) -> list[Table]:
         "tokens a step",
     ]
     notes = [
-        "Held-out pass@1 in percent, mean over seeds ± half the 95 % t interval: at the end (and its interquartile "
-        "mean), and the area under its curve. Gradient norm: before clipping, mean over steps and seeds. CV: its "
-        "standard deviation over its mean within a run, mean over seeds. Clipped: share of steps with a norm above 1. "
-        "Tokens a step: answers, greedy ones included, median over the steps of a run, mean over seeds.",
+        "Held-out pass@1 in percent, mean over seeds ± half the 95 % t interval: in the middle, at the end (and its "
+        "interquartile mean), and the area under its curve. Gradient norm: before clipping, mean over steps and seeds. "
+        "CV: its standard deviation over its mean within a run, mean over seeds. Clipped: share of steps with a norm "
+        "above 1. Tokens a step: answers, greedy ones included, median over the steps of a run, mean over seeds.",
     ]
     return [
         *likeness_tables(),
@@ -135,9 +140,9 @@ def _surcharge(rows: RowList) -> Table:
 
 
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
-    finals, areas = ([metric(row) for row in runs.values()] for metric in METRICS.values())
+    finals, areas, middles = ([metric(row) for row in runs.values()] for metric in (final, area, middle))
     done = [row for row in runs.values() if row["ended"] == "done"]
-    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), _interval(finals)]
+    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), f"{100 * np.mean(middles):.1f}", _interval(finals)]
     cells += [f"{100 * interquartile_mean(finals):.1f}", _interval(areas)]
     if not done:
         return [*cells, *[MISSING] * 4]
@@ -152,12 +157,18 @@ def _interval(values: Sequence[float]) -> str:
     return f"{100 * mean:.1f} ± {100 * half:.1f}"
 
 
-def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs], more: Sequence[str] = ()) -> Table:
+def _differences(
+    rows: RowList,
+    title: str,
+    compared: Mapping[str, Pairs],
+    more: Sequence[str] = (),
+    metrics: Mapping[str, Callable[[Mapping], float]] = METRICS,
+) -> Table:
     """Paired differences, block by block, and `more` notes."""
     blocks: dict[str, dict[str, list[str]]] = {}
     for block, pairs in compared.items():
         lines: dict[str, list[str]] = {}
-        for metric in METRICS.values():
+        for metric in metrics.values():
             for label, found in compare(rows, pairs, metric).items():
                 d, adjusted = found.difference, found.adjusted
                 cells = [f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.4f}"]
@@ -165,7 +176,7 @@ def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs], more:
                 lines.setdefault(label, [str(d.seeds)]).extend(cells)
         blocks[block] = lines
     columns = ["seeds"]
-    for name in METRICS:
+    for name in metrics:
         columns += [f"{name}: points (95 %)", "p", "Holm", "better on"]
     notes = [
         "Differences in points of pass@1, paired by training seed, with the 95 % t interval: over seeds, at these "
@@ -208,21 +219,23 @@ def _tags(rows: RowList) -> list[Table]:
     for name, _ in tagged_methods():
         runs = select(rows, "tags", "tags", name)
         if len(runs) > 1:
-            scores = [[metric(row) for row in runs.values()] for metric in METRICS.values()]
-            scores.append([np.nanmean(np.array(row["curves"]["reward"], float)) for row in runs.values()])
+            scores = ([metric(row) for row in runs.values()] for metric in (middle, final, area, trained))
             lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(_interval, scores)]
     notes = [
         "The second tiny model; scores, as above, are accuracy alone. Reward: the mean of accuracy and format that is "
         "trained on, in percent, over all steps. `ad-` decomposes (Eq. 17)."
     ]
     return [
-        Table("Table 2 in miniature", ["lr", "seeds", *METRICS, "reward"], {"tags": lines}, notes),
+        Table(
+            "Table 2 in miniature", ["lr", "seeds", "middle", "at the end", "area", "reward"], {"tags": lines}, notes
+        ),
         _differences(rows, "Decomposed less plain", {"tags": decomposed()}),
         _differences(
             rows,
-            "Not registered: BNPO less GRPO and REINFORCE in Table 2 in miniature",
+            "Not registered: normalising methods and REINFORCE in Table 2 in miniature",
             {"tags": explored()},
-            ["Chosen after the means of the registered rows were seen; REINFORCE was run then."],
+            ["Chosen after the means of the registered rows were seen; REINFORCE was run then. Reward: as above."],
+            METRICS | {"reward": trained},
         ),
     ]
 

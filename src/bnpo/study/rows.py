@@ -111,6 +111,16 @@ def final(row: Mapping) -> float:
     return row["evals"].get(str(EVALUATED[row["regime"]][-1]), 0.0)
 
 
+def middle(row: Mapping) -> float:
+    """pass@1 in the middle of the run; 0 for a run that failed before."""
+    return row["evals"].get(str(EVALUATED[row["regime"]][1]), 0.0)
+
+
+def trained(row: Mapping) -> float:
+    """The mean over steps of the reward that is trained on, where steps have one."""
+    return float(np.nanmean(np.array(row["curves"]["reward"], dtype=float)))
+
+
 def area(row: Mapping) -> float:
     """The mean height of the curve of pass@1 from the first step to the last (trapezoids); what a run that failed did
     not reach counts 0."""
