@@ -50,7 +50,8 @@ def test_size():
 def test_the_script_is_reproducible_from_its_seed(tmp_path):
     for i, seed in enumerate((0, 0, 1)):
         flags = ("--output-dir", tmp_path / str(i), "--steps", 2, "--batch-size", 8, "--seed", seed)
-        run_ranks(0, "scripts/make_tiny_model.py", *flags)
+        # With two threads and a busy machine, one run in some eighty ends in other last digits.
+        run_ranks(0, "scripts/make_tiny_model.py", *flags, environment={"OMP_NUM_THREADS": "1"})
     first, same, other = (load_file(tmp_path / str(i) / "model.safetensors") for i in range(3))
     assert all(first[name].equal(same[name]) for name in first)
     assert not all(first[name].equal(other[name]) for name in first)
