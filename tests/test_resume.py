@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -141,9 +142,11 @@ def test_a_checkpoint_that_came_while_a_start_was_prepared_is_not_lost(reference
     suite = str(reference.with_name("suite.json"))
     asked = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", str(run), "--rewards", f"{reward}:one"]
     asked += ["--allow-changes", "rewards,reward_sha256"]
+    others = multiprocessing.active_children()
     with pytest.raises(InputError, match="run: another process trained in it until just now; start again"):
         prepare(parse_train_config(asked, has_cuda=False)[0])
     assert (run / newest / "trainer" / "manifest.json").exists()
+    assert not [child for child in multiprocessing.active_children() if child not in others]  # no grader stays behind
 
 
 @pytest.fixture(scope="module")

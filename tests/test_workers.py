@@ -105,13 +105,14 @@ def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path
 @pytest.mark.parametrize("pause", [0.0, 1.0])
 @pytest.mark.parametrize("characters", [10, 20_000])  # a batch that fits into a pipe to the workers, one that does not
 def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
+    others = multiprocessing.active_children()
     grader = user_grader(tmp_path)
     try:
         texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
         expected = [1.0] * 20 + [0.0]
         assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
-        keepers = [child.pid for child in multiprocessing.active_children() if child.name == "bnpo worker"]
-        workers = [worker for keeper in keepers for worker in psutil.Process(keeper).children()]
+        keepers = [child for child in multiprocessing.active_children() if child not in others]
+        workers = [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
         assert len(workers) == 2
         for worker in workers:
             worker.kill()

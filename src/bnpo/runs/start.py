@@ -1,6 +1,7 @@
 """What a run reads, all of it checked before a process group or a model exists."""
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,15 +108,18 @@ def prepare(config: TrainConfig) -> Start:
         check_changes(config, facts)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
     grader = Grader(config.rewards, grader=config.grader, users_range=config.reward_range)
-    lock = None
-    if rank == 0:
-        lock = lock_run(config.output_dir)
-        if not resumed:
-            claim_output_dir(config, **facts)
-        elif find_checkpoint(config.output_dir, ranks) != (checkpoint, progress):
-            raise InputError(f"{config.output_dir}: another process trained in it until just now; start again")
-        else:
-            set_end_aside(config.output_dir)
+    with ExitStack() as if_refused:
+        if_refused.callback(grader.close)
+        lock = None
+        if rank == 0:
+            lock = lock_run(config.output_dir)
+            if not resumed:
+                claim_output_dir(config, **facts)
+            elif find_checkpoint(config.output_dir, ranks) != (checkpoint, progress):
+                raise InputError(f"{config.output_dir}: another process trained in it until just now; start again")
+            else:
+                set_end_aside(config.output_dir)
+        if_refused.pop_all()
     task = Task(kept, prompts, tokenizer, grader)
     return Start(config, task, steps, model, settings, evaluation, checkpoint, progress, facts, lock)
 
