@@ -8,6 +8,7 @@ python train.py --preset paper-7b --dry-run --gpus 4 --gpu H20    # what a run w
 
 import os
 import sys
+import time
 
 
 def main() -> None:
@@ -38,9 +39,10 @@ def main() -> None:
 
         train(config)
     except InputError as error:
-        # All ranks of a machine read the same input: one line is enough.
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr, flush=True)
+        # All ranks of a machine read the same input: one line is enough, after which the launcher ends the others.
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(10)
+        print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

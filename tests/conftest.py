@@ -2,14 +2,16 @@
 
 import json
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -243,8 +245,8 @@ def users_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below those that the system gives to connections: of these another test may get one before it is used."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with suppress(OSError), socket.create_server(("", port)):
+            return port

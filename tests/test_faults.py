@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,14 @@ SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question"
 SMALL += ("--watch-questions", 0)
 
 
+def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subprocess.Popen:
+    """One of three ranks of a run that meet at a port."""
+    environment = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "tests/programs/lifeline_check.py", fault, run]
+    with output.open("w") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=environment | {"RANK": str(rank)}, stdout=file, stderr=file)
+
+
 @pytest.mark.program
 @pytest.mark.parametrize(
     ("fault", "statuses", "told", "traceback"),
@@ -36,19 +45,44 @@ SMALL += ("--watch-questions", 0)
     ],
 )
 def test_ranks_end_together_and_the_first_error_is_shown(fault, statuses, told, traceback, tmp_path):
-    common = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started, ranks = time.monotonic(), []
-    for rank in range(3):
-        with (tmp_path / str(rank)).open("w") as output:
-            command = [sys.executable, "tests/programs/lifeline_check.py", fault]
-            environment = common | {"RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
+    started, port = time.monotonic(), free_port()
+    ranks = [start_rank(rank, port, fault, "run", tmp_path / str(rank)) for rank in range(3)]
     assert [rank.wait(timeout=60) for rank in ranks] == statuses
     outputs = [(tmp_path / str(rank)).read_text() for rank in range(3)]
     assert [rank for rank in range(3) if "Traceback" in outputs[rank]] == ([] if traceback is None else [traceback])
     everything = re.sub(r"process \d+ on \S+\)", "process PID on HOST)", "".join(outputs))
     assert everything.count(told) == 1, everything
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.program
+def test_a_rank_of_another_run_is_turned_away(tmp_path):
+    """Two runs with the same port: rank 2 of the second comes to the first, in time to be taken for its own."""
+    port = free_port()
+    first = [start_rank(rank, port, "none", "runs/first", tmp_path / str(rank)) for rank in range(2)]
+    stranger = start_rank(2, port, "none", "runs/second", tmp_path / "stranger")
+    assert stranger.wait(timeout=60) == 1
+    told = f"127.0.0.1:{port} is where the ranks of runs/first meet, not of runs/second; deepspeed --master_port names"
+    assert told in (tmp_path / "stranger").read_text()
+    first.append(start_rank(2, port, "none", "runs/first", tmp_path / "2"))
+    assert [rank.wait(timeout=60) for rank in first] == [0, 0, 0]
+
+
+@pytest.mark.program
+def test_a_port_that_is_taken_is_one_line_and_nothing_is_written(tmp_path):
+    started = time.monotonic()
+    with socket.create_server(("", 0)) as another:
+        port = another.getsockname()[1]
+        run = ("train.py", *SMALL, "--steps", 1, "--output-dir", tmp_path / "run")
+        refused = run_ranks(2, *run, check=False, environment={"MASTER_PORT": str(port)})
+    assert refused.returncode == 2
+    assert re.findall("error.*", refused.stdout) == [
+        f"error: port {port}, where the ranks would meet: Address already in use (another run on this machine?); "
+        f"name another: deepspeed --master_port {port + 1} train.py ..."
+    ]
+    assert "Traceback" not in refused.stdout
+    assert not (tmp_path / "run").exists()
+    assert time.monotonic() - started < 60  # the other rank, which waits for this one, ends at the launcher's signal
 
 
 def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subprocess.Popen:

@@ -18,7 +18,7 @@ def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded;
     a rank that fails later takes the others with it."""
     start = prepare(config)
-    with Ranks() as ranks, Run(start, ranks) as run:
+    with Ranks(str(config.output_dir.absolute())) as ranks, Run(start, ranks) as run:
         learner, sampler = run.load()
         if run.is_new:
             run.watch(0)

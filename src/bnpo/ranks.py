@@ -4,6 +4,7 @@ Own code: gloo notices a dead rank without naming it, NCCL may wait for one for 
 watches only the ranks of its own machine.
 """
 
+import errno
 import os
 import secrets
 import signal
@@ -33,26 +34,66 @@ def gather(own: object) -> list:
     return everyone
 
 
+def check_port() -> None:
+    """Raise InputError when the port at which the ranks would meet is another program's (for rank 0 to call)."""
+    port = os.environ.get("MASTER_PORT")
+    if port is None or dist.is_torchelastic_launched():  # then the launcher itself listens there
+        return
+    try:
+        socket.create_server(("", int(port))).close()
+    except OSError as error:
+        raise _port_error(os.strerror(error.errno)) from error
+
+
+def _port_error(reason: str) -> InputError:
+    port = int(os.environ["MASTER_PORT"])
+    return InputError(
+        f"port {port}, where the ranks would meet: {reason} (another run on this machine?); name another: deepspeed "
+        f"--master_port {port + 1} train.py ..."
+    )
+
+
 class Ranks:
     """The ranks that the launcher started, as the context of all that they do together, from the process group on.
 
     Rank 0 holds a connection to every other rank, which the kernel closes when that process ends, in whatever way.
     An exception that leaves the context is shown as a traceback by the rank that raised it (rank 0, where all did) and
     becomes SystemExit; InputError passes through. Rank 0 calls `last_words` with the line that says why all end.
+    `run` names the run, alike on all ranks: entering raises InputError for a rank that meets those of another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: str) -> None:
+        self._run = run
         self.last_words: Callable[[str], None] = lambda line: None
 
     def __enter__(self) -> "Ranks":
-        self._interrupt = Interrupt()
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
-        self._rank = dist.get_rank()
+        store, self._rank, ranks = self._meet()
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=self._rank, world_size=ranks)
         self._connect()
+        # Not before: a rank that waits for others in vain is to end at the first signal.
+        self._interrupt = Interrupt()
         return self
+
+    def _meet(self) -> tuple[dist.Store, int, int]:
+        """Where the ranks of this run, and of no other, find each other; the number of this one, and of all."""
+        try:
+            store, rank, ranks = next(dist.rendezvous("env://"))
+        except dist.DistNetworkError as error:
+            if "EADDRINUSE" in str(error):  # since `check_port`, by a run that was started at the same time
+                raise _port_error(os.strerror(errno.EADDRINUSE)) from error
+            raise
+        if rank == 0:
+            store.set("run", self._run)
+        elif (theirs := store.get("run").decode()) != self._run:
+            raise InputError(
+                f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} is where the ranks of {theirs} meet, not of "
+                f"{self._run}; deepspeed --master_port names another port"
+            )
+        return store, rank, ranks
 
     def asked_to_stop(self) -> bool:
         """Whether any rank was signalled. A collective, so that all agree."""

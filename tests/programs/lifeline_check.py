@@ -1,6 +1,6 @@
 """Three ranks on a lifeline, of which some fail: the others wait, one of them in no collective, and ignore SIGTERM.
 
-Launched by tests/test_faults.py, one process a rank, with what happens as the argument.
+Launched by tests/test_faults.py, one process a rank, with what happens and the run's name as the arguments.
 """
 
 import os
@@ -14,9 +14,11 @@ from bnpo.files import InputError
 from bnpo.ranks import Ranks
 
 
-def main(fault: str) -> None:
-    with Ranks():
+def main(fault: str, run: str) -> None:
+    with Ranks(run):
         rank = dist.get_rank()
+        if fault == "none":
+            return
         if fault == "all raise":
             raise ValueError("a fault of all ranks")
         if fault == "input":
@@ -31,4 +33,4 @@ def main(fault: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

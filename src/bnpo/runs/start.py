@@ -18,7 +18,7 @@ from bnpo.policy.fit import plan_here
 from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import Problem, encode_prompt
-from bnpo.ranks import gather
+from bnpo.ranks import check_port, gather
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.console import set_end_aside
@@ -82,6 +82,8 @@ def prepare(config: TrainConfig) -> Start:
         raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
+    if rank == 0:
+        check_port()
     problems = training_problems(config.train_data)
     resumed = config.resume and (config.output_dir / "config.json").exists()
     checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
