@@ -39,10 +39,10 @@ bench: .venv/.ready .venv/trl/.ready
 
 # Downloads the wheels once more than the installation does. Other tests need vLLM, whose build for GPUs needs a GPU.
 check-gpu-environment:
-	$(PYTHON) scripts/check_pins.py
+	$(PYTHON) dev/check_pins.py
 	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready
 	.venv-gpu/bin/python -m pip check
-	.venv-gpu/bin/python scripts/check_gpu_imports.py
+	.venv-gpu/bin/python dev/check_gpu_imports.py
 	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest -m "not sampler"
 
 # torch comes first and with its dependencies, since the build that suits the machine decides which those are.

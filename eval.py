@@ -1,15 +1,18 @@
-"""Evaluate a model: pass@1 over several sampled runs of every problem, with error bars; every sample is kept.
+"""Evaluate a model: pass@1 over several sampled runs of every problem, with error bars. Every sample is kept.
 
-python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a run
-python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compared by problem with another model
+python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a training run
+python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compared with another model by problem
 python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the paper's number of runs
 python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # what it would take
 """
 
 import sys
 
+from bnpo.environment import setup_environment
+
 
 def main() -> None:
+    setup_environment()
     import tyro
 
     from bnpo.evaluation.config import EvalConfig
@@ -17,8 +20,8 @@ def main() -> None:
 
     config = tyro.cli(EvalConfig)
     try:
-        if config.dry_run:
-            from bnpo.plan.dry_run import plan_evaluation
+        if config.planning.dry_run:
+            from bnpo.planning.dry_run import plan_evaluation
 
             return plan_evaluation(config)
         from bnpo.evaluation.program import run

@@ -1,6 +1,6 @@
-"""Train a language model with BNPO or a method it is compared with.
+"""Train a language model with BNPO or a method that the paper compares with it.
 
-deepspeed train.py --algo bnpo                  # the paper's settings with GPUs, the tiny model without
+deepspeed train.py --algo bnpo                  # the paper's settings with a GPU, the tiny model without
 deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
 deepspeed train.py --help                       # every flag
 python train.py --preset paper-7b --dry-run --gpus 4 --gpu H20    # what a run would take
@@ -10,40 +10,54 @@ import os
 import sys
 import time
 
+from bnpo.environment import setup_environment
+
 
 def main() -> None:
-    from bnpo.config import check_config, parse_train_config
+    setup_environment()
     from bnpo.files import InputError
-    from bnpo.flags import split_planning
 
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        # The launcher adds --local_rank to the flags; the environment says the same.
-        flags = [flag for flag in sys.argv[1:] if not flag.startswith("--local_rank")]
-        planning, flags = split_planning(flags)
-        # Wrong flags are refused before torch is imported, which takes seconds. Parsed as if there were a GPU, so that
-        # `tiny` means that it was asked for; help waits for the real preset, whose defaults it shows.
-        config, _ = parse_train_config([flag for flag in flags if flag not in ("-h", "--help")], has_cuda=True)
-        check_config(config, planning.gpus or ranks)
-        from bnpo.devices import has_cuda
-
-        # A dry run for a GPU takes the preset that is the default where there is one.
-        config, preset = parse_train_config(flags, bool(planning.gpu) or has_cuda(optional=config.preset == "tiny"))
-        if planning.dry_run:
-            from bnpo.plan.dry_run import plan_training
-
-            return plan_training(config, planning) if rank == 0 else None
-        if rank == 0:
-            print(preset, flush=True)
-        from bnpo.loop import train
-
-        train(config)
+        run(sys.argv[1:])
     except InputError as error:
-        # All ranks of a machine read the same input: one line is enough, after which the launcher ends the others.
+        # All ranks of a machine read the same input and find the same error. The first one prints it, and the launcher
+        # then ends the others.
         if os.environ.get("LOCAL_RANK", "0") != "0":
             time.sleep(10)
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)
+
+
+def run(argv: list[str]) -> None:
+    """Train, or print the plan of a dry run, as command line `argv` asks. Raises InputError."""
+    from bnpo.config import check_config, needs_cuda_check, parse_train_config
+
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    # The launcher adds --local_rank to the flags. The environment says the same.
+    argv = [flag for flag in argv if not flag.startswith("--local_rank")]
+    # torch takes seconds to import. Wrong flags are refused before it, unless the default preset needs to know whether
+    # there is a GPU.
+    preset_is_open = needs_cuda_check(argv)
+    config, preset_line = parse_train_config(argv, has_cuda=not preset_is_open or has_cuda())
+    check_config(config, config.planning.gpus or ranks)
+    if config.planning.dry_run:
+        from bnpo.planning.dry_run import plan_training
+
+        return plan_training(config) if rank == 0 else None
+    if not preset_is_open:
+        has_cuda(optional=config.preset == "tiny")
+    if rank == 0:
+        print(preset_line, flush=True)
+    from bnpo.loop import train
+
+    train(config)
+
+
+def has_cuda(optional: bool = False) -> bool:
+    """Import torch, and return whether it can use a GPU here. Raises InputError if there is one that it cannot use."""
+    from bnpo import devices
+
+    return devices.has_cuda(optional)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 import numpy as np  # isort: skip
 import torch
@@ -25,9 +27,9 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
-from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, parse_train_config
+from bnpo.grading.rewards import Grader
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -97,10 +99,10 @@ class Floor:
 
     def __init__(self, config: TrainConfig):
         self.config, self.rank, self.world = config, dist.get_rank(), dist.get_world_size()
-        folder = model_folder(config.model)
-        longest = config.max_prompt_tokens + config.max_answer_tokens
+        folder = model_folder(config.data.model)
+        longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
         self.tokenizer = load_tokenizer(folder, longest)
-        self.problems = training_problems(config.train_data)
+        self.problems = training_problems(config.data.train_data)
         self.sampler = Sampler(str(folder), self.tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
         self.grader = Grader()
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -113,18 +115,22 @@ class Floor:
         """Seconds of sampling the answers of `step`, those of all processes that have a gradient, and the number of
         all."""
         config = self.config
-        questions = questions_of_step(len(self.problems), config.questions_per_step, step, config.seed)
+        questions = questions_of_step(len(self.problems), config.batch.questions_per_step, step, config.sampling.seed)
         mine = np.split(questions, self.world)[self.rank]
-        prompts = [encode_prompt(self.tokenizer, self.problems[q].problem, config.template) for q in mine]
-        common = {"n": config.samples_per_question, "max_tokens": config.max_answer_tokens, "detokenize": False}
-        common |= {"stop_token_ids": stop_token_ids(self.tokenizer), "temperature": config.temperature}
-        params = [SamplingParams(seed=seed, **common) for seed in sampling_seeds(config.seed, step, mine)]
+        prompts = [encode_prompt(self.tokenizer, self.problems[q].problem, config.data.template) for q in mine]
+        common = {
+            "n": config.batch.samples_per_question,
+            "max_tokens": config.sampling.max_answer_tokens,
+            "detokenize": False,
+        }
+        common |= {"stop_token_ids": stop_token_ids(self.tokenizer), "temperature": config.sampling.temperature}
+        params = [SamplingParams(seed=seed, **common) for seed in sampling_seeds(config.sampling.seed, step, mine)]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         seconds, outputs = timed(partial(self.sampler._llm.generate, requests, params, use_tqdm=False))
         answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
         texts = self.tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
-        references = [self.problems[q].answer for q in mine for _ in range(config.samples_per_question)]
-        rewards = self.grader(texts, references).reshape(len(mine), config.samples_per_question, 1)
+        references = [self.problems[q].answer for q in mine for _ in range(config.batch.samples_per_question)]
+        rewards = self.grader(texts, references).reshape(len(mine), config.batch.samples_per_question, 1)
         parts = gather((prompts, answers, rewards))
         advantages, _ = compute_advantages("bnpo", np.concatenate([part[2] for part in parts]))
         groups = [group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)]
@@ -158,7 +164,7 @@ class Floor:
             loss(self.model, rows[begin : begin + size], answers).backward()
         flat = torch.cat([p.grad.ravel() for p in self.model.parameters()])
         dist.all_reduce(flat)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.update.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(flat.norm())

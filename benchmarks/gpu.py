@@ -97,18 +97,20 @@ def main(args: Args) -> None:
 
 def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     """All rows of one shape, in a process that the DeepSpeed launcher started."""
-    import bnpo  # noqa: F401, I001 - before torch and vLLM
+    from bnpo.environment import setup_environment
+
+    setup_environment()
     import numpy as np
     import torch
     import torch.distributed as dist
     from vllm import SamplingParams
 
-    from bnpo.policy.folder import load_tokenizer
     from bnpo.config import parse_train_config
+    from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.learner import Learner
-    from bnpo.policy.weight_sync import sync_weights
     from bnpo.policy.sampler import Sampler
     from bnpo.policy.settings import SamplerSettings
+    from bnpo.policy.weight_sync import sync_weights
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
     torch.cuda.set_device(0)

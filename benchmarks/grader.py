@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.answers.rewards import Grader
 from bnpo.files import ROOT
+from bnpo.grading.rewards import Grader
 from bnpo.problems import load_problems
 
 BATCHES = 12

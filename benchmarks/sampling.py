@@ -12,7 +12,9 @@ import time
 
 from common import row
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+
+setup_environment()
 from bnpo.arithmetic import training_problems
 from bnpo.config import parse_train_config
 from bnpo.policy.folder import load_tokenizer, model_folder
@@ -26,14 +28,20 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
 
 def main() -> None:
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
-    folder = model_folder(config.model)
-    longest = config.max_prompt_tokens + config.max_answer_tokens
+    folder = model_folder(config.data.model)
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
     tokenizer = load_tokenizer(folder, longest)
-    problems = training_problems(config.train_data)
-    questions = questions_of_step(len(problems), config.questions_per_step, 0, config.seed)
-    prompts = [{"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem, config.template)} for q in questions]
-    common = {"n": config.samples_per_question, "max_tokens": config.max_answer_tokens, "detokenize": False}
-    common |= {"stop_token_ids": stop_token_ids(tokenizer), "temperature": config.temperature}
+    problems = training_problems(config.data.train_data)
+    questions = questions_of_step(len(problems), config.batch.questions_per_step, 0, config.sampling.seed)
+    prompts = [
+        {"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem, config.data.template)} for q in questions
+    ]
+    common = {
+        "n": config.batch.samples_per_question,
+        "max_tokens": config.sampling.max_answer_tokens,
+        "detokenize": False,
+    }
+    common |= {"stop_token_ids": stop_token_ids(tokenizer), "temperature": config.sampling.temperature}
     engine = {"max_model_len": longest, "dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True}
     engine |= {"enable_chunked_prefill": False, "block_size": 32, "enable_prefix_caching": False}
     plain, ngram = LLM(str(folder), **engine), LLM(str(folder), speculative_config=NGRAM, **engine)
@@ -44,7 +52,8 @@ def main() -> None:
     for _ in range(ROUNDS + 1):  # the first warms up
         for kind, (llm, extra) in kinds.items():
             params = [
-                SamplingParams(seed=seed, **common, **extra) for seed in sampling_seeds(config.seed, 0, questions)
+                SamplingParams(seed=seed, **common, **extra)
+                for seed in sampling_seeds(config.sampling.seed, 0, questions)
             ]
             started = time.perf_counter()
             outputs = llm.generate(prompts, params, use_tqdm=False)

@@ -22,7 +22,9 @@ from unittest import mock
 import long_model
 from common import launch, row
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 import numpy as np  # isort: skip
 import torch
@@ -31,9 +33,9 @@ import torch.distributed as dist
 from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.grading.rewards import Grader
 from bnpo.policy import learner as module
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.settings import SamplerSettings
@@ -89,14 +91,14 @@ def tiny_batches() -> list[module.Experience]:
 
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
     tokenizer = load_tokenizer(TINY_MODEL, 192)
-    problems = training_problems(config.train_data)
+    problems = training_problems(config.data.train_data)
     sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
-    grader, batches, m = Grader(), [], config.samples_per_question
+    grader, batches, m = Grader(), [], config.batch.samples_per_question
     for step in range(10):
-        questions = questions_of_step(len(problems), config.questions_per_step, step, config.seed)
-        prompts = [encode_prompt(tokenizer, problems[q].problem, config.template) for q in questions]
-        seeds = sampling_seeds(config.seed, step, questions)
-        limits = {"max_tokens": config.max_answer_tokens, "temperature": config.temperature}
+        questions = questions_of_step(len(problems), config.batch.questions_per_step, step, config.sampling.seed)
+        prompts = [encode_prompt(tokenizer, problems[q].problem, config.data.template) for q in questions]
+        seeds = sampling_seeds(config.sampling.seed, step, questions)
+        limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}
         sampled = dict(sampler.sample(prompts, seeds, n=m, logprobs=True, **limits))
         flat = [answer for number in range(len(questions)) for answer in sampled[number]]
         texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)

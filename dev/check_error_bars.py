@@ -1,6 +1,6 @@
 """Do the error bars tell the truth? 16 runs of the tiny model against 256 runs, on the same questions.
 
-    python scripts/check_error_bars.py [--questions 400]
+    python dev/check_error_bars.py [--questions 400]
 
 Both evaluations have seeds of their own. On the same questions they differ by the noise of sampling alone, so the
 difference is compared with the standard error that the evaluator states (over problems; it must be well inside) and

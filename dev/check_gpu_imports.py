@@ -17,6 +17,6 @@ torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.current_device = lambda: 0
 
-from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # noqa: E402, F401
+from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # noqa: F401
 
 print(f"torch {torch.__version__}, torchvision, transformers and flashinfer can be imported together")

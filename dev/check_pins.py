@@ -1,7 +1,7 @@
 """Whether two wheels of requirements.txt install the same file: the later one would break the earlier in silence.
 
-    python scripts/check_pins.py                     # downloads the pinned wheels, some 4 GB, and forgets them
-    python scripts/check_pins.py --wheels DIR        # reads the wheels of a folder
+    python dev/check_pins.py                     # downloads the pinned wheels, some 4 GB, and forgets them
+    python dev/check_pins.py --wheels DIR        # reads the wheels of a folder
 
 Metadata cannot show this: cuda-python 12.6 once overwrote 28 files of cuda-bindings 13.5, which nothing forbade, and
 vLLM no longer started. Ends with 1 and names wheels and files if there are such; needs nothing but Python and pip.

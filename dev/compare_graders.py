@@ -1,6 +1,6 @@
 r"""Compare the default grader with the rule of the released code on the data sets; docs/grader.md shows the result.
 
-    BNPO_DATA=<folder with the sets> python scripts/compare_graders.py
+    BNPO_DATA=<folder with the sets> python dev/compare_graders.py
 
 Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
 the next problem (left out where the two are spelled alike). Then the references of MATH, rewritten by the rules of
@@ -15,8 +15,8 @@ from random import Random
 
 import numpy as np
 
-from bnpo.answers.rewards import GRADERS, Grader
 from bnpo.files import ROOT
+from bnpo.grading.rewards import GRADERS, Grader
 from bnpo.problems import load_problems
 
 SETS = ("math500", "amc23", "aime2024", "aime2025", "math_train")
@@ -32,7 +32,7 @@ def grade(grader: Grader, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
 
 def rewritten(folder: Path) -> dict[str, list[tuple[str, str]]]:
     """Pairs of references of MATH with what the rules make of them: `spellings`, which are equal, and `others`."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "answers"))
     import test_spellings as rules
 
     problems = [problem for name in ("math_train", "math500") for problem in load_problems(folder / f"{name}.jsonl")]

@@ -1,6 +1,6 @@
 r"""Make the second tiny model, for Table 2 in miniature: it sometimes writes think and answer tags.
 
-    python scripts/make_tags_model.py --output-dir data/tags-model      # seed 0: the committed weights
+    python dev/make_tags_model.py --output-dir data/tags-model      # seed 0: the committed weights
 
 The tiny model of data/tiny-model learns on, under the prompt that asks for tags, from answers of which a third are as
 before, a third have all tags and a third lack one: so the two rewards of Table 2, accuracy and format, can both be

@@ -1,6 +1,6 @@
 r"""Make the tiny model from nothing: a character-level Qwen2 of 0.8M parameters that half knows arithmetic.
 
-    python scripts/make_tiny_model.py --output-dir data/tiny-model      # seed 0: the committed weights
+    python dev/make_tiny_model.py --output-dir data/tiny-model      # seed 0: the committed weights
 
 The model is trained on two kinds of answers to the questions of `bnpo.arithmetic`: worked ones, step by step,
 which it learns to get right, and bare ones, which it can only guess at. Short questions are mostly answered by

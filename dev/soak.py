@@ -1,6 +1,6 @@
 """Kill training runs with SIGKILL at random moments, resume them, and compare each with a run that was left alone.
 
-    python scripts/soak.py --runs 25
+    python dev/soak.py --runs 25
 
 Each run is killed in one phase of a step, in turn sampling, update, weight sync and the writing of a checkpoint, at a
 random moment of it; launcher and ranks go at once. It passes if its metrics (timings aside) and its final weights are

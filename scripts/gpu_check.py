@@ -23,6 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import tyro
+
 from gpu_parts import CheckError, attention, long_answer, memory, require, sleep
 
 ROOT = Path(__file__).resolve().parents[1]

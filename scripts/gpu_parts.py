@@ -8,7 +8,9 @@ import os
 import tempfile
 from pathlib import Path
 
-import bnpo  # noqa: F401 - sets what torch and vLLM read from the environment, before they are imported
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 
 class CheckError(Exception):
@@ -144,8 +146,8 @@ def memory(_args, _gpus: int) -> str:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
+    from bnpo.planning.memory import account, read_shape
     from bnpo.policy.learner import Experience
-    from bnpo.policy.memory import account, read_shape
 
     shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 2}
     config = Qwen2Config(vocab_size=151936, num_hidden_layers=8, tie_word_embeddings=True, **shape)
@@ -171,8 +173,8 @@ def open_learner(folder: str, *flags: str):
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
+    from bnpo.planning.memory import read_shape
     from bnpo.policy.learner import Learner
-    from bnpo.policy.memory import read_shape
 
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     dist.init_process_group("cpu:gloo,cuda:nccl")

@@ -21,9 +21,9 @@ import tyro
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
-from bnpo.answers.equality import final_answer
 from bnpo.files import ROOT, InputError
 from bnpo.problems import load_problems
+from mathequal.equality import final_answer
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,20 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
 from bnpo.config import TrainConfig, check_config
 from bnpo.files import ROOT, InputError, read_json_lines
-from bnpo.flags import Planning, check_planning
-from bnpo.plan.table import TABLES, Choice, Row, all_rows, chosen_rows
+from bnpo.flags import Planning, check_planning, settings_of
 from bnpo.report.read import NOT_COMPARED, load_results, open_folder, read_results
 from bnpo.report.tables import make_tables, to_markdown, write_tables
 from bnpo.summary import why_ended
+from reproduction.table import TABLES, Choice, Row, all_rows, chosen_rows
 
-SETTINGS = {item.name for item in fields(TrainConfig)} - NOT_COMPARED | {"algo", "decompose", "seed", "epochs", "steps"}
+SETTINGS = settings_of(TrainConfig).keys() - NOT_COMPARED | {"algo", "decompose", "seed", "epochs", "steps"}
 """Settings that make a row: those in which tables tell rows apart, and those in which the rows of one agree."""
 
 
@@ -106,7 +106,7 @@ def is_trained(row: Row) -> bool:
         check_changes(row.train, {})
     except InputError as error:
         raise InputError(f"{row.name}: {error}") from error
-    if why_ended(row.run) != "done" or (was["steps"], was["epochs"]) != (row.train.steps, row.train.epochs):
+    if why_ended(row.run) != "done" or (was["steps"], was["epochs"]) != (row.train.batch.steps, row.train.batch.epochs):
         return False
     if not (row.run / "last").exists():
         end = row.run / "end.json"
@@ -116,8 +116,8 @@ def is_trained(row: Row) -> bool:
 
 def check_room(row: Row) -> None:
     """Raise InputError where the row's checkpoints, as many as are there at once, cannot be written."""
-    from bnpo.plan.dry_run import no_room, training_plan  # imports torch
-    from bnpo.plan.inputs import training_inputs
+    from bnpo.planning.dry_run import no_room, training_plan  # imports torch
+    from bnpo.planning.inputs import training_inputs
 
     found = training_plan(row.train, training_inputs(row.train), Planning())
     files = (row.run / "checkpoints").rglob("*")
@@ -178,13 +178,13 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
     check_planning(args)
     rows = chosen_rows(args)
     for row in rows:
-        check_planning(row.evaluate)
+        check_planning(row.evaluate.planning)
         if row.method != "base":
             check_config(row.train, ranks=1)
     if args.print:
         print(*(" && ".join(shlex.join(command) for command in row.commands) for row in rows), sep="\n")
     elif args.dry_run:
-        from bnpo.plan.rows import plan_rows  # imports torch
+        from reproduction.rows import plan_rows  # imports torch
 
         plan_rows(rows, args)
     else:

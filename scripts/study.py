@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.files import ROOT, InputError
-from bnpo.study.design import EVALUATED, REGIMES, StudyRun
-from bnpo.study.registry import PARTS
-from bnpo.study.rows import NOISE, Rows, commit
+from study.design import EVALUATED, REGIMES, StudyRun
+from study.registry import PARTS
+from study.rows import NOISE, Rows, commit
 
 
 @dataclass
@@ -63,7 +63,10 @@ def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
     left = sum(len(EVALUATED[regime]) for regime in REGIMES) - len(measured)
     seconds = [checkpoint["seconds"] for checkpoint in measured.values()]
     hours = f"{left * np.mean(seconds) / 3600:.1f}" if seconds else "?"
-    print(f"noise (python scripts/gradient_noise.py): {left} checkpoints left of {left + len(measured)}, {hours} hours")
+    print(
+        f"noise (python scripts/study/gradient_noise.py): {left} checkpoints left of {left + len(measured)}, "
+        f"{hours} hours"
+    )
 
 
 def main(args: Args) -> None:
@@ -72,13 +75,13 @@ def main(args: Args) -> None:
         raise InputError(f"--only: unknown part '{unknown.pop()}'; known: {', '.join(PARTS)}")
     rows = Rows()
     if args.report:
-        from bnpo.study.results import write_results
+        from study.results import write_results
 
         return write_results(rows.all)
     if args.dry_run:
         return tell(parts, rows, args.jobs)
     made_by = commit()
-    from bnpo.study.jobs import run_side_by_side
+    from study.jobs import run_side_by_side
 
     os.chdir(ROOT)  # data and models are told from there
     count = args.limit

@@ -20,10 +20,12 @@ from typing import IO
 import hypothesis
 import pytest
 
-# Two tests share the cores: threads that spin while they wait made both six times as long (docs/LOG.md).
+# Two tests share the cores: threads that spin while they wait made both six times as long (dev/LOG.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 # Other work on the machine can make any example slow.
 hypothesis.settings.register_profile("bnpo", deadline=None)

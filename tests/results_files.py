@@ -1,12 +1,12 @@
 """Files of finished evaluations, as eval.py writes them, for tests of tables."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from bnpo.config import PRESETS, TrainConfig
+from bnpo.config import preset_config
+from bnpo.flags import flat_settings, with_settings
 from bnpo.report.read import load_results
 from bnpo.report.tables import make_tables
 
@@ -22,7 +22,7 @@ def write(tmp_path):
     and `run`, or of the model `ckpt` as it is; other keywords replace parts of the suite or the protocol."""
 
     def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), **protocol) -> Path:
-        config = TrainConfig(**{"preset": preset} | PRESETS[preset] | dict(run)) if preset else None
+        config = with_settings(preset_config(preset), **dict(run)) if preset else None
         names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
         usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
         usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}
@@ -33,7 +33,9 @@ def write(tmp_path):
             problems, runs = sizes.get(key, (500, 4))
             results[key] = {"problems": problems, "runs": runs, "pass1": score, "se": error}
         content = {
-            "protocol": usual | {"run": config and asdict(config), "suite": usual_suite | dict(suite)} | protocol,
+            "protocol": usual
+            | {"run": config and flat_settings(config), "suite": usual_suite | dict(suite)}
+            | protocol,
             "results": results,
             "average": {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02},
         }

@@ -3,8 +3,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from bnpo.answers.equality import quick_verdict
 from bnpo.arithmetic import SPLITS, Question, arithmetic_problems, draw_question, spellings
+from mathequal.equality import quick_verdict
 
 
 def test_splits_never_overlap_whatever_the_seed():

@@ -20,7 +20,7 @@ def make_wheel(folder, name, files):
 
 
 def check(folder):
-    command = [sys.executable, "scripts/check_pins.py", "--wheels", str(folder)]
+    command = [sys.executable, "dev/check_pins.py", "--wheels", str(folder)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

@@ -2,7 +2,6 @@ import json
 import shutil
 
 import pytest
-from conftest import launch
 
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
 from bnpo.files import InputError
@@ -10,6 +9,7 @@ from bnpo.runs.checkpoint import Progress, checkpoints
 from bnpo.runs.console import set_end_aside
 from bnpo.runs.folder import claim_output_dir, lock_run, rewind
 from bnpo.runs.start import prepare
+from conftest import launch
 
 
 def parse(*flags):
@@ -18,30 +18,47 @@ def parse(*flags):
 
 def test_auto_preset_says_what_it_took_and_why():
     config, line = parse_train_config([], has_cuda=False)
-    assert config.train_data == "arithmetic"
+    assert config.data.train_data == "arithmetic"
     assert line == "preset tiny (no CUDA device was found; --preset chooses another)"
     config, line = parse_train_config(["--lr", "3e-6"], has_cuda=True)
     assert line.startswith("preset paper-1.5b (a CUDA device was found")
-    assert (config.model, config.lr, config.questions_per_step) == ("Qwen/Qwen2.5-Math-1.5B", 3e-6, 32)
+    assert (config.data.model, config.update.lr, config.batch.questions_per_step) == (
+        "Qwen/Qwen2.5-Math-1.5B",
+        3e-6,
+        32,
+    )
 
 
 def test_paper_settings_are_the_papers():
     """Section 5.1 of the paper, and the choices of its released code that the text leaves open."""
     config = parse("--preset", "paper-1.5b")
-    assert (config.questions_per_step, config.samples_per_question, config.ppo_iterations) == (32, 16, 1)
-    assert (config.epochs, config.lr, config.warmup_steps, config.temperature) == (5, 1e-6, 10, 1.0)
-    assert (config.max_prompt_tokens, config.max_answer_tokens) == (1024, 3072)
-    assert (config.weight_decay, config.betas, config.max_grad_norm) == (0, (0.9, 0.999), 1.0)
-    assert config.aggregation == "seq-mean-token-sum"
+    assert (config.batch.questions_per_step, config.batch.samples_per_question, config.batch.ppo_iterations) == (
+        32,
+        16,
+        1,
+    )
+    assert (config.batch.epochs, config.update.lr, config.update.warmup_steps, config.sampling.temperature) == (
+        5,
+        1e-6,
+        10,
+        1.0,
+    )
+    assert (config.sampling.max_prompt_tokens, config.sampling.max_answer_tokens) == (1024, 3072)
+    assert (config.update.weight_decay, config.update.betas, config.update.max_grad_norm) == (0, (0.9, 0.999), 1.0)
+    assert config.update.aggregation == "seq-mean-token-sum"
     table_2 = parse("--preset", "paper-format")
-    assert (table_2.rewards, table_2.template, table_2.decompose) == (("accuracy", "format"), "think", True)
+    assert (table_2.data.rewards, table_2.data.template, table_2.method.decompose) == (
+        ("accuracy", "format"),
+        "think",
+        True,
+    )
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_are_valid_and_flags_override_them(preset):
     config = parse("--preset", preset, "--steps", "7", "--algo", "grpo")
     check_config(config, ranks=2)
-    assert (config.preset, config.steps, config.algo) == (preset, 7, "grpo")
+    assert (config.preset, config.batch.steps, config.method.algo) == (preset, 7, "grpo")
 
 
 @pytest.fixture
@@ -57,16 +74,19 @@ def ranks(monkeypatch):
         (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--beta-parameters", "1", "1"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),
-        (["--algo", "gdpo", "--decompose"], "--decompose: gdpo takes the rewards apart itself; give --no-decompose"),
+        (["--algo", "gdpo", "--decompose"], "--decompose: gdpo takes the rewards apart itself; use --no-decompose"),
         (["--rewards", "accuracy,luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
         (["--template", "x"], "known: chat, think"),
         (["--aggregation", "sum"], "known: seq-mean-token-sum, token-mean"),
-        (["--questions-per-step", "3"], "3 questions cannot be shared evenly by 2 ranks; take a multiple of 2"),
+        (
+            ["--questions-per-step", "3"],
+            "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2, for example 2",
+        ),
         (["--mini-batches", "5"], "32 questions cannot be cut into 5 equal parts"),
         (["--steps", "0"], "--steps: is 0, must be above 0"),
         (["--lr", "-1"], "--lr: is -1.0, must be above 0"),
         (["--temperature", "nan"], "--temperature: is nan, must be above 0"),
-        (["--temperature", "2.5"], r"--temperature: is 2\.5, must be from 0\.01 to 2\.0, as vLLM draws"),
+        (["--temperature", "2.5"], r"--temperature: is 2\.5, must be from 0\.01 to 2\.0, vLLM's limits"),
         (["--temperature", "0.001"], r"--temperature: is 0\.001, must be from 0\.01 to 2\.0"),
         (["--betas", "0.9", "nan"], r"--betas: are 0\.9 nan, must be in \[0, 1\)"),
         (["--dtype", "half"], "--dtype: unknown dtype 'half'; known: bfloat16, float32"),

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
-from test_advantages import advantages, batches
 
 from bnpo.algorithm.advantages import MAX_BETA_PARAMETER, compute_advantages
 from bnpo.algorithm.beta import inverse_density
 from bnpo.algorithm.estimators import ALGORITHMS
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
+from test_advantages import advantages, batches
 
 
 def whitened(values, lengths):
@@ -184,8 +184,8 @@ def test_flags_of_the_table_of_names_are_taken():
     for row in flags.values():
         config, _ = parse_train_config(["--preset", "paper-1.5b", *row], has_cuda=True)
         check_config(config, ranks=1)
-        assert (config.ppo_iterations, config.mini_batches) == (1, 1)
+        assert (config.batch.ppo_iterations, config.batch.mini_batches) == (1, 1)
     assert {row[row.index("--algo") + 1] for row in flags.values()} == ALGORITHMS.keys()
     dapo, _ = parse_train_config(flags["DAPO"], has_cuda=True)
-    assert (dapo.clip_low, dapo.clip_high) == (0.2, 0.28)
-    assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[0].decompose
+    assert (dapo.update.clip_low, dapo.update.clip_high) == (0.2, 0.28)
+    assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[0].method.decompose

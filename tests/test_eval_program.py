@@ -14,12 +14,12 @@ from types import MappingProxyType
 import psutil
 import pytest
 import tyro
-from conftest import forked, run_ranks
 
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import plan, run
 from bnpo.files import ROOT, InputError
+from conftest import forked, run_ranks
 
 ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, free_port, run_ranks
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -21,6 +20,7 @@ from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.suites import content_hash
 from bnpo.speed import TIMINGS
+from conftest import ROOT, free_port, run_ranks
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 SMALL += ("--watch-questions", 0)

@@ -41,13 +41,13 @@ def write(tmp_path):
         claim_output_dir(config)
         tracker = Tracker(config, steps, 0)
         tracker.write(0, {"eval/average": 0.3})
-        rng = np.random.default_rng(config.seed)
+        rng = np.random.default_rng(config.sampling.seed)
         for step in range(1, steps + 1):
             mean = 0.3 + 0.4 * step / steps
             fit = fit_beta(rng.binomial(16, rng.beta(2 * mean, 2 - 2 * mean, 32)) / 16, answers=16)
             norm = rng.lognormal(1, 0.3) if norms is None else norms[step - 1]
             metrics = {"reward/mean": fit.mean, "grad_norm": norm}
-            if config.algo == "bnpo":
+            if config.method.algo == "bnpo":
                 metrics |= {"beta/E": fit.mean, "beta/V": fit.variance, "beta/alpha": fit.alpha, "beta/beta": fit.beta}
             tracker.write(step, metrics)
         tracker.close()

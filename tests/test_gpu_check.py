@@ -7,9 +7,9 @@ import sys
 from itertools import product
 
 import pytest
-from programs.check_outcomes import OUTCOMES
 
 from bnpo.files import ROOT
+from programs.check_outcomes import OUTCOMES
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from conftest import make_model, run_ranks
-from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
+from conftest import make_model, run_ranks
+from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 
 pytestmark = pytest.mark.program
 
@@ -58,40 +58,44 @@ def logprobs_of(model, prompt, answer, temperature, vocabulary):
 def plain_updates(config, updates: int, setting: str):
     """The same updates from the definitions: one answer at a time, no micro-batches, no ranks."""
     wide = setting == "wide head"
-    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(config.data.model, dtype=torch.float32)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-4, betas=config.betas, weight_decay=config.weight_decay, eps=1e-8
+        model.parameters(), lr=1e-4, betas=config.update.betas, weight_decay=config.update.weight_decay, eps=1e-8
     )
     experience, norms = fixed_experience(setting), []
     for _ in range(updates):
         with torch.no_grad():
             old = [
-                logprobs_of(model, p, a, config.temperature, VOCABULARY[wide])
+                logprobs_of(model, p, a, config.sampling.temperature, VOCABULARY[wide])
                 for p, a in zip(experience.prompts, experience.answers, strict=True)
             ]
         norms.append([])
-        for _ in range(config.ppo_iterations):
-            for mini_batch in np.split(np.arange(12), config.mini_batches):
+        for _ in range(config.batch.ppo_iterations):
+            for mini_batch in np.split(np.arange(12), config.batch.mini_batches):
                 terms = []
                 for i in mini_batch:
                     logprobs = logprobs_of(
-                        model, experience.prompts[i], experience.answers[i], config.temperature, VOCABULARY[wide]
+                        model,
+                        experience.prompts[i],
+                        experience.answers[i],
+                        config.sampling.temperature,
+                        VOCABULARY[wide],
                     )
                     ratio, advantage = torch.exp(logprobs - old[i]), experience.advantages[i]
-                    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+                    clipped = ratio.clamp(1 - config.update.clip_low, 1 + config.update.clip_high)
                     term = -torch.minimum(ratio * advantage, clipped * advantage)
-                    if config.importance_cap:
+                    if config.update.importance_cap:
                         sampler = torch.tensor(experience.sampler_logprobs[i], dtype=torch.float32)
-                        term = term * torch.exp(old[i] - sampler).clamp(max=config.importance_cap)
+                        term = term * torch.exp(old[i] - sampler).clamp(max=config.update.importance_cap)
                     terms.append(term)
                 loss = {
                     "seq-mean-token-sum": lambda t: torch.stack([x.sum() for x in t]).mean(),
                     "token-mean": lambda t: torch.cat(t).mean(),
                     "seq-mean-token-mean": lambda t: torch.stack([x.mean() for x in t]).mean(),
-                }[config.aggregation](terms)
+                }[config.update.aggregation](terms)
                 optimizer.zero_grad()
                 loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm).item()
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.update.max_grad_norm).item()
                 if np.isfinite(norm):
                     norms[-1].append(norm)
                     optimizer.step()
@@ -110,7 +114,7 @@ def test_updates_are_those_of_plain_pytorch(report, wide_model, wide_layers, set
     norms, scores = plain_updates(config, 2, setting)
     found = report[setting]
     np.testing.assert_allclose([m["grad_norm"] for m in found["metrics"]], norms, rtol=1e-3)
-    assert found["metrics"][0]["grad_norm"] > 2 * config.max_grad_norm  # logged before clipping
+    assert found["metrics"][0]["grad_norm"] > 2 * config.update.max_grad_norm  # logged before clipping
     moved = np.concatenate(scores) - np.concatenate(plain_updates(config, 0, setting)[1])
     difference = np.concatenate(found["scores"]) - np.concatenate(scores)
     assert np.abs(difference).max() < 0.01 * np.abs(moved).max()

@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from results_files import BASE, MATH500, SCORES, setting_notes, tables
 
 from bnpo.files import ROOT, InputError
 from bnpo.report.read import load_results
 from bnpo.report.tables import COLUMNS, PAPER_TABLES, combine, leader, to_latex, to_markdown
+from results_files import BASE, MATH500, SCORES, setting_notes, tables
 
 
 def scaled(factor: float) -> dict:

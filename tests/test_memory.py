@@ -4,13 +4,13 @@ import json
 import shlex
 
 import pytest
-from conftest import make_model, run_ranks
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import InputError
-from bnpo.policy.fit import USABLE, Machine, Plan, plan, plan_here, require_plan
-from bnpo.policy.memory import GIB, read_shape
+from bnpo.planning.fit import USABLE, Machine, Plan, plan, plan_here, require_plan
+from bnpo.planning.memory import GIB, read_shape
+from conftest import make_model, run_ranks
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096}
 SHAPES = {
@@ -114,7 +114,7 @@ def test_nothing_is_planned_on_cpus():
 @pytest.mark.program
 def test_the_learner_takes_what_the_account_says(tmp_path):
     """23M parameters on two ranks: which moment of a real update is the largest depends on the setting. One rank, whose
-    weights are never gathered, was measured by hand (docs/LOG.md): it takes a minute."""
+    weights are never gathered, was measured by hand (dev/LOG.md): it takes a minute."""
     shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8}
     make_model(tmp_path, vocab_size=16384, **shape)
     output = run_ranks(2, "tests/programs/memory_check.py", tmp_path).stdout

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from browser import Visitor, answers_of, lines_of
-from conftest import run_ranks
 
 from bnpo.report.page import write_page
+from browser import Visitor, answers_of, lines_of
+from conftest import run_ranks
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
 pytestmark = pytest.mark.sampler

@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import run_ranks
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.flags import Planning
-from bnpo.plan import gpus
-from bnpo.plan.cost import checkpoints_kept, sampling_seconds, update_seconds
-from bnpo.plan.dry_run import training_lines, training_plan
-from bnpo.plan.gpus import speed_of
-from bnpo.plan.inputs import find_model, training_inputs
-from bnpo.policy.memory import read_shape
+from bnpo.flags import Planning, with_settings
+from bnpo.planning import gpus
+from bnpo.planning.cost import checkpoints_kept, sampling_seconds, update_seconds
+from bnpo.planning.dry_run import training_lines, training_plan
+from bnpo.planning.gpus import speed_of
+from bnpo.planning.inputs import find_model, training_inputs
+from bnpo.planning.memory import read_shape
+from conftest import run_ranks
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
 reproduce = importlib.util.module_from_spec(SPEC)
@@ -115,10 +115,10 @@ def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gp
     if flags:
         assert f"{flags} makes it fit" in text
         assert f"\nwith {flags}:\nsampler: " in text
-        asked = replace(asked, **found.changes)
+        asked = with_settings(asked, **found.changes)
     tokens = int(text.split("--micro-batch-tokens that fits: ")[1])
     for more, fits in ((tokens, True), (tokens + 1024, False)):
-        larger = training_plan(replace(asked, micro_batch_tokens=more), inputs, planning)
+        larger = training_plan(with_settings(asked, micro_batch_tokens=more), inputs, planning)
         assert (larger.memory.lack == "") == fits
 
 

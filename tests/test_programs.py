@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_model, run_ranks
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
@@ -14,6 +13,7 @@ from bnpo.config import TINY_MODEL
 from bnpo.report.curves import group_runs, read_run
 from bnpo.report.figures import draw_fits, draw_norms
 from bnpo.summary import summary
+from conftest import make_model, run_ranks
 
 pytestmark = pytest.mark.sampler
 

@@ -2,17 +2,17 @@
 
 import re
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Visitor
 
 from bnpo.config import parse_train_config
 from bnpo.files import InputError, file_hash, step_name, write_json, write_json_lines
+from bnpo.flags import flat_settings
 from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
+from browser import Visitor
 
 WORDS = np.array([f"word{i}" for i in range(2000)])
 
@@ -26,7 +26,7 @@ def write_run(run: Path, steps: int, kept: int, groups: int, words: int) -> Path
     lines = [{"step": 1 + step, "reward/mean": 0.25, **dict.fromkeys(names, 1 + step % 9)} for step in range(steps)]
     lines[-1]["reward/mean"] = 0.5
     run.mkdir()
-    write_json(run / "config.json", asdict(config))
+    write_json(run / "config.json", flat_settings(config))
     write_json_lines(run / "metrics.jsonl", lines)
     for step in range(1, 1 + steps, steps // kept):
         rows = []

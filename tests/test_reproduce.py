@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import run_ranks
 
 from bnpo.files import ROOT, InputError
-from bnpo.plan.cost import checkpoint_bytes
-from bnpo.policy.memory import read_shape
+from bnpo.planning.cost import checkpoint_bytes
+from bnpo.planning.memory import read_shape
+from conftest import run_ranks
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
 reproduce = importlib.util.module_from_spec(SPEC)
@@ -43,7 +43,7 @@ class Starter:
         flags = command[command.index("train.py") + 1 :]
         killed = bool(self._kill) and f"{self._kill}-seed0/train" in " ".join(flags)
         environment = {"BNPO_SOAK_KILL": json.dumps(("update", 2, 0.01) if killed else None)}
-        return run_ranks(1, "scripts/soak.py", *flags, check=False, environment=environment).returncode
+        return run_ranks(1, "dev/soak.py", *flags, check=False, environment=environment).returncode
 
 
 def never(command) -> int:
@@ -209,10 +209,10 @@ def test_a_table_may_be_moved(reproduced, tmp_path, capsys):
         ),
         (
             {"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")},
-            r"^--questions-per-step: 32 questions cannot be shared evenly by 5 ranks",
+            r"^--questions-per-step 32 cannot be divided by 5 ranks",
         ),
         ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be above 0"),
-        ({"gpus": 4}, r"^--gpus: needs --dry-run, whose plan it is for"),
+        ({"gpus": 4}, r"^--gpus: needs --dry-run"),
         ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be above 0"),
         ({"train_flags": "--algo=grpo"}, r"^--train-flags: --algo=grpo is the row's own; --rows, --models, --seeds "),
         ({"eval_flags": "--output_dir x"}, r"^--eval-flags: --output_dir is the row's own; "),
@@ -245,12 +245,12 @@ def test_the_rows_are_the_papers():
     rows = [row for table in ("table1", "table2") for row in reproduce.chosen_rows(arguments(table=table))]
     assert len(rows) == 18
     settings = [row.train for row in rows if row.train]
-    assert len({(config.model, config.algo, config.decompose) for config in settings}) == 15
-    assert {config.rewards for config in settings if "Math" in config.model} == {("accuracy",)}
-    assert {config.rewards for config in settings if "Math" not in config.model} == {("accuracy", "format")}
-    assert [row.train.decompose for row in rows[12:] if row.train] == [False, False, True, True, True]
+    assert len({(config.data.model, config.method.algo, config.method.decompose) for config in settings}) == 15
+    assert {config.data.rewards for config in settings if "Math" in config.data.model} == {("accuracy",)}
+    assert {config.data.rewards for config in settings if "Math" not in config.data.model} == {("accuracy", "format")}
+    assert [row.train.method.decompose for row in rows[12:] if row.train] == [False, False, True, True, True]
     seeds = reproduce.chosen_rows(
         arguments(seeds=(1, 2), rows=("base", "bnpo"), models=("some/where/Qwen2.5-Math-7B",))
     )
     assert [row.name.removeprefix("Qwen2.5-Math-7B-") for row in seeds] == ["base", "bnpo-seed1", "bnpo-seed2"]
-    assert {row.train.model for row in seeds if row.train} == {"some/where/Qwen2.5-Math-7B"}
+    assert {row.train.data.model for row in seeds if row.train} == {"some/where/Qwen2.5-Math-7B"}

@@ -12,7 +12,6 @@ import time
 
 import psutil
 import pytest
-from conftest import forked, free_port, make_model, run_ranks, temporary_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from bnpo.config import TINY_MODEL, parse_train_config
@@ -20,8 +19,9 @@ from bnpo.files import ROOT, InputError
 from bnpo.problems import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.start import prepare
+from conftest import forked, free_port, make_model, run_ranks, temporary_folder
 
-SPEC = importlib.util.spec_from_file_location("soak", ROOT / "scripts" / "soak.py")
+SPEC = importlib.util.spec_from_file_location("soak", ROOT / "dev" / "soak.py")
 soak = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(soak)
 
@@ -32,7 +32,7 @@ def train(run, ranks, kill) -> None:
     suite.write_text(json.dumps(soak.SUITE))
     flags = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", run]
     environment = {soak.KILL: json.dumps(kill)}
-    done = run_ranks(ranks, "scripts/soak.py", *flags, check=False, environment=environment)
+    done = run_ranks(ranks, "dev/soak.py", *flags, check=False, environment=environment)
     with run.with_suffix(".log").open("a") as log:
         log.write(done.stdout)
     assert done.returncode == (-signal.SIGKILL if kill else 0), done.stdout[-3000:]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.answers.rewards import Grader, check_rewards, format_reward
 from bnpo.files import InputError
+from bnpo.grading.rewards import Grader, check_rewards, format_reward
 from bnpo.problems import load_problems
 
 

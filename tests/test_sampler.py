@@ -3,12 +3,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import make_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
+from conftest import make_model
 
 pytestmark = pytest.mark.sampler
 

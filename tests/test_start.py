@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.answers.rewards import Grader
 from bnpo.devices import cuda_problem
 from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT
+from bnpo.grading.rewards import Grader
 from bnpo.policy.settings import SamplerSettings
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
@@ -22,10 +22,10 @@ HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
 @pytest.mark.program
 def test_what_workers_and_refusals_need_imports_nothing_heavy():
-    modules = "train, eval, bnpo.config, bnpo.answers.rewards, bnpo.evaluation.fleet, bnpo.evaluation.program"
+    modules = "train, eval, bnpo.config, bnpo.grading.rewards, bnpo.evaluation.fleet, bnpo.evaluation.program"
     command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
     imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert "bnpo.answers.rewards" in imported
+    assert "bnpo.grading.rewards" in imported
     assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
 
 

@@ -10,21 +10,21 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from conftest import make_model, users_environment
 from matplotlib.image import imread
-from test_same_results import ARITHMETIC, arithmetic
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.study import noise
-from bnpo.study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, TUNING_SEEDS
-from bnpo.study.paper import average_error, paper_table
-from bnpo.study.registry import PARTS, first_fit, tagged_methods
-from bnpo.study.results import write_results
-from bnpo.study.rows import ROWS, Rows, area, chosen_lr, final
-from bnpo.study.statistics import sign_flip, t_interval
-from bnpo.study.verdict import verdict_table
-from bnpo.study.weights import base_accuracies, base_weights, cosines
+from conftest import make_model, users_environment
+from study import noise
+from study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, TUNING_SEEDS
+from study.paper import average_error, paper_table
+from study.registry import PARTS, first_fit, tagged_methods
+from study.results import write_results
+from study.rows import ROWS, Rows, area, chosen_lr, final
+from study.statistics import sign_flip, t_interval
+from study.verdict import verdict_table
+from study.weights import base_accuracies, base_weights, cosines
+from test_same_results import ARITHMETIC, arithmetic
 
 TAGGED_METHODS = [name for name, _ in tagged_methods()]
 TUNED = [
@@ -47,7 +47,7 @@ def test_every_run_is_one_that_train_py_takes_and_has_a_name_of_its_own():
     for run in {run.flags: run for run in EVERY_RUN if run.part not in ("tuning", "adaptive")}.values():
         config, _ = parse_train_config(list(run.command()), has_cuda=False)
         check_config(config, ranks=1)
-        assert (config.lr, config.seed) == (run.lr, run.seed)
+        assert (config.update.lr, config.sampling.seed) == (run.lr, run.seed)
 
 
 def test_seeds_are_paired_and_tuning_has_its_own():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from results_files import BASE, MATH500, SIZES, setting_notes
 
 

@@ -3,15 +3,15 @@
 import re
 
 import pytest
-from conftest import run_ranks
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
+from bnpo.grading.rewards import Grader
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds
+from conftest import run_ranks
 
 
 @pytest.mark.sampler
@@ -51,7 +51,7 @@ def test_the_script_is_reproducible_from_its_seed(tmp_path):
     for i, seed in enumerate((0, 0, 1)):
         flags = ("--output-dir", tmp_path / str(i), "--steps", 2, "--batch-size", 8, "--seed", seed)
         # With two threads and a busy machine, one run in some eighty ends in other last digits.
-        run_ranks(0, "scripts/make_tiny_model.py", *flags, environment={"OMP_NUM_THREADS": "1"})
+        run_ranks(0, "dev/make_tiny_model.py", *flags, environment={"OMP_NUM_THREADS": "1"})
     first, same, other = (load_file(tmp_path / str(i) / "model.safetensors") for i in range(3))
     assert all(first[name].equal(same[name]) for name in first)
     assert not all(first[name].equal(other[name]) for name in first)

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from conftest import run_ranks
 
 from bnpo.config import parse_train_config
 from bnpo.runs.tracking import Tracker
+from conftest import run_ranks
 
 METRICS = {"reward/mean": 0.25, "grad_norm": 3.14159, "answers/mean_tokens": 28.4, "seconds/total": 5.0}
 

@@ -2,10 +2,10 @@ import json
 
 import numpy as np
 import pytest
-from conftest import run_ranks
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.weight_sync import SyncError, check_sync
+from conftest import run_ranks
 
 
 def report(model) -> dict:

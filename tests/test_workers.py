@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import left_after, processes_of
 
-from bnpo.answers.rewards import Grader
+from bnpo.grading.rewards import Grader
+from processes import left_after, processes_of
 
 TIME_LIMIT = 1.0
 
@@ -126,7 +126,7 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
 HANG = """
 import sys
 
-from bnpo.answers.rewards import Grader
+from bnpo.grading.rewards import Grader
 
 grader = Grader((f"{sys.argv[1]}:bad",), workers=2, time_limit=1000)
 grader(["good"], ["5"])
@@ -171,7 +171,7 @@ import os
 import signal
 import sys
 
-from bnpo.answers.rewards import Grader
+from bnpo.grading.rewards import Grader
 
 grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=3)
 for text in ("good", "hang"):

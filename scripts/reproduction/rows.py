@@ -9,10 +9,10 @@ from bnpo.config import check_config, json_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.evaluation.suites import Suite
 from bnpo.flags import Planning
-from bnpo.plan.dry_run import evaluation_estimate, no_room, print_assumptions, training_lines, training_plan
-from bnpo.plan.gpus import GPUS, check_gpu, speed_of
-from bnpo.plan.inputs import Inputs, evaluation_inputs, training_inputs
-from bnpo.plan.table import Row
+from bnpo.planning.dry_run import evaluation_estimate, no_room, print_assumptions, training_lines, training_plan
+from bnpo.planning.gpus import GPUS, check_gpu, speed_of
+from bnpo.planning.inputs import Inputs, evaluation_inputs, training_inputs
+from reproduction.table import Row
 
 COUNTS = (1, 4, 8)
 """GPUs of the overview."""
@@ -67,9 +67,9 @@ class _Rows:
         if row.train is None:
             return Cost(0, tokens, 0, 0, "", evaluation.hours if evaluation.seconds else None)
         found = training_plan(row.train, self._inputs[row.model], planning)
-        tokens += found.answers * min(planning.answer_tokens, row.train.max_answer_tokens)
+        tokens += found.answers * min(planning.answer_tokens, row.train.sampling.max_answer_tokens)
         hours = evaluation.hours + found.estimate.hours if found.estimate.seconds else None
-        steps = found.steps * row.train.ppo_iterations * row.train.mini_batches
+        steps = found.steps * row.train.batch.ppo_iterations * row.train.batch.mini_batches
         return Cost(steps, tokens, found.checkpoint, found.most_checkpoints, found.flags, hours)
 
     def describe(self, planning: Planning) -> None:

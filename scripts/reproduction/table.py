@@ -9,7 +9,7 @@ from typing import Literal
 
 import tyro
 
-from bnpo.config import PRESETS, TrainConfig, json_settings, parse_train_config
+from bnpo.config import TrainConfig, json_settings, parse_train_config, preset_config
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import chosen_suite
 from bnpo.files import InputError
@@ -135,7 +135,7 @@ def chosen_rows(choice: Choice) -> list[Row]:
 
 
 def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
-    model = str(TrainConfig(**PRESETS[preset]).model)
+    model = str(preset_config(preset).data.model)
     copies = [copy for copy in choice.models if "/" in copy and Path(copy).name == Path(model).name]
     model = copies[0] if copies else model
     folder = choice.folder / (f"{Path(model).name}-{method}" + f"-seed{seed}" * (method != "base"))

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnpo.study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
-from bnpo.study.registry import frozen
-from bnpo.study.rows import RowList, area, final, select
-from bnpo.study.statistics import Paired, holm, paired
+from study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
+from study.registry import frozen
+from study.rows import RowList, area, final, select
+from study.statistics import Paired, holm, paired
 
 METRICS: dict[str, Callable[[Mapping], float]] = {"at the end": final, "area": area}
 """The primary metrics of a row, in [0, 1]."""

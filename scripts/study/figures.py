@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from bnpo.report.curves import Run
 from bnpo.report.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
-from bnpo.study.comparisons import METRICS, Pairs, against_fixed, compare, corrected, decomposed, differences, rescaled
-from bnpo.study.design import ALGORITHMS, FAVOURED, REGIMES
-from bnpo.study.rows import area, final
-from bnpo.study.statistics import t_interval
-from bnpo.study.weights import WEIGHING, base_accuracies, base_weights
+from study.comparisons import METRICS, Pairs, against_fixed, compare, corrected, decomposed, differences, rescaled
+from study.design import ALGORITHMS, FAVOURED, REGIMES
+from study.rows import area, final
+from study.statistics import t_interval
+from study.weights import WEIGHING, base_accuracies, base_weights
 
 FITTED = ("E", "V", "alpha", "beta")
 

@@ -1,7 +1,7 @@
 """Measure the noise of every estimator's gradient at checkpoints of a run, beside what Theorem 1 predicts.
 
-    python scripts/gradient_noise.py            # trains REINFORCE in each regime of the study, then measures
-    python scripts/gradient_noise.py --regimes rare
+    python scripts/study/gradient_noise.py            # trains REINFORCE in each regime of the study, then measures
+    python scripts/study/gradient_noise.py --regimes rare
 
 The policy is fixed, so all estimators see the same answers: 16 to each question of a regime. Printed, and written to
 evals/results/study/noise.json: for batches of 32 questions |E g|^2 / tr Cov(g), the signal-to-noise ratio of the
@@ -26,22 +26,22 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
-from verify_theorem import log_variance
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
-from bnpo.answers.rewards import Grader
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError, step_name, write_json
+from bnpo.grading.rewards import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, load_problems, sampling_seeds
-from bnpo.study.design import ANSWERS, COMMON, EVALUATED, REGIMES
-from bnpo.study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
-from bnpo.study.results import NOISE_COLUMNS, noise_cells
-from bnpo.study.rows import NOISE, Rows, chosen_lr, commit
 from bnpo.summary import why_ended
+from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
+from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
+from study.results import NOISE_COLUMNS, noise_cells
+from study.rows import NOISE, Rows, chosen_lr, commit
+from verify_theorem import log_variance
 
 ESTIMATORS = ("reinforce", "remax", "grpo", "reinforce_pp", "maxrl", "opo", "bnpo")
 """RLOO is REINFORCE times a constant."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bnpo.answers.workers import signal_at_program_end
-from bnpo.study.design import StudyRun
-from bnpo.study.rows import Rows, row_of
+from bnpo.grading.workers import signal_at_program_end
+from study.design import StudyRun
+from study.rows import Rows, row_of
 
 
 def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: int, made_by: str) -> None:
@@ -26,7 +26,7 @@ def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: i
     ended, and its folder is deleted unless it failed. Raises InputError as `row_of` does."""
     os.environ |= {"LOCAL_SIZE": str(jobs), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     context = get_context("forkserver")
-    context.set_forkserver_preload(["bnpo.study.preload"])
+    context.set_forkserver_preload(["study.preload"])
     waiting, progress = list(runs), tqdm(total=len(runs), desc="runs", smoothing=0)
     active: dict[int, tuple] = {}
     while waiting or active:

@@ -1,6 +1,6 @@
 r"""Make the regimes of the study: questions of the built-in task, by how often the tiny model answers them right.
 
-    python scripts/make_study_data.py        # about 10 minutes on 2 cores; seed 0 gives the committed files
+    python scripts/study/make_study_data.py        # about 10 minutes on 2 cores; seed 0 gives the committed files
 
 Every question of a pool is answered 32 times at temperature 1. A regime takes the first questions whose share of right
 answers lies in its range, for each split: those for training, for choosing learning rates (validation), and for what is
@@ -16,10 +16,10 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
-from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, write_json_lines
+from bnpo.grading.rewards import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings

@@ -6,7 +6,7 @@ from math import nan
 import numpy as np
 
 from bnpo.files import InputError
-from bnpo.study.design import (
+from study.design import (
     ALGORITHMS,
     FAVOURED,
     FROZEN,
@@ -17,7 +17,7 @@ from bnpo.study.design import (
     TUNING_SEEDS,
     StudyRun,
 )
-from bnpo.study.rows import RowList, chosen_lr, rates_to_try, select
+from study.rows import RowList, chosen_lr, rates_to_try, select
 
 Method = tuple[str, tuple[str, ...]]
 """Name and flags."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.config import TrainConfig
+from bnpo.config import UpdateSettings
 from bnpo.files import ROOT
 from bnpo.report.curves import variation
 from bnpo.report.tables import Table, make_tables, to_markdown
-from bnpo.study.comparisons import (
+from study.comparisons import (
     FIRST_FIT,
     METRICS,
     Pairs,
@@ -25,11 +25,11 @@ from bnpo.study.comparisons import (
     nulls,
     rescaled,
 )
-from bnpo.study.design import ALGORITHMS, BEYOND, FAVOURED, LEARNING_RATES, REGIMES, TUNING_SEEDS
-from bnpo.study.figures import draw_all
-from bnpo.study.paper import paper_table
-from bnpo.study.registry import tagged_methods
-from bnpo.study.rows import (
+from study.design import ALGORITHMS, BEYOND, FAVOURED, LEARNING_RATES, REGIMES, TUNING_SEEDS
+from study.figures import draw_all
+from study.paper import paper_table
+from study.registry import tagged_methods
+from study.rows import (
     NOISE,
     RESULTS,
     RowList,
@@ -44,9 +44,9 @@ from bnpo.study.rows import (
     tuned,
     tuning_part,
 )
-from bnpo.study.statistics import interquartile_mean, t_interval
-from bnpo.study.verdict import verdict_table
-from bnpo.study.weights import likeness_tables
+from study.statistics import interquartile_mean, t_interval
+from study.verdict import verdict_table
+from study.weights import likeness_tables
 
 FINDINGS = RESULTS / "findings.md"
 """What follows from the tables, in words, written by hand."""
@@ -149,7 +149,7 @@ def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
     cells += [f"{np.nanmean(norms):.2f}", f"{np.mean([variation(norm) for norm in norms]):.2f}"]
-    return [*cells, f"{(np.array(norms) > TrainConfig.max_grad_norm).mean():.1%}", f"{np.mean(sampled):.0f}"]
+    return [*cells, f"{(np.array(norms) > UpdateSettings.max_grad_norm).mean():.1%}", f"{np.mean(sampled):.0f}"]
 
 
 def _interval(values: Sequence[float]) -> str:
@@ -208,7 +208,7 @@ def _clipped(rows: RowList) -> Table:
     for label, places in rescaled().items():
         if pairs := both_done(rows, *places):
             norms = np.array([[row["curves"]["grad_norm"] for row in pair] for pair in pairs], float)
-            above = norms > TrainConfig.max_grad_norm  # [seeds, 2, steps]
+            above = norms > UpdateSettings.max_grad_norm  # [seeds, 2, steps]
             lines[label] = [f"{s:.0%}" for s in (above[:, 1].mean(), above[:, 0].mean(), above.all(1).mean())]
     notes = ["Share of steps whose gradient was clipped: such a step forgets the scale of the advantages."]
     return Table("How often scale can matter", ["as it is", "rescaled", "both"], {"concentrated": lines}, notes)
@@ -291,6 +291,6 @@ def _noise(found: Mapping[str, Mapping]) -> list[Table]:
         "tr Cov(g) over REINFORCE's, beside Theorem 1's for the Beta distribution that fits the accuracies (corrected "
         "moments). The theorem is about single answers and leaves out what batches of different questions teach; it "
         "takes one fit of all questions for BNPO, which is measured with a fit of every batch. "
-        "`python scripts/gradient_noise.py` measures it again.",
+        "`python scripts/study/gradient_noise.py` measures it again.",
     ]
     return [Table("The noise of the gradient", list(NOISE_COLUMNS), blocks, notes)]

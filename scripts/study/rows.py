@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.study.design import BEYOND, EVALUATED, LEARNING_RATES, TUNING_SEEDS, StudyRun
 from bnpo.summary import why_ended
+from study.design import BEYOND, EVALUATED, LEARNING_RATES, TUNING_SEEDS, StudyRun
 
 RESULTS = ROOT / "evals" / "results" / "study"
 ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from bnpo.report.tables import Table
-from bnpo.study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
-from bnpo.study.design import EVALUATED, FAVOURED, REGIMES
-from bnpo.study.rows import RowList, both_done
+from study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
+from study.design import EVALUATED, FAVOURED, REGIMES
+from study.rows import RowList, both_done
 
 SMALL = 0.02
 """A difference of pass@1 that would be worth having."""

@@ -1,9 +1,9 @@
-"""Command lines of dataclasses: marks on fields, what they forbid, headings over groups of flags, a dry run's flags."""
+"""Settings dataclasses as command lines: marks on their fields, checks of values, flat views of nested settings."""
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Annotated, TypeVar, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
 
 import tyro
 
@@ -14,12 +14,12 @@ ABOVE_0, NOT_BELOW_0 = "must be above 0", "must not be below 0"
 Positive = Annotated[T, ABOVE_0]
 NotNegative = Annotated[T, NOT_BELOW_0]
 Free = Annotated[T, "free"]
-"""Changes nothing of what is computed up to a step: a resumed run may differ in it."""
+"""Does not change what a run computes up to a given step, so a resumed run may have another value."""
 NotCompared = Annotated[T, "not compared"]
 """Names a row of the tables, or changes no more than the last bits of what is learned."""
 
-SAID_ONCE = {"console_outputs": os.environ.get("LOCAL_RANK", "0") == "0"}
-"""For tyro: help and errors come from one rank of a machine."""
+ON_ONE_RANK = {"console_outputs": os.environ.get("LOCAL_RANK", "0") == "0"}
+"""Arguments for tyro: only one rank per machine prints help and errors."""
 
 COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
@@ -32,47 +32,87 @@ COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
 
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """What a run would take, before one is started."""
+    """Dry run: print what a run would take, and start nothing."""
 
     dry_run: bool = False
-    """Check settings and data, tell the memory, hours and disk that all of it would take, and start nothing."""
+    """Check settings and data, print the memory, hours and disk space that the run needs, and exit."""
     gpus: Positive[int | None] = None
-    """With --dry-run: how many GPUs to plan for; by default one."""
+    """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
-    """With --dry-run: which: H20, A100-80GB, H100, H200. None: memory and hours are left out (by
-    reproduce.py: all of these are compared)."""
+    """GPU model to plan for, with --dry-run: H20, A100-80GB, H100 or H200. Without it memory and hours are left out
+    (reproduce.py compares all of them)."""
     answer_tokens: Positive[int] = 600
-    """With --dry-run: tokens of an answer, on average, that its hours rest on."""
+    """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Mark of a string that must be one of `names`; refused by `check_marks`, in one line."""
+    """Marks a string setting that must be one of `names`."""
 
     names: tuple[str, ...]
 
 
 def one_of(names: Iterable[str]) -> tuple[object, OneOf]:
-    """What Annotated needs for a string that is one of `names`: their list in the help, and the mark."""
+    """Return the two Annotated arguments of a string that is one of `names`: the list for the help, and the mark."""
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}"), OneOf(tuple(names))
 
 
-def marks(config: type) -> dict[str, tuple]:
-    """The marks on every field of a dataclass."""
-    hints = get_type_hints(config, include_extras=True)
-    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+class Setting(NamedTuple):
+    """Where a setting stands in its config, and the marks on it. `group` is None for a field of the config itself."""
+
+    group: str | None
+    marks: tuple
+
+
+def settings_of(config: type) -> dict[str, Setting]:
+    """Return all settings of a config class by name, including those inside its groups, in order of definition."""
+    settings = {}
+    for name, hint in get_type_hints(config, include_extras=True).items():
+        inner_type, *marks = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        if is_dataclass(inner_type):
+            for inner_name, inner in settings_of(inner_type).items():
+                settings[inner_name] = Setting(name, inner.marks)
+        else:
+            settings[name] = Setting(None, tuple(marks))
+    return settings
+
+
+def flat_settings(config: object) -> dict[str, object]:
+    """Return the values of all settings of `config` by name, without the flags of a dry run."""
+    values = {}
+    for name, setting in settings_of(type(config)).items():
+        if setting.group != "planning":
+            values[name] = getattr(getattr(config, setting.group) if setting.group else config, name)
+    return values
+
+
+def with_settings(config: T, **values: object) -> T:
+    """Return a copy of `config` with other values for some settings, which are given by name without their group."""
+    settings = settings_of(type(config))
+    changes: dict[str, object] = {}
+    for name, value in values.items():
+        group = settings[name].group
+        if group is None:
+            changes[name] = value
+        else:
+            old_group = changes.get(group, getattr(config, group))
+            changes[group] = replace(old_group, **{name: value})
+    return replace(config, **changes)
 
 
 def marked(config: type, mark: object) -> set[str]:
-    """Names of the fields of a dataclass that carry `mark`, such as Free."""
-    return {name for name, found in marks(config).items() if mark.__metadata__[0] in found}
+    """Return the names of the settings that carry `mark`, such as Free."""
+    return {name for name, setting in settings_of(config).items() if mark.__metadata__[0] in setting.marks}
 
 
 def check_marks(config: object) -> None:
-    """Raise InputError, one line, for the first value that a mark on its field forbids; None is never forbidden."""
-    for name, found in marks(type(config)).items():
-        flag, value = name.replace("_", "-"), getattr(config, name)
-        for mark in found if value is not None else ():
+    """Raise InputError, one line, for the first value that a mark on its setting forbids. None is always allowed."""
+    for name, setting in settings_of(type(config)).items():
+        value = getattr(getattr(config, setting.group) if setting.group else config, name)
+        if value is None:
+            continue
+        flag = name.replace("_", "-")
+        for mark in setting.marks:
             if isinstance(mark, OneOf) and value not in mark.names:
                 raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(mark.names)}")
             # Not `value <= 0`: nan must be refused too.
@@ -80,35 +120,9 @@ def check_marks(config: object) -> None:
                 raise InputError(f"--{flag}: is {value}, {mark}")
 
 
-def split_planning(argv: list[str]) -> tuple[Planning, list[str]]:
-    """The flags of a dry run in `argv`, and those that are left. Raises InputError, one line."""
-    planning, rest = tyro.cli(Planning, args=argv, return_unknown_args=True, add_help=False, **SAID_ONCE)
-    check_planning(planning)
-    return planning, rest
-
-
 def check_planning(planning: Planning) -> None:
-    """Raise InputError, one line, for what makes no plan."""
+    """Raise InputError, one line, for values that are not allowed and for dry-run flags without --dry-run."""
     check_marks(planning)
     given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
     if given and not planning.dry_run:
-        raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run, whose plan it is for")
-
-
-def parse_grouped(defaults, argv: list[str], prog: str):
-    """`defaults`, a dataclass that inherits all of its fields from dataclasses, with the flags of `argv`.
-
-    Each of those is a group with a heading in the help; another one are those of a dry run, which `split_planning` has
-    taken out. tyro makes headings of dataclasses within a dataclass, so one of that form is parsed. Exits on flags that
-    are not known.
-    """
-    parts: list = []
-    for group in reversed(type(defaults).__bases__):
-        default = group(**{item.name: getattr(defaults, item.name) for item in fields(group)})
-        parts.append((group.__name__.lower(), tyro.conf.OmitArgPrefixes[group], field(default=default)))
-    parts.append(("planning", tyro.conf.OmitArgPrefixes[Planning], field(default=Planning())))
-    form = make_dataclass("Form", parts, frozen=True)
-    form.__doc__ = type(defaults).__doc__
-    parsed = tyro.cli(form, args=argv, prog=prog, **SAID_ONCE)
-    values = {name: value for part in vars(parsed).values() for name, value in vars(part).items()}
-    return type(defaults)(**{item.name: values[item.name] for item in fields(defaults)})
+        raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")

@@ -7,18 +7,19 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import measure_sync, sync_weights
 from bnpo.problems import questions_of_step
 from bnpo.ranks import Ranks
-from bnpo.rollouts import Task, collect, make_experience
+from bnpo.rollouts import collect, make_experience
 from bnpo.runs.metrics import Step
 from bnpo.runs.run import Run
 from bnpo.runs.start import prepare
 from bnpo.speed import Stopwatch
+from bnpo.task import Task
 
 
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded;
     a rank that fails later takes the others with it."""
     start = prepare(config)
-    with Ranks(str(config.output_dir.absolute())) as ranks, Run(start, ranks) as run:
+    with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(start, ranks) as run:
         learner, sampler = run.load()
         if run.is_new:
             run.watch(0)
@@ -37,21 +38,23 @@ def one_step(number: int, task: Task, learner: Learner, sampler: Sampler, config
     watch = Stopwatch()
     with watch("total"):
         # Sample m answers to each of n questions; answers are graded while others are still sampled.
-        questions = questions_of_step(len(task.problems), config.questions_per_step, number, config.seed)  # [n]
+        questions = questions_of_step(
+            len(task.problems), config.batch.questions_per_step, number, config.sampling.seed
+        )  # [n]
         rollouts = collect(task, questions, number, sampler, config, watch)  # answers [n][m], rewards [n, m, K]
 
         # Advantages from the statistics of the whole batch: in float64, equal on every rank.
         advantages, fits = compute_advantages(
-            config.algo,
+            config.method.algo,
             rollouts.rewards,  # [n, m, K]
-            decompose=config.decompose,
+            decompose=config.method.decompose,
             ranges=task.grader.ranges,  # [K, 2]
             greedy_rewards=rollouts.greedy_rewards,  # [n, K], or None
             lengths=rollouts.lengths,  # [n, m]
-            beta_parameters=config.beta_parameters,
-            moments=config.beta_moments,
-            max_concentration=config.max_concentration,
-            rescale=config.rescale_advantages,
+            beta_parameters=config.method.beta_parameters,
+            moments=config.method.beta_moments,
+            max_concentration=config.method.max_concentration,
+            rescale=config.method.rescale_advantages,
         )  # [n, m]
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
@@ -68,4 +71,4 @@ def one_step(number: int, task: Task, learner: Learner, sampler: Sampler, config
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of `step` (from 0): a linear rise over the warm-up, then constant."""
-    return config.lr * min(1.0, (step + 1) / max(1, config.warmup_steps))
+    return config.update.lr * min(1.0, (step + 1) / max(1, config.update.warmup_steps))

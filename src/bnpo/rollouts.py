@@ -7,27 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch.distributed as dist
-from transformers import PreTrainedTokenizerBase
 
-from bnpo.answers.rewards import Grader
 from bnpo.config import TrainConfig
 from bnpo.policy.learner import Experience
-from bnpo.problems import Problem, asks_for_tags, sampling_seeds
+from bnpo.problems import asks_for_tags, sampling_seeds
 from bnpo.ranks import gather
 from bnpo.speed import Stopwatch
+from bnpo.task import Task
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.policy.sampler import Answer, Sampler
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is learned: the problems with their encoded prompts, the tokenizer that encoded them, and the grader."""
-
-    problems: list[Problem]
-    prompts: list[list[int]]
-    tokenizer: PreTrainedTokenizerBase
-    grader: Grader
 
 
 @dataclass(frozen=True)
@@ -68,16 +57,16 @@ def collect(
     collective on all ranks. The sampler sleeps afterwards, unless it is to go on."""
     mine = np.array_split(questions, dist.get_world_size())[dist.get_rank()]
     groups: dict[int, list[Answer]] = {}
-    grading, tags = {}, asks_for_tags(config.template)
+    grading, tags = {}, asks_for_tags(config.data.template)
     with watch("generate"):
         for number, answers in sampler.sample(
             [task.prompts[q] for q in mine],
-            sampling_seeds(config.seed, step, mine),
-            n=config.samples_per_question,
-            max_tokens=config.max_answer_tokens,
-            temperature=config.temperature,
+            sampling_seeds(config.sampling.seed, step, mine),
+            n=config.batch.samples_per_question,
+            max_tokens=config.sampling.max_answer_tokens,
+            temperature=config.sampling.temperature,
             logprobs=True,
-            greedy_too=config.algo == "remax",
+            greedy_too=config.method.algo == "remax",
         ):
             # Graded while the others are still sampled; what takes math-verify long does so in other processes.
             texts = task.tokenizer.batch_decode([answer.token_ids for answer in answers], skip_special_tokens=True)
@@ -87,7 +76,11 @@ def collect(
             sampler.sleep()
     with watch("reward"):
         graded = [task.grader.finish(grading[number]) for number in range(len(grading))]
-        n, m, k = len(mine), config.samples_per_question, len(config.rewards)  # n is 0 where ranks outnumber questions
+        n, m, k = (
+            len(mine),
+            config.batch.samples_per_question,
+            len(config.data.rewards),
+        )  # n is 0 where ranks outnumber questions
         rewards = np.reshape(graded[:n], (n, m, k))
         greedy_rewards = np.reshape(graded[n:], (len(graded) - n, 1, k))
         failed = np.reshape([task.grader.failed(grading[number]) for number in range(n)], (n, m))
@@ -103,7 +96,7 @@ def collect(
         rewards=np.concatenate(rewards),
         failed=np.concatenate(failed).astype(bool),
         greedy=list(chain.from_iterable(greedies)),
-        greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if config.algo == "remax" else None,
+        greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if config.method.algo == "remax" else None,
         failures=sum(failures, Counter()),
         sampling_seconds=np.array(seconds),
     )

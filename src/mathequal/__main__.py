@@ -1,4 +1,4 @@
-"""Grade labelled cases: the command line of `python -m bnpo.answers`."""
+"""Grade labelled cases: the command line of `python -m mathequal`."""
 
 import sys
 import time
@@ -8,9 +8,9 @@ from typing import Literal
 
 import tyro
 
-from bnpo.answers.equality import final_answer
-from bnpo.answers.rewards import Grader
 from bnpo.files import InputError, read_json_lines
+from bnpo.grading.rewards import Grader
+from mathequal.equality import final_answer
 
 
 def grade_cases(path: Path, grader: str) -> dict:
@@ -78,4 +78,4 @@ def main(
 if __name__ == "__main__":
     # Worker processes import the main module again, and warn where its spec says that it is imported already.
     __spec__ = None
-    tyro.cli(main, prog="python -m bnpo.answers")
+    tyro.cli(main, prog="python -m mathequal")

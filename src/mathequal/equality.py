@@ -5,15 +5,15 @@ reading.py reads both as typed values, and rules.py says when two are equal, by 
 or gigabytes, symbolic.py decides, and rewards.py runs it in processes that can be killed. No text is ever evaluated as
 Python.
 
-    python -m bnpo.answers cases.jsonl     # agreement with labelled cases, and every disagreement
+    python -m mathequal cases.jsonl     # agreement with labelled cases, and every disagreement
 """
 
 import re
 
-from bnpo.answers.numbers import is_rounded, number, places
-from bnpo.answers.reading import read
-from bnpo.answers.rules import Judge, equal, same_letters
-from bnpo.answers.values import Scalar
+from mathequal.numbers import is_rounded, number, places
+from mathequal.reading import read
+from mathequal.rules import Judge, equal, same_letters
+from mathequal.values import Scalar
 
 MAX_LENGTH = 500
 """Characters; a longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""

@@ -2,7 +2,7 @@ r"""Which sides of an equation are no more than a name for a value, and which ha
 
 import re
 
-from bnpo.answers.spelling import TRIGONOMETRIC, WORD
+from mathequal.spelling import TRIGONOMETRIC, WORD
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)

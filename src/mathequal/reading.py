@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import product
 
-from bnpo.answers.brackets import DEPTH, OPENING, split
-from bnpo.answers.names import COMBINATION, LETTER, NAME, TRIGONOMETRY, is_constant
-from bnpo.answers.spelling import AND, NUMBER_WORDS, OR, WORD, Spelled, spelled
-from bnpo.answers.units import MULTIPLES, unit
-from bnpo.answers.values import REALS, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.brackets import DEPTH, OPENING, split
+from mathequal.names import COMBINATION, LETTER, NAME, TRIGONOMETRY, is_constant
+from mathequal.spelling import AND, NUMBER_WORDS, OR, WORD, Spelled, spelled
+from mathequal.units import MULTIPLES, unit
+from mathequal.values import REALS, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 
 _CLOSERS = {"(": ")]", "[": ")]", r"\{": (r"\}",), "{": "}", r"\langle": (r"\rangle",)}
 _RELATION = r"=|\\approx(?![a-zA-Z])|\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>"

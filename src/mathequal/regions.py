@@ -10,8 +10,8 @@ import mpmath
 import sympy
 from mpmath import mp
 
-from bnpo.answers.numeric import DIGITS, Undefined, is_real, names, value
-from bnpo.answers.values import Equation, Group, Region, Relation, Scalar, Value
+from mathequal.numeric import DIGITS, Undefined, is_real, names, value
+from mathequal.values import Equation, Group, Region, Relation, Scalar, Value
 
 _CLOSE = mpmath.mpf(10) ** -25
 Parse = Callable[[Scalar], sympy.Expr]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bnpo.answers.values import Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.values import Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from math_verify import LatexExtractionConfig, parse, verify
 from mpmath import mp
 from sympy.core.function import AppliedUndef
 
-from bnpo.answers.names import TRIGONOMETRY, is_constant
-from bnpo.answers.numbers import is_rounded, places
-from bnpo.answers.numeric import DIGITS, MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
-from bnpo.answers.reading import read
-from bnpo.answers.regions import same_region
-from bnpo.answers.rules import Judge, equal
-from bnpo.answers.values import Equation, Relation, Scalar, Value
+from mathequal.names import TRIGONOMETRY, is_constant
+from mathequal.numbers import is_rounded, places
+from mathequal.numeric import DIGITS, MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
+from mathequal.reading import read
+from mathequal.regions import same_region
+from mathequal.rules import Judge, equal
+from mathequal.values import Equation, Relation, Scalar, Value
 
 # It warns on every call that its own time limits are off, which is the intention.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from bnpo.answers.equality import MAX_LENGTH, final_answer, normal_form, quick_verdict
-from bnpo.answers.symbolic import released_verdict, slow_verdict
+from mathequal.equality import MAX_LENGTH, final_answer, normal_form, quick_verdict
+from mathequal.symbolic import released_verdict, slow_verdict
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_released_rule_on_brace_less_fractions():
 
 def run_cases(path, *flags):
     return subprocess.run(
-        [sys.executable, "-m", "bnpo.answers", str(path), *flags], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "mathequal", str(path), *flags], capture_output=True, text=True, check=False
     )
 
 

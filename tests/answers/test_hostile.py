@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from hostile import CANARIES
-from processes import left_after
 
-from bnpo.answers.equality import final_answer
+from mathequal.equality import final_answer
+from processes import left_after
 
 TIME_LIMIT = 1.0
 
@@ -52,8 +52,8 @@ import sys
 
 from hostile import MARKER, code_answers
 
-from bnpo.answers.equality import quick_verdict
-from bnpo.answers.symbolic import slow_verdict
+from mathequal.equality import quick_verdict
+from mathequal.symbolic import slow_verdict
 
 events = []
 

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from random import Random
 
-import changes
 import pytest
 import spellings
 from references import Rule
 
-from bnpo.answers.rewards import Grader
+import changes
+from bnpo.grading.rewards import Grader
 from bnpo.problems import load_problems
 
 SAMPLE = 60
@@ -199,7 +199,7 @@ GRADE = """
 import json
 import sys
 
-from bnpo.answers.rewards import Grader
+from bnpo.grading.rewards import Grader
 
 grader = Grader(workers=2)
 references, answers = zip(*json.load(sys.stdin))

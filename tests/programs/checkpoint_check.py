@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 GROUP_BYTES = 2**23
 M_MMAP_THRESHOLD = -3  # malloc.h

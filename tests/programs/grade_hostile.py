@@ -10,7 +10,7 @@ import time
 
 from hostile import hostile_answers
 
-from bnpo.answers.rewards import Grader
+from bnpo.grading.rewards import Grader
 
 
 def main(seed: int, count: int, time_limit: float) -> None:

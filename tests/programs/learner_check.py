@@ -8,7 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 SETTINGS = {
     "one update": [],
@@ -117,7 +119,7 @@ def main() -> None:
     for name, flags in SETTINGS.items():
         flags = [{"WIDE": sys.argv[-2], "LAYERS": sys.argv[-1]}.get(flag, flag) for flag in flags]
         config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
-        learner = Learner(config.model, VOCABULARY[name == "wide head"], config)
+        learner = Learner(config.data.model, VOCABULARY[name == "wide head"], config)
         experience = fixed_experience(name)
         before = scores(learner, experience)
         metrics = [learner.update(experience, lr=1e-4) for _ in range(2)]

@@ -10,7 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-import bnpo  # noqa: F401
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 SETTINGS = {
     "weights": ["--dtype", "float32", "--micro-batch-tokens", "256"],
@@ -55,7 +57,7 @@ def measure(config, model: str, vocabulary: int, ranks: int) -> int:
     for _ in range(2):  # the optimizer has a state from the first update on, DeepSpeed knows what to prefetch
         learner.update(experience(ranks), lr=1e-4)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    learner.update(experience(ranks * config.micro_batch_tokens // 256), lr=1e-4)  # a full micro-batch a rank
+    learner.update(experience(ranks * config.hardware.micro_batch_tokens // 256), lr=1e-4)  # a full micro-batch a rank
     return status("VmHWM") - before
 
 
@@ -91,7 +93,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.policy.memory import account, read_shape
+    from bnpo.planning.memory import account, read_shape
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")

@@ -23,14 +23,15 @@ from typing import TextIO
 
 import numpy  # noqa: F401 - a reward may import it, and it cannot be imported twice
 
-import bnpo  # before torch and vLLM
-import bnpo.answers.warm
-import bnpo.answers.workers
+from bnpo.environment import setup_environment
+
+setup_environment()
+import bnpo.grading.workers  # noqa: F401 - what graders are forked from
 
 OF_GRADERS = frozenset(sys.modules)
 """Modules of the process that a grader forks its workers from."""
 
-import torch  # noqa: E402
+import torch
 
 spawn_interpreter = util.spawnv_passfds
 STARTED_WITH = (
@@ -126,7 +127,7 @@ def run_process(command: list[str], environment: dict[str, str]) -> int:
     """The exit status of a rank, or the program, which is this process."""
     del os.environ["OMP_NUM_THREADS"]
     os.environ.update(environment)
-    bnpo._set_defaults()
+    setup_environment()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     tempfile.tempdir = None  # the environment names another
     sys.argv = command

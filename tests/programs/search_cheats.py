@@ -13,7 +13,7 @@ from random import Random
 from cheats import candidates
 from references import value_of
 
-from bnpo.answers.rewards import Grader
+from bnpo.grading.rewards import Grader
 from bnpo.problems import load_problems
 
 

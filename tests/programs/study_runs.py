@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.study.design import StudyRun
-from bnpo.study.rows import Rows
+from study.design import StudyRun
+from study.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Short(StudyRun):
 
 
 if __name__ == "__main__":
-    from bnpo.study.jobs import run_side_by_side
+    from study.jobs import run_side_by_side
 
     folder = Path(sys.argv[1])
     runs = [Short(**json.loads(run)) for run in sys.argv[2:]]

@@ -6,9 +6,11 @@ Launched by tests/test_weight_sync.py; prints one JSON line from rank 0.
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
-import bnpo  # noqa: F401 - before torch and vLLM
+from bnpo.environment import setup_environment
+from bnpo.flags import with_settings
+
+setup_environment()
 
 import numpy as np  # isort: skip
 import torch.distributed as dist
@@ -83,7 +85,7 @@ def main() -> None:
         load()
         report["errors"][case] = pair.errors(experience)
     learner.update(experience, lr=1e-6)
-    learner.config = replace(pair.config, sync_tolerance=0.05)  # as in bf16
+    learner.config = with_settings(pair.config, sync_tolerance=0.05)  # as in bf16
     report["errors"]["lost"] = pair.errors(experience)
     held = sampler.parameters(pair.names)
     del held[pair.names[-1]]

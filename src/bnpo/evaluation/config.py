@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from bnpo.answers.rewards import GRADERS
+import tyro
+
 from bnpo.flags import NotNegative, Planning, Positive, one_of
+from bnpo.grading.rewards import GRADERS
 
 
 @dataclass(frozen=True)
-class EvalConfig(Planning):
+class EvalConfig:
     """Evaluate a model: pass@1 over several sampled runs of every problem, with error bars; every sample is kept."""
 
     ckpt: str
@@ -40,3 +42,4 @@ class EvalConfig(Planning):
     """Share of GPU memory for a sampler."""
     enforce_eager: bool = False
     """Run without CUDA graphs: slower, but starts at once."""
+    planning: tyro.conf.OmitArgPrefixes[Planning] = Planning()

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.answers.workers import signal_at_program_end
+from bnpo.grading.workers import signal_at_program_end
 from bnpo.policy.settings import SamplerSettings
 
 if TYPE_CHECKING:  # vLLM is imported where it runs

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from bnpo.answers.rewards import Grader
 from bnpo.config import TrainConfig
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.scores import scores
 from bnpo.evaluation.suites import Request
 from bnpo.files import write_json, write_json_lines, writing
+from bnpo.grading.rewards import Grader
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
@@ -26,10 +26,10 @@ def evaluate_live(
     mine = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
     parts = gather(list(sample_records(evaluation, mine, sampler.sample, grader)))
     records = {Request.of(record): record for record in chain.from_iterable(parts)}
-    protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.dtype, config.grader)
+    protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype, config.data.grader)
     results = {"protocol": protocol, **scores(evaluation, records)}
     if dist.get_rank() == 0:
-        folder = config.output_dir / "evals" / checkpoint.name
+        folder = config.folder.output_dir / "evals" / checkpoint.name
         write_json_lines(folder / "samples.jsonl", [records[request] for request in evaluation.requests()])
         with writing(folder):
             write_json(folder / "results.json", results)

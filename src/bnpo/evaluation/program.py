@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bnpo.answers.rewards import Grader
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.fleet import fleet
 from bnpo.evaluation.protocol import Evaluation, sample_records
@@ -19,7 +18,8 @@ from bnpo.evaluation.samples import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, scores
 from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, write_json
-from bnpo.flags import check_planning
+from bnpo.flags import check_marks, check_planning
+from bnpo.grading.rewards import Grader
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 from bnpo.policy.settings import SamplerSettings
 
@@ -53,7 +53,8 @@ def run(config: EvalConfig) -> tuple[Path, Sequence[dict], dict | None]:
 
 def check(config: EvalConfig) -> None:
     """Raise InputError, one line, for flags that cannot work; reads no file."""
-    check_planning(config)
+    check_marks(config)
+    check_planning(config.planning)
     if not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.base == config.ckpt and config.output_dir is None:

@@ -9,12 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.answers.equality import MAX_LENGTH, final_answer, normal_form
-from bnpo.answers.rewards import Grader
-from bnpo.answers.workers import Failure
 from bnpo.evaluation.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
+from bnpo.grading.rewards import Grader
+from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.problems import Problem, asks_for_tags, sampling_seeds
+from mathequal.equality import MAX_LENGTH, final_answer, normal_form
 
 if TYPE_CHECKING:  # torch and vLLM are imported where they run
     from transformers import PreTrainedTokenizerBase

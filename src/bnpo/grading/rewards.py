@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.answers.equality import final_answer, quick_verdict
-from bnpo.answers.workers import Failure, Workers
 from bnpo.files import InputError
+from bnpo.grading.workers import Failure, Workers
+from mathequal.equality import final_answer, quick_verdict
 
 TIME_LIMIT = 5.0
 """Seconds for one verdict in a worker or one call of a user's function."""
@@ -71,7 +71,7 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        self._workers = Workers(workers, time_limit, preload="bnpo.answers.warm")
+        self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # so that what all ranks would report is reported once
             users = [reward for reward in rewards if reward not in REWARDS]
             checks = [self._workers.submit(f"{__name__}:check_users_reward", reward) for reward in users]
@@ -108,14 +108,14 @@ class Grader:
         Their results are True, False, or the Failure where there is no verdict.
         """
         if self.grader == "reference":
-            released = partial(self._workers.submit, "bnpo.answers.symbolic:released_verdict")
+            released = partial(self._workers.submit, "mathequal.symbolic:released_verdict")
             return _each(released, references, texts)
         return _each(self._verdict, references, [final_answer(text, tags) or "" for text in texts])
 
     def _verdict(self, reference: str, answer: str) -> Future:
         verdict = quick_verdict(reference, answer)
         if verdict is None:
-            return self._workers.submit("bnpo.answers.symbolic:slow_verdict", reference, answer)
+            return self._workers.submit("mathequal.symbolic:slow_verdict", reference, answer)
         known: Future = Future()
         known.set_result(verdict)
         return known

@@ -11,9 +11,9 @@ from math import ceil
 import numpy as np
 
 from bnpo.config import TrainConfig
-from bnpo.plan.gpus import HOST, Speed
-from bnpo.policy.fit import token_bytes
-from bnpo.policy.memory import GIB, Shape
+from bnpo.planning.fit import token_bytes
+from bnpo.planning.gpus import HOST, Speed
+from bnpo.planning.memory import GIB, Shape
 from bnpo.speed import update_operations
 
 TOKEN_SECONDS = 0.005
@@ -67,24 +67,29 @@ def sampling_seconds(
 def update_seconds(shape: Shape, speed: Speed, config: TrainConfig, ranks: int, prompt: float, answer: float) -> float:
     """Seconds of an update, if no group is without a gradient: as the learner counts its operations, for which every
     prompt passes once."""
-    questions, answers = config.questions_per_step, config.questions_per_step * config.samples_per_question
+    questions, answers = (
+        config.batch.questions_per_step,
+        config.batch.questions_per_step * config.batch.samples_per_question,
+    )
     tokens = questions * prompt + answers * answer
     # The mean square of an exponential length is twice the square of its mean.
     pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
     multiplied = shape.parameters if shape.tied else shape.parameters - shape.head
     operations = update_operations(multiplied, shape.layers, shape.hidden, tokens, pairs)
     # Offloaded: gradients go to the CPU, where AdamW reads and writes 28 bytes a parameter, and weights come back.
-    moved = 40 * shape.parameters / ranks / LINK if config.offload_optimizer else 0.0
-    return config.ppo_iterations * operations / (ranks * speed.flops * speed.mfu) + config.mini_batches * moved
+    moved = 40 * shape.parameters / ranks / LINK if config.hardware.offload_optimizer else 0.0
+    return (
+        config.batch.ppo_iterations * operations / (ranks * speed.flops * speed.mfu) + config.batch.mini_batches * moved
+    )
 
 
 def training_seconds(
     shape: Shape, speed: Speed, config: TrainConfig, ranks: int, at_once: int, work: Work
 ) -> dict[str, float]:
     """Seconds of a training run by what they go to."""
-    longest = config.max_answer_tokens
+    longest = config.sampling.max_answer_tokens
     answer = min(work.answer, longest)
-    each = config.samples_per_question + (config.algo == "remax")
+    each = config.batch.samples_per_question + (config.method.algo == "remax")
 
     def sampling(answers: int) -> float:
         """Seconds of the slowest rank, with so many answers of its own."""
@@ -92,11 +97,11 @@ def training_seconds(
 
     sync = speed.sync if speed.sync is not None else 4 * shape.parameters / LINK
     return {
-        "sampling": work.steps * sampling(config.questions_per_step // ranks * each),
+        "sampling": work.steps * sampling(config.batch.questions_per_step // ranks * each),
         "updates": work.steps * update_seconds(shape, speed, config, ranks, work.prompt, answer),
         "weight syncs": work.steps * sync,
         "evaluations on the way": work.evaluations * sampling(ceil(work.evaluated / ranks)),
-        "watched questions": work.watches * sampling(ceil(config.watch_questions / ranks) * each),
+        "watched questions": work.watches * sampling(ceil(config.logging.watch_questions / ranks) * each),
         "checkpoints": work.saves * work.checkpoint / DISK,
         "start": float(START_SECONDS),
     }
@@ -104,15 +109,15 @@ def training_seconds(
 
 def checkpoint_bytes(shape: Shape, config: TrainConfig) -> int:
     """A checkpoint: the model, and master weights and AdamW's moments in fp32."""
-    return shape.parameters * ((2 if config.dtype == "bfloat16" else 4) + 12)
+    return shape.parameters * ((2 if config.hardware.dtype == "bfloat16" else 4) + 12)
 
 
 def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:
     """How many checkpoints a run of `steps` writes (without those for `best`), and most that are there at once: those
     kept, the best, and the one being written."""
-    saves = ceil(steps / config.save_every)
-    kept = min(config.keep or saves, saves)
-    return saves, kept + bool(config.eval_every) + 1
+    saves = ceil(steps / config.folder.save_every)
+    kept = min(config.folder.keep or saves, saves)
+    return saves, kept + bool(config.logging.eval_every) + 1
 
 
 def assumptions(speeds: Sequence[Speed], answer_tokens: int) -> list[str]:

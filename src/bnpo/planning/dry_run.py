@@ -12,8 +12,8 @@ from bnpo.config import TrainConfig, json_settings
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import check, chosen_suite
 from bnpo.files import InputError
-from bnpo.flags import Planning
-from bnpo.plan.cost import (
+from bnpo.flags import Planning, flat_settings, with_settings
+from bnpo.planning.cost import (
     START_SECONDS,
     Work,
     assumptions,
@@ -22,9 +22,7 @@ from bnpo.plan.cost import (
     sampling_seconds,
     training_seconds,
 )
-from bnpo.plan.gpus import HOST, Speed, speed_of
-from bnpo.plan.inputs import Inputs, Model, evaluation_inputs, training_inputs
-from bnpo.policy.fit import (
+from bnpo.planning.fit import (
     Machine,
     Plan,
     at_once,
@@ -35,8 +33,10 @@ from bnpo.policy.fit import (
     sampler_bytes,
     token_bytes,
 )
+from bnpo.planning.gpus import HOST, Speed, speed_of
+from bnpo.planning.inputs import Inputs, Model, evaluation_inputs, training_inputs
+from bnpo.planning.memory import GIB
 from bnpo.policy.folder import local_folder
-from bnpo.policy.memory import GIB
 from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
 
 
@@ -82,7 +82,7 @@ def machine(speed: Speed, gpus: int) -> Machine:
 def training_plan(config: TrainConfig, inputs: Inputs, planning: Planning) -> TrainingPlan:
     """What a run of `config` takes. Raises InputError for a GPU that is not known."""
     gpus, shape, longest = planning.gpus or 1, inputs.model.shape, inputs.model.longest
-    steps = config.steps or config.epochs * (inputs.problems // config.questions_per_step)
+    steps = config.batch.steps or config.batch.epochs * (inputs.problems // config.batch.questions_per_step)
     saves, most = checkpoints_kept(config, steps)
     checkpoint = checkpoint_bytes(shape, config)
     memory, changes, seconds = None, {}, {}
@@ -91,14 +91,19 @@ def training_plan(config: TrainConfig, inputs: Inputs, planning: Planning) -> Tr
         memory = plan(shape, config, machine(speed, gpus), longest)
         if memory.lack:
             changes = fitting_changes(shape, config, machine(speed, gpus), longest)
-            config = replace(config, **changes)
+            config = with_settings(config, **changes)
         fitted = plan(shape, config, machine(speed, gpus), longest) if changes else memory
         if not fitted.lack:
-            often = [ceil(steps / every) + 1 if every else 0 for every in (config.eval_every, config.rollouts_every)]
+            often = [
+                ceil(steps / every) + 1 if every else 0
+                for every in (config.logging.eval_every, config.logging.rollouts_every)
+            ]
             lengths = inputs.prompt, planning.answer_tokens
             work = Work(steps, *lengths, inputs.evaluated, *often, saves, checkpoint)
             seconds = training_seconds(shape, speed, config, gpus, fitted.sequences, work)
-    answers = steps * config.questions_per_step * (config.samples_per_question + (config.algo == "remax"))
+    answers = (
+        steps * config.batch.questions_per_step * (config.batch.samples_per_question + (config.method.algo == "remax"))
+    )
     return TrainingPlan(steps, answers, checkpoint, most, memory, changes, Estimate(gpus, seconds))
 
 
@@ -141,14 +146,14 @@ def no_room(folder: Path, needed: int) -> str:
     return f"{folder}: {needed / 1e9:.1f} GB of checkpoints at once, {free / 1e9:.1f} GB are free" * (needed > free)
 
 
-def plan_training(config: TrainConfig, planning: Planning) -> None:
+def plan_training(config: TrainConfig) -> None:
     """Print what `train.py` would do. Raises InputError, one line, for what it would refuse."""
-    inputs = training_inputs(config)
+    planning, inputs = config.planning, training_inputs(config)
     found = training_plan(config, inputs, planning)
     print(json.dumps(json_settings(config), indent=2))
     for line in [*inputs.lines, *training_lines(config, found, inputs, planning)]:
         print(line)
-    print(disk_line(config.output_dir, found))
+    print(disk_line(config.folder.output_dir, found))
     if found.estimate.seconds:
         print(f"estimate{f' with {found.flags}' * bool(found.flags)}: {found.estimate}")
         print_assumptions([speed_of(planning.gpu, inputs.model.shape)], planning)
@@ -156,13 +161,13 @@ def plan_training(config: TrainConfig, planning: Planning) -> None:
 
 def training_lines(config: TrainConfig, found: TrainingPlan, inputs: Inputs, planning: Planning) -> list[str]:
     """How much there is to do, and the memory of a rank."""
-    epoch = inputs.problems // config.questions_per_step
-    updates = found.steps * config.ppo_iterations * config.mini_batches
-    tokens = found.answers * min(planning.answer_tokens, config.max_answer_tokens)
+    epoch = inputs.problems // config.batch.questions_per_step
+    updates = found.steps * config.batch.ppo_iterations * config.batch.mini_batches
+    tokens = found.answers * min(planning.answer_tokens, config.sampling.max_answer_tokens)
     lines = [
-        f"{found.steps:,} steps of {config.questions_per_step} x {config.samples_per_question} answers, {epoch} steps "
-        f"an epoch; {updates:,} optimizer steps; {found.answers:,} answers, {tokens / 1e6:,.0f} million tokens "
-        "(estimate)",
+        f"{found.steps:,} steps of {config.batch.questions_per_step} x {config.batch.samples_per_question} answers, "
+        f"{epoch} steps an epoch; {updates:,} optimizer steps; {found.answers:,} answers, "
+        f"{tokens / 1e6:,.0f} million tokens (estimate)",
     ]
     if found.memory is None:
         return [*lines, "memory and hours: --gpu names the GPU to plan for"]
@@ -182,14 +187,14 @@ def _fit_lines(config: TrainConfig, found: TrainingPlan, model: Model, on: Machi
         if not found.changes:
             return lines
         lines.append(f"with {found.flags}:")
-        config = replace(config, **found.changes)
+        config = with_settings(config, **found.changes)
 
     def planned(**changes: object) -> Plan:
-        return plan(model.shape, replace(config, **changes), on, model.longest)
+        return plan(model.shape, with_settings(config, **changes), on, model.longest)
 
     fitted = planned()
-    longest = config.max_prompt_tokens + config.max_answer_tokens
-    own = config.questions_per_step * config.samples_per_question // on.ranks * longest
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    own = config.batch.questions_per_step * config.batch.samples_per_question // on.ranks * longest
     tokens = _largest(range(longest, own + 1, 1024), lambda value: not planned(micro_batch_tokens=value).lack)
     percents = range(round(100 * fitted.gpu_memory), 100)
     percent = _largest(percents, lambda value: not planned(gpu_memory=value / 100).lack)
@@ -223,24 +228,24 @@ def print_assumptions(speeds: Sequence[Speed], planning: Planning) -> None:
 def plan_evaluation(config: EvalConfig) -> None:
     """Print what `eval.py` would do. Raises InputError, one line, for what it would refuse."""
     check(config)
-    if (config.data_parallel or 1) * config.tensor_parallel > (config.gpus or 1):
+    if (config.data_parallel or 1) * config.tensor_parallel > (config.planning.gpus or 1):
         raise InputError("--gpus: are fewer than --data-parallel times --tensor-parallel")
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
         inputs = evaluation_inputs(ckpt, suite)
-        print(json.dumps(asdict(config) | {"ckpt": ckpt, "suite": asdict(suite)}, indent=2, default=str))
+        print(json.dumps(flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}, indent=2, default=str))
         print(*inputs.lines, sep="\n")
-        tokens = inputs.evaluated * min(config.answer_tokens, suite.max_answer_tokens)
+        tokens = inputs.evaluated * min(config.planning.answer_tokens, suite.max_answer_tokens)
         print(f"{inputs.evaluated:,} answers, {tokens / 1e6:,.1f} million tokens (estimate)")
-        if config.gpu is None:
+        if config.planning.gpu is None:
             print("memory and hours: --gpu names the GPU to plan for")
             continue
-        speed = speed_of(config.gpu, inputs.model.shape)
+        speed = speed_of(config.planning.gpu, inputs.model.shape)
         cache = cache_tokens(config, inputs.model, speed)
         weights = 2 * inputs.model.shape.parameters / config.tensor_parallel
         print(
             f"memory of a GPU: {config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB for the sampler: weights "
             f"{weights / GIB:.1f} GiB, a cache of {cache:,} tokens"
         )
-        print(f"estimate: {evaluation_estimate(config, inputs, config, suite.max_answer_tokens)}")
-        print_assumptions([speed], config)
+        print(f"estimate: {evaluation_estimate(config, inputs, config.planning, suite.max_answer_tokens)}")
+        print_assumptions([speed], config.planning)

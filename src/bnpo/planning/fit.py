@@ -13,7 +13,8 @@ import torch
 
 from bnpo.config import TrainConfig
 from bnpo.files import InputError
-from bnpo.policy.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
+from bnpo.flags import with_settings
+from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
 from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
 
 USABLE = 0.97
@@ -61,7 +62,7 @@ def require_plan(shape: Shape, config: TrainConfig, machine: Machine, longest: i
     if found.lack:
         cures = _flags(shape, config, machine, longest), _ranks(shape, config, machine, longest)
         cure = ", or ".join(filter(None, cures)) or "no flag makes it fit: take larger GPUs or a smaller model"
-        raise InputError(f"{config.model}: {found.lack}; {cure}")
+        raise InputError(f"{config.data.model}: {found.lack}; {cure}")
     return found
 
 
@@ -69,19 +70,19 @@ def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> P
     """The sampler's share, given or as large as the learner's memory allows and the answers can use (twice that, since
     what vLLM needs for itself is an estimate), and the answers drawn at once: all of a rank, as far as the cache holds
     a quarter of the longest of each (more would be thrown out and computed again)."""
-    questions = config.questions_per_step // machine.ranks
-    answers = questions * (config.samples_per_question + (config.algo == "remax"))
-    size = 2 if config.dtype == "bfloat16" else 4
+    questions = config.batch.questions_per_step // machine.ranks
+    answers = questions * (config.batch.samples_per_question + (config.method.algo == "remax"))
+    size = 2 if config.hardware.dtype == "bfloat16" else 4
     token = token_bytes(shape, size)
     fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), min(answers, MOST_SEQUENCES))
     least, most = fixed + token * longest, fixed + token * longest * answers
-    if config.gpu_memory is None:
+    if config.hardware.gpu_memory is None:
         awake = account(shape, config, machine.ranks, share=1)
         room = USABLE * machine.gpu - max(awake.total("sample"), awake.total("sync: check"))
         # In whole percents: rounded down, but for the least.
         gpu_memory = max(ceil(100 * least / machine.gpu), floor(100 * min(room, 2 * most) / machine.gpu)) / 100
     else:
-        gpu_memory = config.gpu_memory
+        gpu_memory = config.hardware.gpu_memory
     share = int(gpu_memory * machine.gpu)
     cache = max(0, (share - fixed) // token)
     sequences = at_once(answers, cache, longest)
@@ -113,7 +114,9 @@ def _lack(whole: Account, config: TrainConfig, machine: Machine, share: int, lea
             f"{whole.total(whole.peak) / GIB:.1f} GiB a rank ({whole.largest(3)})"
         )
     if share < least:
-        return f"--gpu-memory {config.gpu_memory:g} is {share / GIB:.1f} GiB, the sampler needs {least / GIB:.1f}"
+        return (
+            f"--gpu-memory {config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB, the sampler needs {least / GIB:.1f}"
+        )
     if host > USABLE * machine.host:
         return f"--offload-optimizer takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
     return ""
@@ -128,7 +131,7 @@ def _flags(shape: Shape, config: TrainConfig, machine: Machine, longest: int) ->
 def fitting_changes(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> dict:
     """The fewest settings with which the run fits, by name; empty if there are none."""
     for changes in _changes(config):
-        found = plan(shape, replace(config, **changes), machine, longest)
+        found = plan(shape, with_settings(config, **changes), machine, longest)
         if not found.lack:
             return changes | ({"gpu_memory": found.gpu_memory} if "gpu_memory" in changes else {})
     return {}
@@ -144,15 +147,18 @@ def flag(name: str, value: object) -> str:
 
 def _changes(config: TrainConfig) -> Iterator[dict]:
     """Settings that take less memory, fewest changes first, dearer ones later."""
-    tokens, longest = config.micro_batch_tokens, config.max_prompt_tokens + config.max_answer_tokens
+    tokens, longest = (
+        config.hardware.micro_batch_tokens,
+        config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens,
+    )
     smaller = []
     while (tokens := tokens // 2) >= longest:
         smaller.append(tokens)
     choices = {
-        "gpu_memory": [None] if config.gpu_memory is not None else [],
+        "gpu_memory": [None] if config.hardware.gpu_memory is not None else [],
         "micro_batch_tokens": smaller,
-        "gradient_checkpointing": [True] if not config.gradient_checkpointing else [],
-        "offload_optimizer": [not config.offload_optimizer],
+        "gradient_checkpointing": [True] if not config.hardware.gradient_checkpointing else [],
+        "offload_optimizer": [not config.hardware.offload_optimizer],
     }
     for count in range(1, len(choices) + 1):
         for names in combinations(choices, count):
@@ -162,8 +168,8 @@ def _changes(config: TrainConfig) -> Iterator[dict]:
 
 def _ranks(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> str:
     """The smallest number of ranks, of up to eight a machine, with which the run fits, "" if there is none."""
-    for ranks in range(machine.ranks + 1, config.questions_per_step + 1):
+    for ranks in range(machine.ranks + 1, config.batch.questions_per_step + 1):
         more = replace(machine, ranks=ranks, ranks_here=min(ranks, 8))
-        if config.questions_per_step % ranks == 0 and not plan(shape, config, more, longest).lack:
+        if config.batch.questions_per_step % ranks == 0 and not plan(shape, config, more, longest).lack:
             return f"{ranks} ranks hold it, with a GPU each"
     return ""

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from bnpo.files import ROOT, InputError
-from bnpo.policy.memory import GIB, Shape
+from bnpo.planning.memory import GIB, Shape
 from bnpo.speed import peak_tflops
 
 GPUS = {"H20": (95.0, 4.0), "A100-80GB": (79.1, 2.04), "H100": (79.1, 3.35), "H200": (139.7, 4.8)}

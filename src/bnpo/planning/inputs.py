@@ -13,10 +13,10 @@ from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
+from bnpo.planning.memory import Shape, read_shape
 from bnpo.policy.folder import check_attention, check_context, load_tokenizer, local_folder
-from bnpo.policy.memory import Shape, read_shape
 from bnpo.problems import Problem
-from bnpo.runs.start import encode_problems, longest_sequence
+from bnpo.task import encode_problems, longest_sequence
 
 PROMPT_TOKENS = {"chat": 103.0, "think": 150.0}
 """Tokens of a prompt of MATH on average, by template, with Qwen2.5-Math's tokenizer: where none is at hand."""
@@ -69,8 +69,8 @@ def find_model(name: str, longest: int) -> Model:
 def training_inputs(config: TrainConfig) -> Inputs:
     """What a training run reads, evaluations on the way included. Raises InputError for files that are wrong; those
     that are missing are told, and the plan takes what data/manifest.json expects of them."""
-    suite = load_suite(config.eval_suite) if config.eval_every else None
-    model = find_model(config.model, longest_sequence(config, suite))
+    suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
+    model = find_model(config.data.model, longest_sequence(config, suite))
     check_attention(model.folder)
     problems, prompt, line = _count_training(config, model.tokenizer)
     answers, lines = count_suite(suite, model.tokenizer) if suite else (0, ["no evaluation on the way"])
@@ -92,18 +92,20 @@ def _tokenizer_line(model: Model) -> list[str]:
 
 def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
     """Problems whose prompts are not too long, mean tokens of a prompt, and a line."""
-    usual = PROMPT_TOKENS[config.template]
+    usual = PROMPT_TOKENS[config.data.template]
     try:
-        problems = training_problems(config.train_data)
+        problems = training_problems(config.data.train_data)
     except InputError as error:
-        count = _expected(config.train_data, error)
+        count = _expected(config.data.train_data, error)
         return count, usual, f"missing: {error}; planned with the {count:,} problems that it must have"
     kept, prompts = encode_problems(config, problems, tokenizer) if tokenizer else (problems, None)
     prompt = float(round(sum(map(len, prompts)) / len(prompts))) if prompts else usual
-    line = f"{config.train_data}: {len(problems):,} problems, {_longest(kept, prompts)}"
+    line = f"{config.data.train_data}: {len(problems):,} problems, {_longest(kept, prompts)}"
     remaining = set(kept)
     if left_out := [problem.id for problem in problems if problem not in remaining]:
-        line += f"; {len(left_out)} left out, over {config.max_prompt_tokens} tokens: {', '.join(left_out[:5])}"
+        line += (
+            f"; {len(left_out)} left out, over {config.sampling.max_prompt_tokens} tokens: {', '.join(left_out[:5])}"
+        )
     return len(kept), prompt, line
 
 

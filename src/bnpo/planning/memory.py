@@ -149,11 +149,11 @@ class _Rank:
 
     def __init__(self, shape: Shape, config: TrainConfig, ranks: int, device: str):
         self.shape, self.config, self.ranks, self.device = shape, config, ranks, device
-        self.bytes = 2 if config.dtype == "bfloat16" else 4
+        self.bytes = 2 if config.hardware.dtype == "bfloat16" else 4
         self.partition = ceil(shape.parameters / ranks)
-        self.longest = config.max_prompt_tokens + config.max_answer_tokens
-        own = config.questions_per_step * config.samples_per_question // ranks * self.longest
-        self.tokens = min(own, max(config.micro_batch_tokens, self.longest))
+        self.longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+        own = config.batch.questions_per_step * config.batch.samples_per_question // ranks * self.longest
+        self.tokens = min(own, max(config.hardware.micro_batch_tokens, self.longest))
         settings = deepspeed_settings(config)
         self.zero = DeepSpeedZeroConfig(**settings["zero_optimization"])
         self.reduced_in = 4 if settings.get("communication_data_type") == "fp32" else self.bytes
@@ -167,7 +167,7 @@ class _Rank:
         """What stays from step to step."""
         on_cpu = self.device == "cpu"
         items = {"weights": self.bytes * self.partition}
-        if self.config.offload_optimizer:
+        if self.config.hardware.offload_optimizer:
             items["optimizer"] = self.offloaded() if on_cpu else 0
         else:
             items["gradients"] = 4 * self.partition
@@ -179,7 +179,7 @@ class _Rank:
 
     def offloaded(self) -> int:
         """Master weights, gradients twice (as reduced, and as AdamW takes them) and moments in CPU memory."""
-        return 20 * self.partition if self.config.offload_optimizer else 0
+        return 20 * self.partition if self.config.hardware.offload_optimizer else 0
 
     def gathered(self, *, head: bool) -> dict[str, int]:
         """Whole weights: the layer at work, those prefetched, those kept since they are needed again soon, and the copy
@@ -201,7 +201,7 @@ class _Rank:
     def saved(self, tokens: int) -> dict[str, int]:
         """What the forward pass of all layers keeps for the backward pass, the last norm included."""
         last = tokens * self.shape.hidden * (4 + 3 * self.bytes)
-        if self.config.gradient_checkpointing:
+        if self.config.hardware.gradient_checkpointing:
             return {"layer inputs": last + self.shape.layers * tokens * self.shape.hidden * self.bytes}
         return {"activations": last + self.shape.layers * self.layer_activations(tokens)}
 
@@ -222,7 +222,7 @@ class _Rank:
         logits = 4 * elements
         weight = 4 * shape.head * half * on_cpu
         if not backward:
-            normalized = logits * (3 if self.config.exact_entropy else 2)
+            normalized = logits * (3 if self.config.logging.exact_entropy else 2)
             return max(normalized, logits * (1 + again) + weight)
         # The gradient takes the place of the logits in fp32, and comes beside them in bf16.
         chunk = logits + 2 * elements * half
@@ -237,7 +237,7 @@ class _Rank:
     def layer_backward(self) -> dict[str, int]:
         """One layer, whose activations are first computed again if only its input was kept."""
         shape = self.shape
-        again = self.layer_activations(self.tokens) if self.config.gradient_checkpointing else 0
+        again = self.layer_activations(self.tokens) if self.config.hardware.gradient_checkpointing else 0
         temporaries = self.tokens * self.bytes * (2 * shape.intermediate + 4 * shape.hidden)
         items = {"layer's activations": again + temporaries, "layer's gradients": self.bytes * shape.layer}
         # A tied head's gradient waits for the embedding's.
@@ -249,14 +249,14 @@ class _Rank:
         """A bucket of gradients in the order of the ranks; this rank's part in fp32. A parameter that is larger than
         the bucket comes alone. Gloo, which talks between CPUs, works on a copy."""
         elements = max(self.bucket, self.shape.largest)
-        converted = self.reduced_in < 4 or self.config.offload_optimizer
+        converted = self.reduced_in < 4 or self.config.hardware.offload_optimizer
         copies = 2 if self.device == "cpu" and self.ranks > 1 else 1
         return {"reduction": copies * self.reduced_in * elements + 4 * ceil(elements / self.ranks) * converted}
 
     def optimizer_step(self) -> dict[str, int]:
         """A part of the gradients in one piece, and AdamW's temporaries."""
         part = min(self.partition, self.zero.sub_group_size + ceil(self.shape.largest / self.ranks))
-        if self.config.offload_optimizer:  # its gradients are in one piece already
+        if self.config.hardware.offload_optimizer:  # its gradients are in one piece already
             return {"optimizer's temporaries": 8 * part if self.device == "cpu" else 0}
         return {"optimizer's temporaries": part * (12 if self.device == "cpu" else 8)}
 

@@ -50,15 +50,15 @@ class Learner:
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         self._zero3_loading = HfDeepSpeedConfig(settings)
         model = AutoModelForCausalLM.from_pretrained(
-            model_folder, dtype=getattr(torch, config.dtype), attn_implementation=ATTENTION
+            model_folder, dtype=getattr(torch, config.hardware.dtype), attn_implementation=ATTENTION
         )
         compute_buffers_again(model)
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
-        if config.gradient_checkpointing:
+        if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        policy = Policy(model, vocab_size, config.temperature)
+        policy = Policy(model, vocab_size, config.sampling.temperature)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
         self._engine.train()
         self.old_logprobs: dict[int, np.ndarray] = {}
@@ -110,7 +110,7 @@ class Learner:
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
-        mini_batches = np.split(np.arange(len(experience.answers)), self.config.mini_batches)
+        mini_batches = np.split(np.arange(len(experience.answers)), self.config.batch.mini_batches)
         totals = Totals(self._engine.device)
         # The first update's pass sees the policy that sampled, so its own log-probabilities are the old ones. It moves
         # the policy before the other mini-batches are first seen: these need a pass beforehand.
@@ -120,21 +120,21 @@ class Learner:
                 with torch.no_grad():
                     self._remember(old, micro, self._engine(micro)[0])
         norms: list[float] = []
-        for _ in range(self.config.ppo_iterations):
+        for _ in range(self.config.batch.ppo_iterations):
             for mini_batch in mini_batches:
                 self._accumulate(experience, mini_batch, old, totals)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
                 self._engine.step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
-        updates = self.config.ppo_iterations * self.config.mini_batches
+        updates = self.config.batch.ppo_iterations * self.config.batch.mini_batches
         metrics = {
             "grad_norm": float(np.mean(norms)) if norms else np.nan,
             "lr": lr,
             "updates/skipped": updates - len(norms),
             "update/tflop": self._flops(experience) / 1e12,
         }
-        return totals.metrics(updates, self.config.exact_entropy) | metrics
+        return totals.metrics(updates, self.config.logging.exact_entropy) | metrics
 
     def _flops(self, experience: Experience) -> float:
         """Operations of the forward and backward passes of an update: 6 for every parameter and token, and causal
@@ -152,13 +152,13 @@ class Learner:
         if not model.config.tie_word_embeddings:  # then the embedding is a table that is only looked up
             parameters -= model.get_input_embeddings().weight.ds_numel
         layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
-        return self.config.ppo_iterations * update_operations(parameters, layers, hidden, tokens, pairs)
+        return self.config.batch.ppo_iterations * update_operations(parameters, layers, hidden, tokens, pairs)
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]
         prompts, answers = ([part[i] for i in trained] for part in (experience.prompts, experience.answers))
-        parts = plan(Lengths.of(prompts, answers), dist.get_world_size(), self.config.micro_batch_tokens)
+        parts = plan(Lengths.of(prompts, answers), dist.get_world_size(), self.config.hardware.micro_batch_tokens)
         for part in parts[dist.get_rank()]:
             yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 
@@ -169,25 +169,27 @@ class Learner:
         log-probabilities take those of this pass."""
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])
         weights = np.zeros(len(experience.answers))
-        weights[mini_batch] = token_weights(lengths, self.config.aggregation, self.config.max_answer_tokens)
+        weights[mini_batch] = token_weights(
+            lengths, self.config.update.aggregation, self.config.sampling.max_answer_tokens
+        )
         micro_batches = list(self._micro_batches(experience, mini_batch))
         for number, micro in enumerate(micro_batches, 1):
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
-            logprobs, entropy = self._engine(micro, with_entropy=self.config.exact_entropy)
+            logprobs, entropy = self._engine(micro, with_entropy=self.config.logging.exact_entropy)
             if len(micro.indices) and micro.indices[0] not in old:
                 self._remember(old, micro, logprobs.detach())
             old_logprobs = micro.flat(old)
             sampler_logprobs = micro.flat(experience.sampler_logprobs)
             token_weight = micro.flat(weights)
-            if self.config.importance_cap is not None:
-                token_weight *= importance_weights(old_logprobs, sampler_logprobs, self.config.importance_cap)
+            if self.config.update.importance_cap is not None:
+                token_weight *= importance_weights(old_logprobs, sampler_logprobs, self.config.update.importance_cap)
             surrogate = clipped_surrogate(
                 logprobs,
                 old_logprobs,
                 micro.flat(experience.advantages),
                 token_weight,
-                self.config.clip_low,
-                self.config.clip_high,
+                self.config.update.clip_low,
+                self.config.update.clip_high,
             )
             # 1, or nan where the loss is not finite: its gradient might be, and the update must be skipped.
             finite = 1 + 0 * surrogate.loss.detach()
@@ -267,20 +269,20 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "zero_optimization": {"stage": 3}
-        | ({"offload_optimizer": {"device": "cpu"}} if config.offload_optimizer else {}),
+        | ({"offload_optimizer": {"device": "cpu"}} if config.hardware.offload_optimizer else {}),
         # With offloading too: one AdamW, torch's.
         "zero_force_ds_cpu_optimizer": False,
-        "bf16": {"enabled": config.dtype == "bfloat16"},
+        "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         # In fp32 from one micro-batch to the next and from rank to rank: bf16 would round every partial sum.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
-        "gradient_clipping": config.max_grad_norm,
+        "gradient_clipping": config.update.max_grad_norm,
         "optimizer": {
             "type": "AdamW",
             "params": {
-                "lr": config.lr,
-                "betas": list(config.betas),
-                "weight_decay": config.weight_decay,
+                "lr": config.update.lr,
+                "betas": list(config.update.betas),
+                "weight_decay": config.update.weight_decay,
                 "torch_adam": True,
             },
         },

@@ -116,9 +116,9 @@ def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience
     longest = max(mine, key=lambda i: len(experience.answers[i]))
     prompt, config = experience.prompts[longest], learner.config
     # The sampler scores a prompt only if it can go on by one token.
-    room = config.max_prompt_tokens + config.max_answer_tokens - len(prompt) - 1
+    room = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens - len(prompt) - 1
     answer = experience.answers[longest][:room]
     own = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
     difference = float(np.max(gather(own)))  # the largest, or nan: all ranks raise, or none
-    check_sync(difference, config.sync_tolerance, step)
+    check_sync(difference, config.hardware.sync_tolerance, step)
     return difference

@@ -1,13 +1,14 @@
 """What training runs recorded step by step: read from their folders, grouped by method, pooled over seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, whole_json_lines
+from bnpo.flags import settings_of
 from bnpo.report.read import NOT_COMPARED, method_name, open_folder
 from bnpo.report.tables import ROW_ORDER
 
@@ -38,7 +39,7 @@ def read_run(folder: Path) -> Run:
     config = open_folder(folder)
     if "protocol" in config:
         raise InputError(f"{folder}: is an evaluation; figures are drawn from training runs")
-    known = {field.name for field in fields(TrainConfig)} - (NOT_COMPARED - {"model"})
+    known = settings_of(TrainConfig).keys() - (NOT_COMPARED - {"model"})
     settings = {name: _short(name, config[name]) for name in sorted(known & config.keys())}
     return Run(folder, method_name(config), config["seed"], settings, _read_metrics(folder / "metrics.jsonl"))
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.answers.equality import final_answer
-from bnpo.answers.rewards import REWARDS, reward_name
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.flags import Free, marked
+from bnpo.grading.rewards import REWARDS, reward_name
 from bnpo.problems import asks_for_tags
 from bnpo.summary import ends, why_ended
+from mathequal.equality import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4
 """Flags of an answer."""

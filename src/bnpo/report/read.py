@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.config import PRESETS, TrainConfig, json_settings
+from bnpo.config import PRESETS, TrainConfig, json_settings, preset_config
 from bnpo.files import InputError, read_json, step_name
 from bnpo.flags import Free, NotCompared, marked
 
@@ -123,9 +123,9 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
     final = run["steps"] and step_name(run["steps"])
     if checkpoint == final or not checkpoint.startswith(("best", "step-")):
         checkpoint = "last"  # or the folder of the run, which stands for it
-    presets = {Path(TrainConfig(**fields).model).name: name for name, fields in PRESETS.items()}
+    presets = {Path(preset_config(name).data.model).name: name for name in PRESETS}
     preset = presets.get(model, run["preset"])
-    standard = json_settings(TrainConfig(**PRESETS[preset]))
+    standard = json_settings(preset_config(preset))
     length, expected = (f"{c['steps']} steps" if c["steps"] else f"{c['epochs']} epochs" for c in (run, standard))
     compared = {
         "checkpoint": (checkpoint, "last"),

@@ -10,14 +10,14 @@ import secrets
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from bnpo.answers.workers import signal_at_program_end
 from bnpo.config import TrainConfig
+from bnpo.flags import flat_settings
+from bnpo.grading.workers import signal_at_program_end
 
 LAST_UPLOAD = 15.0
 """Seconds after the end of a run for what is not uploaded yet."""
@@ -32,16 +32,16 @@ class Board:
         os.environ.setdefault("WANDB_SILENT", "true")  # read by the import
         import wandb  # a second, which most runs need not spend
 
-        self._module, run = wandb, config.output_dir
+        self._module, run = wandb, config.folder.output_dir
         identity = run / "wandb" / "id"
         identity.parent.mkdir(exist_ok=True)
         if not identity.exists():
             identity.write_text(secrets.token_hex(4))
-        settings = {"project": "bnpo", "name": run.name, "id": identity.read_text(), "config": asdict(config)}
+        settings = {"project": "bnpo", "name": run.name, "id": identity.read_text(), "config": flat_settings(config)}
         quiet = wandb.Settings(silent=True, console="off")
         self._run = wandb.init(**settings, dir=run, mode="offline", settings=quiet)
         self._folder, self._log, self._upload = Path(self._run.dir).parent, run / "wandb" / "upload.log", None
-        if config.wandb == "online":
+        if config.logging.wandb == "online":
             process = multiprocessing.get_context("spawn").Process
             self._upload = process(target=_upload, args=(self._folder, self._log), daemon=True)
             self._upload.start()

@@ -46,10 +46,10 @@ def claim_output_dir(config: TrainConfig, **facts: object) -> Path:
 
     Raises InputError when it holds a run already or, with --overwrite, something else of the same names.
     """
-    folder = config.output_dir
+    folder = config.folder.output_dir
     with claiming(folder):
         if _run_files(folder):
-            if not config.overwrite:
+            if not config.folder.overwrite:
                 raise InputError(
                     f"{folder}: holds a run already; --overwrite deletes it, --output-dir names another folder"
                 )
@@ -108,9 +108,9 @@ def find_checkpoint(run: Path, ranks: int) -> tuple[Path | None, Progress]:
 def check_changes(config: TrainConfig, facts: dict) -> None:
     """Raise InputError where `config`, or data with other `facts`, would alter the run whose config.json the output
     folder holds."""
-    path = config.output_dir / "config.json"
+    path = config.folder.output_dir / "config.json"
     ours = json_settings(config, **facts)
-    allowed = {name.replace("-", "_") for name in config.allow_changes}
+    allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
     if unknown := sorted(allowed - set(ours)):
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     theirs = read_json(path, "--resume needs the run's settings")
@@ -122,8 +122,8 @@ def check_changes(config: TrainConfig, facts: dict) -> None:
             for name in refused
         )
         raise InputError(
-            f"{config.output_dir}: other settings would alter the run: {which}; give the old ones, or --allow-changes "
-            + ",".join(refused)
+            f"{config.folder.output_dir}: other settings would alter the run: {which}; give the old ones, "
+            "or --allow-changes " + ",".join(refused)
         )
 
 

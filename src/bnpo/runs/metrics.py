@@ -8,8 +8,9 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.rollouts import Rollouts, Task
+from bnpo.rollouts import Rollouts
 from bnpo.speed import Stopwatch, gpu_name, speed_metrics
+from bnpo.task import Task
 
 TOKEN_GROUPS = 2
 """Questions of a step whose answers are also kept token by token."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
-from bnpo.answers.rewards import reward_name
 from bnpo.config import json_settings
 from bnpo.evaluation.live import evaluate_live
 from bnpo.files import write_json, writing
+from bnpo.grading.rewards import reward_name
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
@@ -38,13 +38,13 @@ class Run:
 
     def __init__(self, start: Start, ranks: Ranks):
         self._start, self._config, self._ranks = start, start.config, ranks
-        self._rewards = [reward_name(reward) for reward in self._config.rewards]
+        self._rewards = [reward_name(reward) for reward in self._config.data.rewards]
         self._tracker: Tracker | None = None  # rank 0 has one
         self._stopping = False
         self.progress = start.progress
 
     def __enter__(self) -> "Run":
-        keep_console(self._config.output_dir)
+        keep_console(self._config.folder.output_dir)
         self._ranks.last_words = self._end
         return self
 
@@ -55,10 +55,10 @@ class Run:
             done = self.progress.step >= self._start.steps
             self._end("done" if done else "signalled")
             self._tracker.close()
-            if (self._config.output_dir / "metrics.jsonl").stat().st_size:
-                print(f"\n{summary(self._config.output_dir)}\n")
+            if (self._config.folder.output_dir / "metrics.jsonl").stat().st_size:
+                print(f"\n{summary(self._config.folder.output_dir)}\n")
             end = "done" if done else "stopped (--resume goes on)"
-            where = f"; the model is in {self._config.output_dir / 'last'}" if self.progress.step else ""
+            where = f"; the model is in {self._config.folder.output_dir / 'last'}" if self.progress.step else ""
             print(f"{end}: {self.progress.step} steps{where}", flush=True)
         self._start.task.grader.close()
         self._sampler.close()
@@ -66,7 +66,7 @@ class Run:
     def _end(self, why: str) -> None:
         with suppress(OSError):  # a full disk is the reason more often than not
             end = {"step": self.progress.step, "why": why.splitlines()[0]}
-            write_json(self._config.output_dir / "end.json", end)
+            write_json(self._config.folder.output_dir / "end.json", end)
 
     def load(self) -> tuple[Learner, Sampler]:
         """The models as they are where the run goes on. Raises InputError for ranks that disagree, a damaged
@@ -77,10 +77,10 @@ class Run:
             verify_checkpoint(start.checkpoint)
         if dist.get_rank() == 0:
             start.describe()
-            if config.resume:
-                rewind(config.output_dir, self.progress)
-                with writing(config.output_dir):
-                    write_json(config.output_dir / "config.json", json_settings(config, **start.facts))
+            if config.folder.resume:
+                rewind(config.folder.output_dir, self.progress)
+                with writing(config.folder.output_dir):
+                    write_json(config.folder.output_dir / "config.json", json_settings(config, **start.facts))
         converted = start.checkpoint is not None and self.progress.ranks != dist.get_world_size()
         self._learner = Learner(str(start.model), len(start.task.tokenizer), config, universal=converted)
         self._sampler = Sampler(str(start.model), start.task.tokenizer, start.sampler)
@@ -88,7 +88,7 @@ class Run:
             self._learner.load(start.checkpoint / "trainer")
         if dist.get_rank() == 0:
             self._tracker = Tracker(config, start.steps, self.progress.step)
-            if config.resume:
+            if config.folder.resume:
                 self._tracker.say(f"going on after step {self.progress.step}")
         self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler
@@ -106,12 +106,12 @@ class Run:
         """Whether the model is to be evaluated after `step` (0: before the first)."""
         if self._start.evaluation is None or self._stopping:
             return False
-        return step % self._config.eval_every == 0 or step == self._start.steps
+        return step % self._config.logging.eval_every == 0 or step == self._start.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
         """The scores of the model after `step`; the best since the start is noted, and will be saved."""
         started, grader = time.perf_counter(), self._start.task.grader
-        checkpoint = checkpoint_folder(self._config.output_dir, step)  # if it is saved
+        checkpoint = checkpoint_folder(self._config.folder.output_dir, step)  # if it is saved
         results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
@@ -139,12 +139,12 @@ class Run:
             if bad_steps:
                 rows = rollout_rows(self._start.task, step.rollouts, self._rewards, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(number, rows)
-        if config.rollouts_every and (number - 1) % config.rollouts_every == 0:
+        if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
             self._keep_answers(step)
-        if bad_steps >= config.max_bad_steps:
+        if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
                 f"the loss or the gradient norm was not finite in step {number}, the last of {bad_steps} in a row "
-                f"(--max-bad-steps); the updates were left out, the batches are in {config.output_dir / 'bad'}"
+                f"(--max-bad-steps); the updates were left out, the batches are in {config.folder.output_dir / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
 
@@ -154,7 +154,7 @@ class Run:
         They have seeds of their own and stay out of the batch: the run computes what it would without them.
         """
         config, task = self._config, self._start.task
-        number, every = config.watch_questions, config.rollouts_every
+        number, every = config.logging.watch_questions, config.logging.rollouts_every
         stopping = self._stopping and not step  # a step that was done is recorded whole
         if not (number and every) or stopping or (step % every and step != self._start.steps):
             return {}
@@ -166,7 +166,7 @@ class Run:
 
     def _keep_answers(self, step: Step) -> None:
         """Write the answers of a step, a few groups of them token by token."""
-        task, m = self._start.task, self._config.samples_per_question
+        task, m = self._start.task, self._config.batch.samples_per_question
         wanted = {i * m + j for i in token_groups(step.advantages) for j in range(m)}
         old = self._learner.old_logprobs
         learner_logprobs = {place: old[place] for place in wanted & old.keys()}
@@ -180,7 +180,7 @@ class Run:
     def save_is_due(self) -> bool:
         """Whether the step just recorded gets a checkpoint."""
         step, last = self.progress.step, not self.goes_on()
-        return last or step % self._config.save_every == 0 or self.progress.best_step == step
+        return last or step % self._config.folder.save_every == 0 or self.progress.best_step == step
 
     def save(self) -> None:
         """Write a checkpoint while the sampler sleeps, and wake it with the weights that it had. Raises InputError for
@@ -188,7 +188,9 @@ class Run:
         config, step = self._config, self.progress.step
         started = time.perf_counter()
         asleep = self._sampler.sleep()
-        save_checkpoint(self._learner, self._start.task.tokenizer, config.output_dir, self.progress, config.keep)
+        save_checkpoint(
+            self._learner, self._start.task.tokenizer, config.folder.output_dir, self.progress, config.folder.keep
+        )
         if asleep:
             sync_weights(self._learner, self._sampler, step)
         if self._tracker:

@@ -6,23 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
-
-from bnpo.answers.rewards import Grader
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, check_config, differences
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import Suite, content_hash, load_suite
+from bnpo.evaluation.suites import content_hash, load_suite
 from bnpo.files import InputError, file_hash
-from bnpo.policy.fit import plan_here
+from bnpo.grading.rewards import Grader
+from bnpo.planning.fit import plan_here
 from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
 from bnpo.policy.settings import SamplerSettings
-from bnpo.problems import Problem, encode_prompt
+from bnpo.problems import Problem
 from bnpo.ranks import check_port, gather
-from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.console import set_end_aside
 from bnpo.runs.folder import check_apart, check_changes, claim_output_dir, find_checkpoint, lock_run
+from bnpo.task import Task, encode_problems, longest_sequence
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -54,8 +52,8 @@ class Start:
         for rank, theirs in enumerate(everyone):
             if theirs != everyone[0]:
                 raise InputError(
-                    f"rank {rank} finds other data than rank 0, or another checkpoint in {self.config.output_dir}: all "
-                    "machines must see the same files"
+                    f"rank {rank} finds other data than rank 0, or another checkpoint in "
+                    f"{self.config.folder.output_dir}: all machines must see the same files"
                 )
 
     def describe(self) -> None:
@@ -63,11 +61,11 @@ class Start:
         config = self.config
         for name, value, standard in differences(config):
             print(f"  {name:<24} {value!s:<24} preset: {standard}")
-        print(f"all settings: {config.output_dir / 'config.json'}")
+        print(f"all settings: {config.folder.output_dir / 'config.json'}")
         print(
             f"{len(self.task.problems)} questions ({self.facts['questions_dropped']} left out: prompt over "
-            f"{config.max_prompt_tokens} tokens), {self.steps} steps of {config.questions_per_step} x "
-            f"{config.samples_per_question} answers",
+            f"{config.sampling.max_prompt_tokens} tokens), {self.steps} steps of {config.batch.questions_per_step} x "
+            f"{config.batch.samples_per_question} answers",
             flush=True,
         )
         if self.sampler.gpu_memory:
@@ -84,80 +82,54 @@ def prepare(config: TrainConfig) -> Start:
     check_config(config, ranks)
     if rank == 0:
         check_port()
-    problems = training_problems(config.train_data)
-    resumed = config.resume and (config.output_dir / "config.json").exists()
-    checkpoint, progress = find_checkpoint(config.output_dir, ranks) if resumed else (None, Progress())
-    model = checkpoint or model_folder(config.model)
+    problems = training_problems(config.data.train_data)
+    resumed = config.folder.resume and (config.folder.output_dir / "config.json").exists()
+    checkpoint, progress = find_checkpoint(config.folder.output_dir, ranks) if resumed else (None, Progress())
+    model = checkpoint or model_folder(config.data.model)
     if not resumed:
-        check_apart(model, config.output_dir)
-    suite = load_suite(config.eval_suite) if config.eval_every else None
+        check_apart(model, config.folder.output_dir)
+    suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     longest = longest_sequence(config, suite)
     tokenizer = load_tokenizer(model, longest)
     check_attention(model)
     plan = plan_here(config, model, longest)
     settings = SamplerSettings(
         max_tokens=longest,
-        dtype=config.dtype,
+        dtype=config.hardware.dtype,
         gpu_memory=plan.gpu_memory,
         sequences=plan.sequences,
-        enforce_eager=config.enforce_eager,
+        enforce_eager=config.hardware.enforce_eager,
     )
-    evaluation = Evaluation.prepare(suite, tokenizer, config.seed) if suite else None
+    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept, prompts = encode_problems(config, problems, tokenizer)
-    steps = config.steps or config.epochs * (len(kept) // config.questions_per_step)
+    steps = config.batch.steps or config.batch.epochs * (len(kept) // config.batch.questions_per_step)
     facts = data_facts(config, problems, len(problems) - len(kept), evaluation)
     if resumed:
         check_changes(config, facts)
     # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
-    grader = Grader(config.rewards, grader=config.grader, users_range=config.reward_range)
+    grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
     with ExitStack() as if_refused:
         if_refused.callback(grader.close)
         lock = None
         if rank == 0:
-            lock = lock_run(config.output_dir)
+            lock = lock_run(config.folder.output_dir)
             if not resumed:
                 claim_output_dir(config, **facts)
-            elif find_checkpoint(config.output_dir, ranks) != (checkpoint, progress):
-                raise InputError(f"{config.output_dir}: another process trained in it until just now; start again")
+            elif find_checkpoint(config.folder.output_dir, ranks) != (checkpoint, progress):
+                raise InputError(
+                    f"{config.folder.output_dir}: another process trained in it until just now; start again"
+                )
             else:
-                set_end_aside(config.output_dir)
+                set_end_aside(config.folder.output_dir)
         if_refused.pop_all()
     task = Task(kept, prompts, tokenizer, grader)
     return Start(config, task, steps, model, settings, evaluation, checkpoint, progress, facts, lock)
 
 
-def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
-    """Tokens of the longest prompt and answer of training and, if there is one, of the evaluation by `suite`."""
-    longest = config.max_prompt_tokens + config.max_answer_tokens
-    return max(longest, suite.max_prompt_tokens + suite.max_answer_tokens) if suite else longest
-
-
-def encode_problems(
-    config: TrainConfig, problems: list[Problem], tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[Problem], list[list[int]]]:
-    """The problems whose prompts are not too long, and the prompts' token ids. Raises InputError for too few."""
-    kept, prompts = [], []
-    for problem in problems:
-        prompt = encode_prompt(tokenizer, problem.problem, config.template)
-        if len(prompt) <= config.max_prompt_tokens:
-            kept.append(problem)
-            prompts.append(prompt)
-    if not kept:
-        raise InputError(
-            f"{config.train_data}: every prompt is longer than --max-prompt-tokens {config.max_prompt_tokens}"
-        )
-    if len(kept) < config.questions_per_step:
-        raise InputError(
-            f"--questions-per-step: {config.questions_per_step} different questions are needed, {config.train_data} "
-            f"has {len(kept)}; lower it"
-        )
-    return kept, prompts
-
-
 def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
     """What config.json says of the data: hashes of problems and of the user's rewards, whatever the files' names are,
     the questions left out, and what is evaluated."""
-    files = {reward: Path(reward.rpartition(":")[0]) for reward in config.rewards if ":" in reward}
+    files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
     return {
         "data_sha256": content_hash(problems),
         "questions_dropped": dropped,

@@ -22,11 +22,11 @@ class Tracker:
     elsewhere. Make one on rank 0 only."""
 
     def __init__(self, config: TrainConfig, steps: int, done: int):
-        self._run = run = config.output_dir
+        self._run = run = config.folder.output_dir
         with writing(run / "metrics.jsonl"):
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         # Not W&B's own disabled mode, which leaves two folders of every run in the temporary directory.
-        self._board = None if config.wandb == "disabled" else Board(config)
+        self._board = None if config.logging.wandb == "disabled" else Board(config)
         bar = "{desc} {n}/{total} |{bar}| {remaining} left{postfix}"
         # Of two rows, since tqdm shows nothing on a terminal that does not know its size and says 0.
         self._bar = tqdm(

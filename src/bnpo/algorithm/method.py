@@ -1,0 +1,48 @@
+"""The settings of the policy-gradient estimator, as one object that is handed over whole."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from bnpo.algorithm.beta import MAX_CONCENTRATION
+from bnpo.algorithm.estimators import ALGORITHMS
+from bnpo.flags import NotCompared, Positive, one_of
+
+MAX_BETA_PARAMETER = 100.0
+"""Largest alpha and beta that may be given: up to it 1/f is finite at every accuracy of up to 1,000 answers."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """The estimator of the policy gradient."""
+
+    algo: NotCompared[Annotated[str, *one_of(ALGORITHMS)]] = "bnpo"
+    """How rewards become advantages. docs/estimators.md has the formulas."""
+    decompose: NotCompared[bool] = False
+    """Compute the advantage of each reward alone, then average them (Eq. 17). Otherwise rewards are summed first."""
+    rescale_advantages: bool = False
+    """Divide the advantages of a batch by their root mean square: methods then differ in shape only, not in scale."""
+    beta_parameters: tuple[float, float] | None = None
+    """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
+    beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
+    """Moments that BNPO fits: `sample` is the paper's; `corrected` removes the sampling noise of finitely many
+    answers."""
+    max_concentration: Positive[float] = MAX_CONCENTRATION
+    """Largest a + b of BNPO's fit. It acts only where all questions are about equally hard."""
+
+    def problem(self) -> str | None:
+        """Return what is wrong with these settings, in one line, or None.
+
+        >>> Method("beta", beta_parameters=(0, 1)).problem()
+        '--beta-parameters: are 0 1, must be above 0 and at most 100'
+        """
+        if (self.algo == "beta") != (self.beta_parameters is not None):
+            return (
+                "--algo beta and --beta-parameters ALPHA BETA go together, as in --algo beta --beta-parameters 1.5 1.5"
+            )
+        # Not `parameter <= 0`: nan must be refused too.
+        if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
+            given = " ".join(f"{value:g}" for value in self.beta_parameters)
+            return f"--beta-parameters: are {given}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
+        if self.algo == "gdpo" and self.decompose:
+            return "--decompose: gdpo takes the rewards apart itself; use --no-decompose"
+        return None

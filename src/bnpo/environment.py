@@ -1,0 +1,54 @@
+"""Environment of a process that trains or samples: what torch, DeepSpeed and vLLM read when they are imported."""
+
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+
+DEFAULTS = {
+    # The sampler lives in the learner's process: weights pass by reference, and there is one process to kill.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive a fork.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # Ask the driver's library whether there are GPUs, without starting CUDA, for the same reason.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    # Otherwise vLLM pins the threads of every rank to the same first cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a thousandth.
+    "TRITON_F32_DEFAULT": "ieee",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no holes between them.
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary directory.
+    "TORCHINDUCTOR_CACHE_DIR": os.path.expanduser("~/.cache/torchinductor"),
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def setup_environment() -> None:
+    """Set environment variables, log levels and warning filters. Call it before torch, DeepSpeed or vLLM are imported.
+
+    Variables that the user has set are kept. Imports none of the three, so worker processes start fast.
+    """
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    ranks_here = os.environ.get("LOCAL_SIZE")  # set by the DeepSpeed launcher
+    if ranks_here:
+        # The ranks of a machine share its cores. A rank that takes all of them slows down every other one.
+        threads = max(1, len(os.sched_getaffinity(0)) // int(ranks_here))
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the interpreter.
+    scripts = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
+    if path.split(os.pathsep)[0] != scripts:
+        os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
+    # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change that.
+    warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)

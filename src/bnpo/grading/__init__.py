@@ -1,0 +1,1 @@
+"""Rewards of answers, and the worker processes that compute them."""
