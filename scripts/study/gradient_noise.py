@@ -31,7 +31,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError, step_name, write_json
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -87,12 +87,11 @@ def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[in
     rewards, greedy = np.zeros((len(problems), ANSWERS)), np.zeros(len(problems))
     for first in range(0, len(problems), AT_ONCE):
         part = slice(first, first + AT_ONCE)
-        groups = dict(sampler.sample(prompts[part], seeds[part], **sampling))
-        count = len(prompts[part])
-        for number in range(count):
-            ids = [answer.token_ids for answer in (*groups[number], *groups[count + number])]
+        groups = {group[:2]: group.answers for group in sampler.sample(prompts[part], seeds[part], **sampling)}
+        for number in range(len(prompts[part])):
+            ids = [answer.token_ids for answer in (*groups[number, False], *groups[number, True])]
             texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-            graded = grader(texts, [problems[first + number].answer] * len(texts))[:, 0]
+            graded = grader(texts, [problems[first + number].answer] * len(texts)).rewards[:, 0]
             rewards[first + number], greedy[first + number] = graded[:-1], graded[-1]
             answers.append(ids[:-1])
     sampler.close()
