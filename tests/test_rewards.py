@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.method import Method
 from bnpo.files import InputError
 from bnpo.grading.rewards import Grader, check_rewards, format_reward
 from bnpo.problems import load_problems
@@ -107,7 +108,7 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     assert grader.take_failures() == {"OutOfRange": 1}
     assert grader.ranges == [(0, 1), (-1, 2)]
     # One is right, the other has the user's highest value: neither is better.
-    advantages, _ = compute_advantages("reinforce", rewards[None, :2], ranges=grader.ranges)
+    advantages = compute_advantages(Method("reinforce"), rewards[None, :2], ranges=grader.ranges).values
     assert advantages.tolist() == [[0, 0]]
     grader.close()
 

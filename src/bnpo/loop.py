@@ -45,16 +45,11 @@ def one_step(number: int, task: Task, learner: Learner, sampler: Sampler, config
 
         # Advantages from the statistics of the whole batch: in float64, equal on every rank.
         advantages, fits = compute_advantages(
-            config.method.algo,
+            config.method,
             rollouts.rewards,  # [n, m, K]
-            decompose=config.method.decompose,
             ranges=task.grader.ranges,  # [K, 2]
             greedy_rewards=rollouts.greedy_rewards,  # [n, K], or None
             lengths=rollouts.lengths,  # [n, m]
-            beta_parameters=config.method.beta_parameters,
-            moments=config.method.beta_moments,
-            max_concentration=config.method.max_concentration,
-            rescale=config.method.rescale_advantages,
         )  # [n, m]
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.aggregation import token_weights
-from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan
+from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
@@ -158,7 +158,8 @@ class Learner:
         """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]
         prompts, answers = ([part[i] for i in trained] for part in (experience.prompts, experience.answers))
-        parts = plan(Lengths.of(prompts, answers), dist.get_world_size(), self.config.hardware.micro_batch_tokens)
+        lengths = Lengths.of(prompts, answers)
+        parts = plan_micro_batches(lengths, dist.get_world_size(), self.config.hardware.micro_batch_tokens)
         for part in parts[dist.get_rank()]:
             yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 
