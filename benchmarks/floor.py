@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
+from bnpo.algorithm.method import Method
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.grading.grader import Grader
@@ -132,7 +133,7 @@ class Floor:
         references = [self.problems[q].answer for q in mine for _ in range(config.batch.samples_per_question)]
         rewards = self.grader(texts, references).rewards.reshape(len(mine), config.batch.samples_per_question, 1)
         parts = gather((prompts, answers, rewards))
-        advantages, _ = compute_advantages("bnpo", np.concatenate([part[2] for part in parts]))
+        advantages = compute_advantages(Method("bnpo"), np.concatenate([part[2] for part in parts])).values
         groups = [group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)]
         rows = [
             (prompt, answer, advantage)

@@ -33,6 +33,7 @@ import torch.distributed as dist
 from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
+from bnpo.algorithm.method import Method
 from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.grading.grader import Grader
@@ -105,7 +106,7 @@ def tiny_batches() -> list[module.Experience]:
         flat = [answer for number in range(len(questions)) for answer in sampled[number]]
         texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)
         rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)]).rewards
-        advantages, _ = compute_advantages("bnpo", rewards.reshape(len(questions), m, 1))
+        advantages = compute_advantages(Method("bnpo"), rewards.reshape(len(questions), m, 1)).values
         batches.append(
             Experience(
                 [prompt for prompt in prompts for _ in range(m)],

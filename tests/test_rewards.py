@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.method import Method
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import check_rewards, format_reward, released_format_reward
@@ -115,7 +116,7 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     assert grades.failures == {"OutOfRange": 1}
     assert grader.ranges == [(0, 1), (-1, 2)]
     # One is right, the other has the user's highest value: neither is better.
-    advantages, _ = compute_advantages("reinforce", grades.rewards[None, :2], ranges=grader.ranges)
+    advantages = compute_advantages(Method("reinforce"), grades.rewards[None, :2], ranges=grader.ranges).values
     assert advantages.tolist() == [[0, 0]]
     grader.close()
 

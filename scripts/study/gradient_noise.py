@@ -29,6 +29,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
+from bnpo.algorithm.method import Method
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError, step_name, write_json
 from bnpo.grading.grader import Grader
@@ -108,13 +109,15 @@ def measure_checkpoint(model: Path, regime: str) -> dict:
     groups = zip(prompts, answers, rewards, strict=True)
     sums = np.array([score_sums(policy, sketch, *group) for group in groups])  # [N, 2, buckets]
 
-    def advantages(questions: np.ndarray, algo: str, **options) -> np.ndarray:
-        options |= {"lengths": lengths[questions], "greedy_rewards": greedy[questions, None]}
-        return compute_advantages(algo, rewards[questions, :, None], **options)[0]
+    def advantages(questions: np.ndarray, method: Method) -> np.ndarray:
+        extra = {"lengths": lengths[questions], "greedy_rewards": greedy[questions, None]}
+        return compute_advantages(method, rewards[questions, :, None], **extra).values  # [n, m]
 
-    methods = {algo: partial(advantages, algo=algo) for algo in ESTIMATORS}
-    methods |= {f"beta {a:g} {b:g}": partial(advantages, algo="beta", beta_parameters=(a, b)) for a, b in DENSITIES}
-    gradients = {name: sample_gradients(method, rewards, sums) for name, method in methods.items()}
+    methods = {algo: Method(algo) for algo in ESTIMATORS}
+    methods |= {f"beta {a:g} {b:g}": Method("beta", beta_parameters=(a, b)) for a, b in DENSITIES}
+    gradients = {
+        name: sample_gradients(partial(advantages, method=method), rewards, sums) for name, method in methods.items()
+    }
     estimates = {name: measure(found) for name, found in gradients.items()}  # [1 + blocks, 3]
     fit, batch_fit = (fit_beta(rewards.mean(1), ANSWERS, moments) for moments in ("corrected", "sample"))
     densities = {"reinforce": (1.0, 1.0), "bnpo": (batch_fit.alpha, batch_fit.beta)}

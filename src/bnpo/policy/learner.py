@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.aggregation import token_weights
-from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan
+from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
@@ -148,7 +148,7 @@ class Learner:
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         prompts = [experience.prompts[i] for i in trained]
         answers = [experience.answers[i] for i in trained]
-        parts_per_rank = plan(
+        parts_per_rank = plan_micro_batches(
             Lengths.of(prompts, answers), dist.get_world_size(), self.config.hardware.micro_batch_tokens
         )
         for part in parts_per_rank[dist.get_rank()]:
