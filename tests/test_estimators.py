@@ -139,7 +139,7 @@ def slope(algo, m, p, **options):
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.95])
 def test_what_each_estimator_climbs(p):
-    """docs/estimators.md, "What they climb": exactly with m answers, and in the limit."""
+    """docs/estimators.md, "What each estimator maximises": exactly with m answers, and in the limit."""
     for m in (2, 3, 16):
         assert slope("rloo", m, p) == pytest.approx(1)
         assert slope("reinforce", m, p) == pytest.approx((m - 1) / m)
