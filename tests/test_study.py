@@ -24,8 +24,10 @@ from study.rows import ROWS, Rows, area, chosen_lr, final
 from study.statistics import sign_flip, t_interval
 from study.verdict import verdict_table
 from study.weights import base_accuracies, base_weights, cosines
-from test_same_results import ARITHMETIC, arithmetic
+from test_same_results import arithmetic
 
+ARITHMETIC = "692ca92a848e941d on 2 cores"
+"""The machine that computed the rows, as `arithmetic()` names it."""
 TAGGED_METHODS = [name for name, _ in tagged_methods()]
 TUNED = [
     {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {"0": 1 - lr}}
@@ -245,6 +247,14 @@ def short(row: dict, steps: int, *flags: str) -> dict:
     """A run of the study that is cut short, as `row` names it."""
     names = ("part", "regime", "method", "lr", "seed")
     return {name: row[name] for name in names} | {"steps": steps, "flags": ["--algo", row["method"], *flags]}
+
+
+@pytest.mark.sampler
+def test_runs_start_from_a_process_that_has_imported_everything(tmp_path):
+    done = run_short(tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    imported = (tmp_path / "imports.txt").read_text().split()
+    assert {"study.preload", "bnpo.loop", "vllm.v1.worker.cpu_worker"} <= set(imported)
 
 
 @pytest.mark.sampler
