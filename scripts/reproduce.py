@@ -23,6 +23,7 @@ from pathlib import Path
 import tyro
 
 from bnpo.config import TrainConfig, check_config
+from bnpo.environment import setup_environment
 from bnpo.files import ROOT, InputError, read_json_lines
 from bnpo.flags import Planning, check_planning, settings_of
 from bnpo.report.read import NOT_COMPARED, load_results, open_folder, read_results
@@ -197,6 +198,7 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
 
 
 if __name__ == "__main__":
+    setup_environment()
     arguments = tyro.cli(Args, description=__doc__)
     os.chdir(ROOT)  # where the commands, and the paths in them, start
     try:
