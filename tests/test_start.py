@@ -117,12 +117,18 @@ GPU, NO_GPU = True, False
         (None, GPU, 12080, False, None),
         ("13.0", NO_GPU, 0, False, None),
         ("13.0", NO_GPU, 13000, False, None),  # a driver without a GPU
-        ("13.0", GPU, 12080, True, "CUDA 13.0, cannot use; the driver here knows CUDA 12.8 at most. It needs NVIDIA "),
-        ("13.0", GPU, 12080, False, "driver R580 or newer: update it, start the container with its runtime (--gpus"),
-        ("12.8", GPU, 11040, False, "It needs NVIDIA driver R525 or newer: "),
-        ("14.1", GPU, 13000, False, "It needs NVIDIA driver for CUDA 14 or newer: "),
-        ("13.0", GPU, 0, False, "libcuda.so.1 is not found: no driver, or a container without the NVIDIA runtime. It"),
-        ("13.0", GPU, 13000, False, "the driver is new enough, yet no GPU is usable (nvidia-smi may say why). It "),
+        (
+            "13.0",
+            GPU,
+            12080,
+            True,
+            "CUDA 13.0, cannot use the GPU of this machine: the driver supports CUDA 12.8 at most. ",
+        ),
+        ("13.0", GPU, 12080, False, "driver R580 or newer is needed. Update the driver, start the container with the "),
+        ("12.8", GPU, 11040, False, ". NVIDIA driver R525 or newer is needed. "),
+        ("14.1", GPU, 13000, False, ". NVIDIA driver for CUDA 14 or newer is needed. "),
+        ("13.0", GPU, 0, False, "libcuda.so.1 is not found: no driver, or a container without the NVIDIA runtime. NV"),
+        ("13.0", GPU, 13000, False, "the driver is new enough, but no GPU is usable (nvidia-smi may say why). NVIDIA"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, present, driver, available, message):

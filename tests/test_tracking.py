@@ -56,7 +56,7 @@ def test_elsewhere_a_line_a_step(tmp_path, capsys):
     track(tmp_path / "run", 2)
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        f"step {step}/2: reward 0.250, gradient norm 3.1, 28 tokens an answer, 5.0 s, 00:00 left" for step in (1, 2)
+        f"step {step}/2: reward 0.250, gradient norm 3.1, 28 tokens per answer, 5.0 s, 00:00 left" for step in (1, 2)
     ]
     assert err == ""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bnpo.grading.workers import signal_at_program_end
+from bnpo.processes import signal_at_program_end
 from study.design import StudyRun
 from study.rows import Rows, row_of
 

@@ -9,8 +9,8 @@ from bnpo.problems import questions_of_step
 from bnpo.ranks import Ranks
 from bnpo.rollouts import collect, make_experience
 from bnpo.runs.metrics import Step
+from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
-from bnpo.runs.start import prepare
 from bnpo.speed import Stopwatch
 from bnpo.task import Task
 
@@ -18,15 +18,15 @@ from bnpo.task import Task
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started. Raises InputError before a model is loaded;
     a rank that fails later takes the others with it."""
-    start = prepare(config)
-    with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(start, ranks) as run:
+    prepared = prepare_run(config)
+    with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(prepared, ranks) as run:
         learner, sampler = run.load()
         if run.is_new:
             run.watch(0)
             if run.evaluation_is_due(0):
                 run.record_start(run.evaluate(0))
         while run.goes_on():  # steps are left, and nobody was signalled
-            step = one_step(run.progress.step, start.task, learner, sampler, config)
+            step = one_step(run.progress.step, prepared.task, learner, sampler, config)
             scores = run.evaluate(step.number) if run.evaluation_is_due(step.number) else {}
             run.record(step, scores)
             if run.save_is_due():

@@ -1,4 +1,4 @@
-"""What a run reads, all of it checked before a process group or a model exists."""
+"""Read and check everything that a run needs, before a process group or a model exists."""
 
 import os
 from contextlib import ExitStack
@@ -17,9 +17,9 @@ from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import Problem
 from bnpo.ranks import check_port, gather
-from bnpo.runs.checkpoint import Progress
-from bnpo.runs.console import set_end_aside
-from bnpo.runs.folder import check_apart, check_changes, claim_output_dir, find_checkpoint, lock_run
+from bnpo.runs.console import archive_console
+from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
+from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
 from bnpo.task import Task, encode_problems, longest_sequence
 
 if TYPE_CHECKING:
@@ -27,112 +27,134 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a run starts: what it was asked for, all that it reads, checked, and how far an earlier start has come.
-
-    `evaluation` is what is evaluated on the way (None: nothing), `checkpoint` the one to go on from (None: a new run),
-    `facts` are those of the data for config.json, `lock` is rank 0's on the run's folder, as long as this object lives.
-    """
+class PreparedRun:
+    """Everything that a run has read and checked on this rank."""
 
     config: TrainConfig
     task: Task
-    steps: int
-    model: Path
-    sampler: SamplerSettings
     evaluation: Evaluation | None
-    checkpoint: Path | None
-    progress: Progress
-    facts: dict
+    """Evaluation during training. None: there is none."""
+    model: Path
+    """Folder from which learner and sampler load the model: the checkpoint, or the model of a new run."""
+    engine: SamplerSettings
+    resume_point: ResumePoint
+    data_facts: dict
+    """Facts of the data for config.json; see `data_facts`."""
     lock: "FileLock | None"
+    """Lock on the run's folder, held while this object lives. None on all ranks but rank 0."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the whole run."""
+        batch = self.config.batch
+        return batch.steps or batch.epochs * (len(self.task.problems) // batch.questions_per_step)
 
     def check_agreement(self) -> None:
-        """Raise InputError on all ranks where one has read other data than rank 0, or goes on from another step. A
-        collective."""
-        everyone = gather((self.progress, self.steps, self.facts))
-        for rank, theirs in enumerate(everyone):
-            if theirs != everyone[0]:
+        """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
+        everyone = gather((self.resume_point.progress, self.steps, self.data_facts))
+        for rank, read in enumerate(everyone):
+            if read != everyone[0]:
                 raise InputError(
-                    f"rank {rank} finds other data than rank 0, or another checkpoint in "
-                    f"{self.config.folder.output_dir}: all machines must see the same files"
+                    f"rank {rank} has other data than rank 0, or another checkpoint in "
+                    f"{self.config.folder.output_dir}. All machines must see the same files"
                 )
 
     def describe(self) -> None:
-        """Print the settings that are not the preset's, and how much there is to do."""
-        config = self.config
-        for name, value, standard in differences(config):
-            print(f"  {name:<24} {value!s:<24} preset: {standard}")
+        """Print the settings that differ from the preset's, and the size of the run."""
+        config, batch = self.config, self.config.batch
+        for name, value, preset_value in differences(config):
+            print(f"  {name:<24} {value!s:<24} preset: {preset_value}")
         print(f"all settings: {config.folder.output_dir / 'config.json'}")
-        print(
-            f"{len(self.task.problems)} questions ({self.facts['questions_dropped']} left out: prompt over "
-            f"{config.sampling.max_prompt_tokens} tokens), {self.steps} steps of {config.batch.questions_per_step} x "
-            f"{config.batch.samples_per_question} answers",
-            flush=True,
-        )
-        if self.sampler.gpu_memory:
-            share, at_once = self.sampler.gpu_memory, self.sampler.sequences
-            print(f"sampler: {share:.0%} of the GPU, {at_once} answers at once", flush=True)
+        dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
+        questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
+        batches = f"{self.steps} steps of {batch.questions_per_step} x {batch.samples_per_question} answers"
+        print(f"{questions}, {batches}", flush=True)
+        if self.engine.gpu_memory:
+            share, sequences = self.engine.gpu_memory, self.engine.sequences
+            print(f"sampler: {share:.0%} of the GPU, {sequences} answers at once", flush=True)
 
 
-def prepare(config: TrainConfig) -> Start:
-    """Check and read everything a run needs, cheapest first, before a process group or a model exists. Raises
-    InputError for what is wrong in it."""
+def prepare_run(config: TrainConfig) -> PreparedRun:
+    """Check and read everything that a run needs, cheapest first, and claim its folder. Every rank calls this alone.
+
+    Raises InputError for the first thing that is wrong.
+    """
     if "RANK" not in os.environ:
-        raise InputError("no ranks: start with `deepspeed train.py ...`, which sets up one process a rank")
+        raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     if rank == 0:
         check_port()
     problems = training_problems(config.data.train_data)
-    resumed = config.folder.resume and (config.folder.output_dir / "config.json").exists()
-    checkpoint, progress = find_checkpoint(config.folder.output_dir, ranks) if resumed else (None, Progress())
-    model = checkpoint or model_folder(config.data.model)
+    folder = config.folder.output_dir
+    # A job that is queued with --resume from its first start on finds no run then.
+    resumed = config.folder.resume and (folder / "config.json").exists()
+    resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
+    model = resume_point.checkpoint or model_folder(config.data.model)
     if not resumed:
-        check_apart(model, config.folder.output_dir)
+        check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     longest = longest_sequence(config, suite)
     tokenizer = load_tokenizer(model, longest)
     check_attention(model)
+    engine = engine_settings(config, model, longest)
+    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
+    kept_problems, prompts = encode_problems(config, problems, tokenizer)
+    facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
+    if resumed:
+        check_changes(config, facts)
+    # Made before the folder is claimed: it refuses rewards that cannot be called before --overwrite deletes a run. Its
+    # processes start while the models load.
+    grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
+    with ExitStack() as on_error:
+        on_error.callback(grader.close)  # its processes would keep this one from ending
+        lock = claim_folder(config, facts, resumed, resume_point, ranks) if rank == 0 else None
+        on_error.pop_all()
+    task = Task(kept_problems, prompts, tokenizer, grader)
+    return PreparedRun(config, task, evaluation, model, engine, resume_point, facts, lock)
+
+
+def engine_settings(config: TrainConfig, model: Path, longest: int) -> SamplerSettings:
+    """Return the settings of the sampler for prompts plus answers of up to `longest` tokens.
+
+    Raises InputError if the run does not fit the GPUs.
+    """
     plan = plan_here(config, model, longest)
-    settings = SamplerSettings(
+    return SamplerSettings(
         max_tokens=longest,
         dtype=config.hardware.dtype,
         gpu_memory=plan.gpu_memory,
         sequences=plan.sequences,
         enforce_eager=config.hardware.enforce_eager,
     )
-    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
-    kept, prompts = encode_problems(config, problems, tokenizer)
-    steps = config.batch.steps or config.batch.epochs * (len(kept) // config.batch.questions_per_step)
-    facts = data_facts(config, problems, len(problems) - len(kept), evaluation)
-    if resumed:
-        check_changes(config, facts)
-    # Its processes start while the models load; and it refuses rewards that cannot be called, before --overwrite acts.
-    grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
-    with ExitStack() as if_refused:
-        if_refused.callback(grader.close)
-        lock = None
-        if rank == 0:
-            lock = lock_run(config.folder.output_dir)
-            if not resumed:
-                claim_output_dir(config, **facts)
-            elif find_checkpoint(config.folder.output_dir, ranks) != (checkpoint, progress):
-                raise InputError(
-                    f"{config.folder.output_dir}: another process trained in it until just now; start again"
-                )
-            else:
-                set_end_aside(config.folder.output_dir)
-        if_refused.pop_all()
-    task = Task(kept, prompts, tokenizer, grader)
-    return Start(config, task, steps, model, settings, evaluation, checkpoint, progress, facts, lock)
+
+
+def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> "FileLock":
+    """Return the lock on the run's folder, after making it a new run's or checking that it is as it was read before.
+
+    Rank 0 only. Raises InputError.
+    """
+    folder = config.folder.output_dir
+    lock = lock_run(folder)
+    if not resumed:
+        claim_output_dir(config, **facts)
+    # The checkpoint was read without the lock, when another process could still train in the folder.
+    elif find_checkpoint(folder, ranks) != resume_point:
+        raise InputError(f"{folder}: another process trained in it until now. Start again")
+    else:
+        archive_console(folder)
+    return lock
 
 
 def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
-    """What config.json says of the data: hashes of problems and of the user's rewards, whatever the files' names are,
-    the questions left out, and what is evaluated."""
-    files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
+    """Return what config.json says of the data, so that --resume notices other data under the same file names.
+
+    These are hashes of the problems and of the user's reward files, the number of `dropped` questions, and the suite.
+    """
+    reward_files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
     return {
         "data_sha256": content_hash(problems),
         "questions_dropped": dropped,
-        "reward_sha256": {reward: file_hash(file) for reward, file in files.items()},
+        "reward_sha256": {reward: file_hash(file) for reward, file in reward_files.items()},
         "evaluated": evaluation.hashed_suite() if evaluation else {},
     }

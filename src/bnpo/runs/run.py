@@ -16,11 +16,11 @@ from bnpo.policy.weight_sync import sync_weights
 from bnpo.problems import WATCHED, watched_questions
 from bnpo.ranks import Ranks, gather
 from bnpo.rollouts import collect
-from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint, verify_checkpoint
-from bnpo.runs.console import keep_console
-from bnpo.runs.folder import rewind
+from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint
+from bnpo.runs.console import copy_console
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
-from bnpo.runs.start import Start
+from bnpo.runs.prepare import PreparedRun
+from bnpo.runs.resume import rewind, verify_checkpoint
 from bnpo.runs.tracking import Tracker
 from bnpo.speed import Stopwatch
 from bnpo.summary import summary
@@ -36,23 +36,23 @@ class Run:
     It ends in <run>/end.json: the last step, and why. `progress` says how far it is.
     """
 
-    def __init__(self, start: Start, ranks: Ranks):
-        self._start, self._config, self._ranks = start, start.config, ranks
+    def __init__(self, prepared: PreparedRun, ranks: Ranks):
+        self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
         self._rewards = [reward_name(reward) for reward in self._config.data.rewards]
         self._tracker: Tracker | None = None  # rank 0 has one
         self._stopping = False
-        self.progress = start.progress
+        self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
-        keep_console(self._config.folder.output_dir)
-        self._ranks.last_words = self._end
+        copy_console(self._config.folder.output_dir)
+        self._ranks.on_failure = self._end
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         if error is not None:  # self._ranks tells it
             return
         if self._tracker:
-            done = self.progress.step >= self._start.steps
+            done = self.progress.step >= self._prepared.steps
             self._end("done" if done else "signalled")
             self._tracker.close()
             if (self._config.folder.output_dir / "metrics.jsonl").stat().st_size:
@@ -60,7 +60,7 @@ class Run:
             end = "done" if done else "stopped (--resume goes on)"
             where = f"; the model is in {self._config.folder.output_dir / 'last'}" if self.progress.step else ""
             print(f"{end}: {self.progress.step} steps{where}", flush=True)
-        self._start.task.grader.close()
+        self._prepared.task.grader.close()
         self._sampler.close()
 
     def _end(self, why: str) -> None:
@@ -71,23 +71,24 @@ class Run:
     def load(self) -> tuple[Learner, Sampler]:
         """The models as they are where the run goes on. Raises InputError for ranks that disagree, a damaged
         checkpoint, a disk that cannot be written."""
-        start, config = self._start, self._config
-        start.check_agreement()
-        if start.checkpoint:
-            verify_checkpoint(start.checkpoint)
+        prepared, config = self._prepared, self._config
+        checkpoint = prepared.resume_point.checkpoint
+        prepared.check_agreement()
+        if checkpoint:
+            verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
-            start.describe()
+            prepared.describe()
             if config.folder.resume:
                 rewind(config.folder.output_dir, self.progress)
                 with writing(config.folder.output_dir):
-                    write_json(config.folder.output_dir / "config.json", json_settings(config, **start.facts))
-        converted = start.checkpoint is not None and self.progress.ranks != dist.get_world_size()
-        self._learner = Learner(str(start.model), len(start.task.tokenizer), config, universal=converted)
-        self._sampler = Sampler(str(start.model), start.task.tokenizer, start.sampler)
-        if start.checkpoint:
-            self._learner.load(start.checkpoint / "trainer")
+                    write_json(config.folder.output_dir / "config.json", json_settings(config, **prepared.data_facts))
+        converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
+        self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
+        self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
+        if checkpoint:
+            self._learner.load(checkpoint / "trainer")
         if dist.get_rank() == 0:
-            self._tracker = Tracker(config, start.steps, self.progress.step)
+            self._tracker = Tracker(config, prepared.steps, self.progress.step)
             if config.folder.resume:
                 self._tracker.say(f"going on after step {self.progress.step}")
         self._stopping = self._ranks.asked_to_stop()
@@ -96,23 +97,23 @@ class Run:
     @property
     def is_new(self) -> bool:
         """Whether no step was done before, by an earlier start of the run either."""
-        return self._start.checkpoint is None
+        return self._prepared.resume_point.checkpoint is None
 
     def goes_on(self) -> bool:
         """Whether steps are left, and nobody has asked to stop."""
-        return self.progress.step < self._start.steps and not self._stopping
+        return self.progress.step < self._prepared.steps and not self._stopping
 
     def evaluation_is_due(self, step: int) -> bool:
         """Whether the model is to be evaluated after `step` (0: before the first)."""
-        if self._start.evaluation is None or self._stopping:
+        if self._prepared.evaluation is None or self._stopping:
             return False
-        return step % self._config.logging.eval_every == 0 or step == self._start.steps
+        return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
         """The scores of the model after `step`; the best since the start is noted, and will be saved."""
-        started, grader = time.perf_counter(), self._start.task.grader
+        started, grader = time.perf_counter(), self._prepared.task.grader
         checkpoint = checkpoint_folder(self._config.folder.output_dir, step)  # if it is saved
-        results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, checkpoint)
+        results = evaluate_live(self._prepared.evaluation, self._sampler, grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
             self.progress = replace(self.progress, best=score, best_step=step)
@@ -137,7 +138,7 @@ class Run:
             metrics = step.metrics(self._rewards) | scores | watching | {"bad_steps": bad_steps}
             self._tracker.log(number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
             if bad_steps:
-                rows = rollout_rows(self._start.task, step.rollouts, self._rewards, step.advantages, tokens=True)
+                rows = rollout_rows(self._prepared.task, step.rollouts, self._rewards, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(number, rows)
         if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
             self._keep_answers(step)
@@ -153,10 +154,10 @@ class Run:
 
         They have seeds of their own and stay out of the batch: the run computes what it would without them.
         """
-        config, task = self._config, self._start.task
+        config, task = self._config, self._prepared.task
         number, every = config.logging.watch_questions, config.logging.rollouts_every
         stopping = self._stopping and not step  # a step that was done is recorded whole
-        if not (number and every) or stopping or (step % every and step != self._start.steps):
+        if not (number and every) or stopping or (step % every and step != self._prepared.steps):
             return {}
         started, questions = time.perf_counter(), watched_questions(len(task.problems), number)
         rollouts = collect(task, questions, WATCHED, self._sampler, config, Stopwatch(), then_sleep=False)
@@ -166,7 +167,7 @@ class Run:
 
     def _keep_answers(self, step: Step) -> None:
         """Write the answers of a step, a few groups of them token by token."""
-        task, m = self._start.task, self._config.batch.samples_per_question
+        task, m = self._prepared.task, self._config.batch.samples_per_question
         wanted = {i * m + j for i in token_groups(step.advantages) for j in range(m)}
         old = self._learner.old_logprobs
         learner_logprobs = {place: old[place] for place in wanted & old.keys()}
@@ -189,7 +190,7 @@ class Run:
         started = time.perf_counter()
         asleep = self._sampler.sleep()
         save_checkpoint(
-            self._learner, self._start.task.tokenizer, config.folder.output_dir, self.progress, config.folder.keep
+            self._learner, self._prepared.task.tokenizer, config.folder.output_dir, self.progress, config.folder.keep
         )
         if asleep:
             sync_weights(self._learner, self._sampler, step)

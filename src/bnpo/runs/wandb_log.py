@@ -1,14 +1,7 @@
-"""Weights & Biases: all that it shows is written to <run>/wandb, as an offline run; a process of its own uploads it.
+"""Weights & Biases: metrics and answers of a run, logged without letting the server stop or slow the run."""
 
-So a server that cannot be reached, or is slow, costs the run nothing, and what it did not get is there to be synced.
-"""
-
-import multiprocessing
 import os
-import runpy
 import secrets
-import signal
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -17,67 +10,72 @@ import numpy as np
 
 from bnpo.config import TrainConfig
 from bnpo.flags import flat_settings
-from bnpo.grading.workers import signal_at_program_end
 
-LAST_UPLOAD = 15.0
-"""Seconds after the end of a run for what is not uploaded yet."""
+INIT_SECONDS = 5.0
+"""Time that the server has to answer at the start. After it the run is recorded offline."""
+FINISH_SECONDS = 15.0
+"""Time for uploading the rest at the end."""
 TABLE_ROWS = 128
-"""Answers of a step in a table: the first so many."""
+"""Number of answers of a step in a table: the first ones."""
 
 
-class Board:
-    """A run of W&B; a resumed run goes on in it."""
+class WandbLog:
+    """A W&B run. It is continued when the training run is resumed.
+
+    wandb uploads in a process of its own and keeps all it has in <run>/wandb, so a server that dies during the run
+    costs nothing. Two things it lacks, and they are added here. By default, `wandb.init` waits 90 s for a server that
+    does not answer and then raises an error that would end the run: here, the run is recorded offline instead. And
+    `finish` waits without a limit: here, it stops after FINISH_SECONDS.
+    """
 
     def __init__(self, config: TrainConfig):
         os.environ.setdefault("WANDB_SILENT", "true")  # read by the import
-        import wandb  # a second, which most runs need not spend
+        import wandb  # takes a second, and most runs do not use it
 
-        self._module, run = wandb, config.folder.output_dir
-        identity = run / "wandb" / "id"
-        identity.parent.mkdir(exist_ok=True)
-        if not identity.exists():
-            identity.write_text(secrets.token_hex(4))
-        settings = {"project": "bnpo", "name": run.name, "id": identity.read_text(), "config": flat_settings(config)}
-        quiet = wandb.Settings(silent=True, console="off")
-        self._run = wandb.init(**settings, dir=run, mode="offline", settings=quiet)
-        self._folder, self._log, self._upload = Path(self._run.dir).parent, run / "wandb" / "upload.log", None
-        if config.logging.wandb == "online":
-            process = multiprocessing.get_context("spawn").Process
-            self._upload = process(target=_upload, args=(self._folder, self._log), daemon=True)
-            self._upload.start()
+        self._wandb, folder = wandb, config.folder.output_dir
+        id_file = folder / "wandb" / "id"
+        id_file.parent.mkdir(exist_ok=True)
+        if not id_file.exists():
+            id_file.write_text(secrets.token_hex(4))
+        settings = {"project": "bnpo", "name": folder.name, "id": id_file.read_text()}
+        settings |= {"dir": folder, "config": flat_settings(config)}
+        limits = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
+        settings["settings"] = wandb.Settings(silent=True, console="off", **limits)
+        self._not_uploaded = False
+        try:
+            # resume: without it the server would replace the run of the same id by a new one.
+            resume = "allow" if config.logging.wandb == "online" else None
+            self._run = wandb.init(mode=config.logging.wandb, resume=resume, **settings)
+        except wandb.Error as error:
+            reason = str(error).splitlines()[0]
+            print(f"W&B cannot be reached, so the run is recorded offline: {reason}", flush=True)
+            self._not_uploaded = True
+            wandb.teardown()  # or the id of the failed attempt would still be in use
+            self._run = wandb.init(mode="offline", **settings)
+        self._folder = Path(self._run.dir).parent
 
     def log(self, step: int, metrics: dict[str, float], accuracies: np.ndarray | None) -> None:
-        """Metrics of a step, which become the summary as well, and the histogram of its questions' accuracies [n]."""
-        histogram = {} if accuracies is None else {"groups/accuracy": self._module.Histogram(accuracies)}
+        """Log the metrics of a step, and the histogram of its questions' mean rewards [n]. The scores of an evaluation
+        also become the run's summary."""
+        histogram = {} if accuracies is None else {"groups/accuracy": self._wandb.Histogram(accuracies)}
         self._run.log(metrics | histogram, step=step)
         self._run.summary.update({name: value for name, value in metrics.items() if name.startswith("eval/")})
 
-    def show(self, name: str, step: int, rows: Sequence[dict]) -> None:
-        """A table of answers."""
+    def log_table(self, name: str, step: int, rows: Sequence[dict]) -> None:
+        """Log the first TABLE_ROWS answers of a step as a table."""
         if rows:
-            lines = [row | row["rewards"] for row in rows[:TABLE_ROWS]]
-            columns = [key for key in dict.fromkeys(chain.from_iterable(lines)) if key != "rewards"]
-            table = self._module.Table(columns=columns, data=[[line.get(key) for key in columns] for line in lines])
+            # Each reward gets a column of its own.
+            flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]
+            columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
+            table = self._wandb.Table(columns=columns, data=[[row.get(key) for key in columns] for row in flat_rows])
             self._run.log({name: table}, step=step)
 
     def close(self) -> str | None:
-        """End it; what is to be said if not all was uploaded."""
-        self._run.finish()
-        if self._upload is None:
-            return None
-        self._upload.join(LAST_UPLOAD)
-        if self._upload.exitcode == 0:
-            return None
-        self._upload.kill()
-        return f"W&B did not get everything (see {self._log}); to send it: wandb beta sync {self._folder}"
-
-
-def _upload(folder: Path, log: Path) -> None:
-    """The program `wandb` in a process of its own, which ends when ours does, however that is."""
-    signal_at_program_end(signal.SIGKILL)
-    with log.open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.environ["WANDB_DIR"] = str(log.parents[1])  # for a log of its own, which otherwise the temporary directory gets
-    sys.argv = ["wandb", "beta", "sync", "--live", str(folder)]
-    runpy.run_module("wandb", run_name="__main__")
+        """End the W&B run. Return a message if it was not uploaded completely."""
+        try:
+            self._run.finish()
+        except TimeoutError:
+            self._not_uploaded = True
+        if self._not_uploaded:
+            return f"W&B did not get everything. To upload the run: wandb beta sync {self._folder}"
+        return None
