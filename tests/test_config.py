@@ -128,7 +128,7 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
 
 
 def test_without_the_launcher():
-    with pytest.raises(InputError, match=r"start with `deepspeed train.py"):
+    with pytest.raises(InputError, match=r"RANK is not set\. Launch with: deepspeed train.py"):
         prepare_run(parse())
 
 
@@ -152,7 +152,7 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     (run / "last").symlink_to("checkpoints/step-000002")
     for model in (run / "last", run / "checkpoints" / "step-000002", run):
         with pytest.raises(
-            InputError, match=r"belongs to the run in .*run, which a new one would delete; --output-dir"
+            InputError, match=r"belongs to the run in .*run, which a new run would delete\. Choose another --output-dir"
         ):
             prepare_run(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
     assert (run / "last" / "config.json").exists()

@@ -34,10 +34,14 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy():
     ("given", "threads"),
     [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
 )
-def test_importing_bnpo_sets_what_is_not_set(given, threads):
+def test_the_environment_gets_what_is_not_set(given, threads):
     """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
-    command = [sys.executable, "-c", "import bnpo, json, os; print(json.dumps(dict(os.environ)))"]
+    command = [
+        sys.executable,
+        "-c",
+        "import json, os; from bnpo.environment import setup_environment as s; s(); print(json.dumps(dict(os.environ)))",
+    ]
     after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     assert after["VLLM_LOGGING_LEVEL"] == "INFO"
     assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")

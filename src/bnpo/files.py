@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,14 @@ def write_json_lines(path: Path, rows: Iterable[dict]) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json_lines(rows))
+
+
+def delete(path: Path) -> None:
+    """Delete a file, a link (not what it points to), or a folder with its content."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def step_name(step: int) -> str:

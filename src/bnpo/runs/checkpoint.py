@@ -20,22 +20,17 @@ from bnpo.ranks import gather
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. The file trainer/progress.json of a checkpoint.
+    """How far a run is; the file trainer/progress.json of a checkpoint.
 
-    The steps that follow depend on this, on the weights, on the optimizer, and on torch's random state. The order of
-    the data and the seeds of sampling are functions of the step.
+    Later steps depend on this, the weights, the optimizer, and torch's random state. The order of the data and the
+    seeds of sampling are functions of the step.
     """
 
-    step: int = 0
-    """Steps that are done."""
-    best: float = -1.0
-    """Score of the best evaluation. -1: there was no evaluation yet."""
+    step: int = 0  # steps that are done
+    best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
     best_step: int = -1
-    """Step of the best evaluation."""
-    bad_steps: int = 0
-    """Consecutive steps, up to the last one, whose update was skipped."""
-    ranks: int = 0
-    """Number of ranks that saved the checkpoint."""
+    bad_steps: int = 0  # skipped updates in a row, up to this step
+    ranks: int = 0  # ranks that saved the checkpoint
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -107,20 +102,15 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
     learner.model.config.save_pretrained(folder)
     # Not the generation config of the base model: it names only one of the tokens that end an answer, and transformers
     # refuses to write some of its sampling settings.
-    generation = GenerationConfig(
-        eos_token_id=stop_token_ids(tokenizer),
-        bos_token_id=tokenizer.bos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    generation.save_pretrained(folder)
+    start_and_padding = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    GenerationConfig(eos_token_id=stop_token_ids(tokenizer), **start_and_padding).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, group_bytes: int) -> None:
     """Write `weights` as safetensors files of a Hugging Face model, a new file after every `group_bytes`.
 
-    Every rank must iterate over `weights`, which is a collective. Only rank 0 writes. It holds one group at a time,
-    never the whole model.
+    Every rank must iterate over `weights`, a collective. Rank 0 writes, and never holds more than one group.
     """
     names_of_shards: list[list[str]] = []
     shard: dict[str, torch.Tensor] = {}

@@ -1,11 +1,10 @@
 """A run's folder: locked while a process trains in it, and claimed by a new run."""
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.config import TrainConfig, json_settings
-from bnpo.files import InputError, claiming, lock, read_json, write_json
+from bnpo.files import InputError, claiming, delete, lock, read_json, write_json
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -29,8 +28,7 @@ def lock_run(folder: Path) -> "FileLock":
 def claim_output_dir(config: TrainConfig, **data_facts: object) -> Path:
     """Write config.json of a new run, including `data_facts`, and return the run's folder. Rank 0 only.
 
-    Raises InputError if the folder holds a run and --overwrite is not given, or if it holds files of the same names
-    that are not a run's.
+    Raises InputError if the folder holds a run and --overwrite is not given, or other files of the same names.
     """
     folder = config.folder.output_dir
     with claiming(folder):
@@ -62,7 +60,4 @@ def _delete_run(folder: Path) -> None:
     if not config.exists() or "preset" not in read_json(config, cure):
         raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {cure}")
     for path in _run_files(folder):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        delete(path)

@@ -32,16 +32,12 @@ class PreparedRun:
 
     config: TrainConfig
     task: Task
-    evaluation: Evaluation | None
-    """Evaluation during training. None: there is none."""
-    model: Path
-    """Folder from which learner and sampler load the model: the checkpoint, or the model of a new run."""
+    evaluation: Evaluation | None  # None: no evaluation during training
+    model: Path  # folder from which learner and sampler load: the checkpoint, or the model of a new run
     engine: SamplerSettings
     resume_point: ResumePoint
-    data_facts: dict
-    """Facts of the data for config.json; see `data_facts`."""
-    lock: "FileLock | None"
-    """Lock on the run's folder, held while this object lives. None on all ranks but rank 0."""
+    data_facts: dict  # what config.json says of the data
+    lock: "FileLock | None"  # on the run's folder, held while this object lives; rank 0 only
 
     @property
     def steps(self) -> int:
@@ -77,7 +73,7 @@ class PreparedRun:
 def prepare_run(config: TrainConfig) -> PreparedRun:
     """Check and read everything that a run needs, cheapest first, and claim its folder. Every rank calls this alone.
 
-    Raises InputError for the first thing that is wrong.
+    Raises InputError for what is wrong.
     """
     if "RANK" not in os.environ:
         raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
@@ -97,7 +93,14 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     longest = longest_sequence(config, suite)
     tokenizer = load_tokenizer(model, longest)
     check_attention(model)
-    engine = engine_settings(config, model, longest)
+    plan = plan_here(config, model, longest)
+    engine = SamplerSettings(
+        max_tokens=longest,
+        dtype=config.hardware.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.hardware.enforce_eager,
+    )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(config, problems, tokenizer)
     facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
@@ -112,21 +115,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         on_error.pop_all()
     task = Task(kept_problems, prompts, tokenizer, grader)
     return PreparedRun(config, task, evaluation, model, engine, resume_point, facts, lock)
-
-
-def engine_settings(config: TrainConfig, model: Path, longest: int) -> SamplerSettings:
-    """Return the settings of the sampler for prompts plus answers of up to `longest` tokens.
-
-    Raises InputError if the run does not fit the GPUs.
-    """
-    plan = plan_here(config, model, longest)
-    return SamplerSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-    )
 
 
 def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> "FileLock":

@@ -1,7 +1,6 @@
 """Resuming a run: find its newest checkpoint, verify it, compare the settings, and rewind the run's folder to it."""
 
 import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -10,7 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from bnpo.config import TrainConfig, json_settings
-from bnpo.files import InputError, file_hash, read_json, step_of, whole_json_lines, write_json_lines, writing
+from bnpo.files import InputError, delete, file_hash, read_json, step_of, whole_json_lines, write_json_lines, writing
 from bnpo.flags import Free, marked
 from bnpo.ranks import gather
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, link_checkpoint
@@ -98,8 +97,7 @@ def _damage_error(folder: Path, file: Path, damage: str) -> InputError:
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
     """Raise InputError if `config` or the data would change the results of the run that is resumed.
 
-    They are compared with config.json in the output folder. Settings marked Free, and those in --allow-changes, may
-    differ.
+    config.json in the output folder has the old ones. Settings marked Free or in --allow-changes may differ.
     """
     folder = config.folder.output_dir
     new = json_settings(config, **data_facts)
@@ -135,19 +133,12 @@ def rewind(run: Path, progress: Progress) -> None:
             for path in (run / folder).glob("step-*"):
                 step = step_of(path)  # None for a user's own file
                 if step is not None and step > last_step:
-                    _delete(path)
+                    delete(path)
         for path in run.glob("checkpoints/.*.unfinished"):
-            _delete(path)
+            delete(path)
         # Links are wrong if the run was killed before it set them, or if the user has deleted a damaged checkpoint.
         for name, step in (("last", progress.step), ("best", progress.best_step)):
             if checkpoint_folder(run, step).is_dir():
                 link_checkpoint(run, name, step)
             else:
                 (run / name).unlink(missing_ok=True)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()

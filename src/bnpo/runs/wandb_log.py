@@ -22,10 +22,9 @@ TABLE_ROWS = 128
 class WandbLog:
     """A W&B run. It is continued when the training run is resumed.
 
-    wandb uploads in a process of its own and keeps all it has in <run>/wandb, so a server that dies during the run
-    costs nothing. Two things it lacks, and they are added here. By default, `wandb.init` waits 90 s for a server that
-    does not answer and then raises an error that would end the run: here, the run is recorded offline instead. And
-    `finish` waits without a limit: here, it stops after FINISH_SECONDS.
+    wandb uploads in a process of its own and keeps all data in <run>/wandb. This class adds what it lacks for servers
+    that do not answer: `wandb.init` waits 90 s and then raises an error, and `finish` waits without a limit. Here the
+    run is recorded offline after INIT_SECONDS, and its end waits FINISH_SECONDS at most.
     """
 
     def __init__(self, config: TrainConfig):
@@ -37,8 +36,8 @@ class WandbLog:
         id_file.parent.mkdir(exist_ok=True)
         if not id_file.exists():
             id_file.write_text(secrets.token_hex(4))
-        settings = {"project": "bnpo", "name": folder.name, "id": id_file.read_text()}
-        settings |= {"dir": folder, "config": flat_settings(config)}
+        settings = {"project": "bnpo", "name": folder.name, "id": id_file.read_text(), "dir": folder}
+        settings["config"] = flat_settings(config)
         limits = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
         settings["settings"] = wandb.Settings(silent=True, console="off", **limits)
         self._not_uploaded = False
@@ -74,8 +73,7 @@ class WandbLog:
         """End the W&B run. Return a message if it was not uploaded completely."""
         try:
             self._run.finish()
-        except TimeoutError:
+        except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
             self._not_uploaded = True
-        if self._not_uploaded:
-            return f"W&B did not get everything. To upload the run: wandb beta sync {self._folder}"
-        return None
+        command = f"wandb beta sync {self._folder}"
+        return f"W&B did not get everything. To upload the run: {command}" if self._not_uploaded else None
