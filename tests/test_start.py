@@ -37,11 +37,8 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy():
 def test_the_environment_gets_what_is_not_set(given, threads):
     """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
-    command = [
-        sys.executable,
-        "-c",
-        "import json, os; from bnpo.environment import setup_environment as s; s(); print(json.dumps(dict(os.environ)))",
-    ]
+    code = "import json, os; from bnpo.environment import setup_environment; setup_environment(); "
+    command = [sys.executable, "-c", code + "print(json.dumps(dict(os.environ)))"]
     after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     assert after["VLLM_LOGGING_LEVEL"] == "INFO"
     assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
@@ -52,8 +49,8 @@ def test_the_environment_gets_what_is_not_set(given, threads):
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (("train.py", "--algo", "nope"), "error: --algo: unknown algo 'nope'; known: bnpo"),
-        (("train.py", "--gpus", "2"), "error: --gpus: needs --dry-run, whose plan it is for"),
+        (("train.py", "--preset", "tiny", "--algo", "nope"), "error: --algo: unknown algo 'nope'; known: bnpo"),
+        (("train.py", "--preset", "tiny", "--gpus", "2"), "error: --gpus: needs --dry-run"),
         (("eval.py", "--ckpt", "x", "--seed", "-1"), "error: --seed: is -1, must not be below 0"),
     ],
 )

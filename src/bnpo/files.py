@@ -133,9 +133,8 @@ def whole_json_lines(path: Path) -> list[dict]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise InputError(
-                f"{path}:{line_number}: not JSON ({error}); the file was edited: delete the line"
-            ) from error
+            place = f"{path}:{line_number}"
+            raise InputError(f"{place}: not JSON ({error}); the file was edited: delete the line") from error
     return rows
 
 

@@ -56,26 +56,20 @@ def _port_error(reason: str) -> InputError:
 
 
 class End(NamedTuple):
-    """How a rank ends with an error: its exit status, and the message that the other ranks show."""
+    """How a rank ends with an error: its exit status, and the message for the other ranks ("": it was killed)."""
 
     status: int
     message: str
-
-
-KILLED = End(1, "")
-"""The end of a rank that closed its connections without a message: it was killed or crashed."""
 
 
 class Ranks:
     """A context for the ranks that the launcher started. It connects them, and ends all of them if one fails.
 
     `run` names the run and must be equal on all ranks: entering raises InputError on a rank that meets another run's.
-
     Rank 0 has a connection to every other rank. The kernel closes it when the process at the other end dies.
 
-    If an exception leaves the context, the rank that raised it first prints the traceback (rank 0 if all ranks raised
-    it), and it becomes SystemExit. InputError passes through. Rank 0 then calls `on_failure` with one line that says
-    why the run ends.
+    If an exception leaves the context, the rank that raised it first (rank 0 if all raised it) prints the traceback,
+    and it becomes SystemExit. InputError passes through. Rank 0 calls `on_failure` with a line that says why all end.
     """
 
     def __init__(self, run: str) -> None:
@@ -96,10 +90,7 @@ class Ranks:
         return self
 
     def _meet(self) -> tuple[dist.Store, int, int]:
-        """Return the store that all ranks of this run share, this rank's number, and the number of ranks.
-
-        Raises InputError if the port is used by another program or by another run.
-        """
+        """Return the store that the ranks share, this rank, and the number of ranks. Raises InputError for the port."""
         try:
             store, rank, ranks = next(dist.rendezvous("env://"))
         except dist.DistNetworkError as error:
@@ -107,7 +98,7 @@ class Ranks:
             if "EADDRINUSE" in str(error):
                 raise _port_error(os.strerror(errno.EADDRINUSE)) from error
             raise
-        # Compared before the process group exists: a rank of another run would be accepted in place of one of ours.
+        # Compared here, since the process group would accept a rank of another run in place of one of this run.
         if rank == 0:
             store.set("run", self._run)
             return store, rank, ranks
@@ -131,7 +122,7 @@ class Ranks:
         if self._rank == 0:
             key, ranks = secrets.token_bytes(16), dist.get_world_size()
             with Listener(("", 0), backlog=ranks, authkey=key) as listener:
-                # The listener must be open before the broadcast lets other ranks connect.
+                # After the listener is open: the broadcast lets other ranks connect.
                 address = [(listener.address[1], key)]
                 dist.broadcast_object_list(address)
                 peers = [listener.accept() for _ in range(1, ranks)]
@@ -182,7 +173,7 @@ class Ranks:
                 try:
                     end = peer.recv()
                 except (EOFError, OSError):
-                    end = KILLED
+                    end = End(1, "")
                 if end is None:
                     del peers[peer]
                 elif not self._leaving:
@@ -201,23 +192,20 @@ class Ranks:
         if not end.message:
             time.sleep(2)  # The launcher reports the first process that ends: let that be the dead rank.
         if self._rank == 0:
-            # Others are connected to rank 0 only. The message says no more than that the end is explained.
+            # Other ranks are connected to rank 0 only. With a message they print nothing.
             self._leave(End(end.status, "ended with another rank"))
         # Not sys.exit: the main thread may wait in a collective for ever.
         os._exit(end.status)
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM from its creation on: the first sets `requested`, the second ends the process.
-
-    Create it in the main thread.
-    """
+    """Catches SIGINT and SIGTERM: the first sets `requested`, the second ends the process. For the main thread."""
 
     def __init__(self) -> None:
         self._signalled = False
         self._launchers = _launchers()
-        # Handlers of Python run in the main thread, which may wait for another rank in a collective. The interpreter
-        # writes signal numbers to this socket at once, and a thread reads them.
+        # Python handlers run in the main thread, which may wait in a collective. The interpreter writes signal numbers
+        # to this socket at once, and a thread reads them.
         self._signals, wakeup = socket.socketpair()
         wakeup.setblocking(False)
         self._wakeup = wakeup  # closed if nothing refers to it

@@ -11,8 +11,6 @@ NO_END = "still running, or was killed"
 """Stands for the reason of the end where a run has no end.json."""
 NOT_IN_STEPS = ("watch", "evaluate")
 """Phases that are not part of a step's total."""
-OUTPUTS = ("last", "best", "rollouts", "tokens", "watch", "evals", "wandb")
-"""Files and folders that some runs have."""
 
 
 def ends(lines: Sequence[dict], metric: str) -> tuple[float, float] | None:
@@ -53,8 +51,8 @@ def summary(run: Path) -> str:
         if first_and_last:
             rows[name] = "{:.4g} -> {:.4g}".format(*first_and_last)
     rows |= _seconds_rows(mean_seconds(lines))
-    outputs = [name for name in OUTPUTS if (run / name).exists()]
-    rows["files"] = ", ".join(["config.json", "metrics.jsonl", *outputs])
+    files = ("config.json", "metrics.jsonl", "last", "best", "rollouts", "tokens", "watch", "evals", "wandb")
+    rows["files"] = ", ".join(name for name in files if (run / name).exists())
     rows["page"] = f"python -m bnpo.report {run}"
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
 
