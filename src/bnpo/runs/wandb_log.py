@@ -45,8 +45,8 @@ class WandbLog:
             # resume: without it the server would replace the run of the same id by a new one.
             resume = "allow" if config.logging.wandb == "online" else None
             self._run = wandb.init(mode=config.logging.wandb, resume=resume, **settings)
-        except wandb.Error as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # of many kinds; none is a reason to end the run
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
             print(f"W&B cannot be reached, so the run is recorded offline: {reason}", flush=True)
             self._not_uploaded = True
             wandb.teardown()  # or the id of the failed attempt would still be in use
