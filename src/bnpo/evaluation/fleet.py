@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.environment import setup_environment
-from bnpo.grading.workers import signal_at_program_end
 from bnpo.policy.settings import SamplerSettings
+from bnpo.processes import signal_at_program_end
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.policy.sampler import Answer
