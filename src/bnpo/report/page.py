@@ -12,7 +12,7 @@ from string import Template
 
 from bnpo.files import InputError, step_of
 from bnpo.report.charts import charts, fits
-from bnpo.report.leavings import eval_problems, evaluations, read_answers, run_facts
+from bnpo.report.run_files import eval_problems, evaluations, read_answers, run_facts
 from bnpo.report.read import open_folder
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
