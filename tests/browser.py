@@ -51,11 +51,11 @@ class Visitor:
         script = "[...document.querySelectorAll('figure')].map(f => [f.dataset.metric, f.plot.data.map(ys => [...ys])])"
         return dict(self.tab.evaluate(script))
 
-    def says(self) -> str:
-        return self.tab.text_content("#says")
+    def message(self) -> str:
+        return self.tab.text_content("#message")
 
     def count(self) -> int:
-        return int(self.says().split(" of ")[0])
+        return int(self.message().split(" of ")[0])
 
 
 def lines_of(run: Path) -> list[dict]:

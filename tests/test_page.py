@@ -83,7 +83,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
-    assert visitor.column("end") == ["done", "goes on, or was killed"]
+    assert visitor.column("status") == ["done", "still running or killed"]
 
 
 def test_a_click_on_a_step_goes_to_its_answers(visitor):
@@ -106,10 +106,10 @@ def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run)
         x, y = visitor.plots()["density"]
         alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
         assert y == pytest.approx(scipy.stats.beta.pdf(x, alpha, beta).tolist())
-        assert visitor.says().startswith(f"step {step}: α {alpha:.3g}, β {beta:.3g}")
+        assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
     slider.fill("0")
-    visitor.tab.get_by_role("button", name="play").click()
-    visitor.tab.wait_for_function("() => $('says').textContent.startsWith('step 6')")
+    visitor.tab.get_by_role("button", name="Play").click()
+    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('Step 6')")
     visitor.tab.wait_for_selector("button[aria-pressed=false]")
 
 
@@ -168,9 +168,9 @@ def test_filters_search_and_sorting(visitor, run):
     visitor.tab.locator("h1").click()
     visitor.tab.keyboard.press("/")
     visitor.tab.keyboard.type("ONERROR=")
-    visitor.tab.wait_for_function("() => $('says').textContent.startsWith('1 of')")
+    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('1 of')")
     visitor.tab.fill("[name=q]", here[-1]["prompt"].split("\n")[1].removesuffix("<|im_end|>"))
-    visitor.tab.wait_for_function("() => $('says').textContent.startsWith('8 of')")
+    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('8 of')")
     assert visitor.tab.evaluate("document.activeElement.name") == "q"
 
 
@@ -179,7 +179,7 @@ def test_a_text_that_is_html_stays_text(visitor, run):
     visitor.open(f"step=3&question={row['id']}&run=0")
     card = visitor.tab.locator(".card").first
     assert "</script><img src=x onerror=\"document.title='owned'\">" in card.text_content()
-    assert "failed grading" in card.text_content()
+    assert "grading failed" in card.text_content()
     assert visitor.tab.locator("img").count() == 0
     assert visitor.tab.locator(".card math").count() > 0  # mathematics is typeset
     assert visitor.tab.title() == "run, other · BNPO"
