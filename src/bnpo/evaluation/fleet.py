@@ -1,4 +1,4 @@
-"""Data-parallel sampling for eval.py: samplers in processes of their own, one per GPU or group of GPUs."""
+"""Data-parallel sampling for eval.py: samplers in their own processes, one per GPU or group of GPUs."""
 
 import multiprocessing
 import os

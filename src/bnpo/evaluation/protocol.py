@@ -91,13 +91,11 @@ def sample_records(
     """
     suite = evaluation.suite
     tags = asks_for_tags(suite.template)
-    first_seeds = {}
+    first_seeds = {}  # of every problem, by data set; repetition r adds r
     for name, problems in evaluation.problems.items():
         first_seeds[name] = sampling_seeds(evaluation.seed, zlib.crc32(name.encode()), range(len(problems)))
-    prompts, seeds = [], []
-    for dataset, index, repetition in requests:
-        prompts.append(evaluation.prompts[dataset][index])
-        seeds.append(first_seeds[dataset][index] + repetition)
+    seeds = [first_seeds[dataset][index] + repetition for dataset, index, repetition in requests]
+    prompts = [evaluation.prompts[dataset][index] for dataset, index, _ in requests]
 
     # Most verdicts are immediate. Slow ones come from worker processes, while vLLM goes on sampling.
     pending: dict[Future, SampleRecord] = {}

@@ -92,9 +92,8 @@ def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScore
 
 def score_all(evaluation: Evaluation, records: Records, protocol: Protocol) -> Results:
     """Return the content of results.json from all records: the scores of every data set, and their average."""
-    results = {}
-    for name, dataset in evaluation.suite.datasets.items():
-        results[name] = summarize(of_dataset(evaluation, records, name), dataset.runs)
+    datasets = evaluation.suite.datasets
+    results = {name: summarize(of_dataset(evaluation, records, name), datasets[name].runs) for name in datasets}
     mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
     failures = Counter(record["failure"] for record in records.values() if record["failure"])
     return {

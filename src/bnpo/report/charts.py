@@ -21,7 +21,7 @@ class ChartText(NamedTuple):
 
 CV_STEPS = 20
 """Steps over which the gradient norm's coefficient of variation is computed."""
-DENSITY = "parameter of Beta(α, β), whose density divides the advantages"
+DENSITY = "advantages are divided by Beta(α, β)"
 CHARTS = {
     "reward/mean": ChartText("Reward", "mean of the batch ± standard error", "reward/se"),
     "eval/average/pass1": ChartText("pass@1", "mean over the data sets ± standard error", "eval/average/se"),
@@ -33,7 +33,7 @@ CHARTS = {
     "beta/beta": ChartText("Density: β", DENSITY),
     "answers/mean_tokens": ChartText("Answer length", "mean tokens per answer"),
     "answers/truncated": ChartText("Cut off", "share of answers that reach the length limit"),
-    "groups/all_equal": ChartText("Equal rewards", "share of questions whose m rewards are equal: no gradient"),
+    "groups/all_equal": ChartText("Questions without a gradient", "share of those whose m rewards are equal"),
     "sampler_learner_gap_mean": ChartText("Sampler-learner gap", "mean |Δ log-probability| per token"),
     "entropy": ChartText("Entropy", "nats per token, estimated from samples"),
 }

@@ -9,7 +9,7 @@ import numpy as np
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, whole_json_lines
 from bnpo.flags import settings_of
-from bnpo.report.read import NOT_COMPARED, method_name, open_folder
+from bnpo.report.read import NOT_COMPARED, method_name, metric_arrays, open_folder
 from bnpo.report.tables import ROW_ORDER
 
 
@@ -54,10 +54,7 @@ def _read_metrics(path: Path) -> dict[str, np.ndarray]:
     lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]
     if not lines:
         raise InputError(f"{path}: holds no step yet; draw the run when it has some")
-    metrics = {}
-    for name in sorted(set().union(*lines)):
-        metrics[name] = np.array([line.get(name) for line in lines], dtype=np.float64)  # null (not finite) becomes nan
-    return metrics
+    return metric_arrays(lines)
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
@@ -71,10 +68,7 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     groups: dict[str, list[RunCurves]] = {}
     for method in sorted(runs_by_method, key=_rank):
         members = runs_by_method[method]
-        varying = []
-        for name in members[0].settings:
-            if len({run.settings.get(name) for run in members}) > 1:
-                varying.append(name)
+        varying = [name for name in members[0].settings if len({run.settings.get(name) for run in members}) > 1]
         for run in members:
             label = ", ".join([method, *(f"{name} {run.settings.get(name)}" for name in varying)])
             group = groups.setdefault(label, [])

@@ -109,12 +109,8 @@ def draw_fits(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
 
 def _fitted(runs: Sequence[RunCurves]) -> list[str]:
     """Return the prefixes of the metrics with Beta statistics: beta/, or beta/<reward>/ for each reward."""
-    prefixes = set()
-    for run in runs:
-        for name in run.metrics:
-            if name.startswith("beta/") and name.endswith("/alpha"):
-                prefixes.add(name.removesuffix("alpha"))
-    return sorted(prefixes)
+    names = set().union(*(run.metrics for run in runs))
+    return sorted(name.removesuffix("alpha") for name in names if name.startswith("beta/") and name.endswith("/alpha"))
 
 
 def _draw_band(axes: Axes, values: Band, label: str, index: int) -> None:

@@ -142,8 +142,9 @@ def fill_template(title: str, data: dict, chunks: Sequence[str]) -> str:
     text which became part of the document could do nothing.
     """
     font = base64.b64encode((VENDOR / "Temml.woff2").read_bytes()).decode()
-    style = read_all([*sorted(VENDOR.glob("*.css")), PARTS / "page.css"])
-    script = read_all([*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))])
+    # Libraries come first: our styles override theirs, and our scripts call them.
+    style = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.css")), PARTS / "page.css"])
+    script = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))])
     blocks = [f'<script type="text/plain" id="data">{packed(data)}</script>']
     for number, chunk in enumerate(chunks):
         blocks.append(f'<script type="text/plain" id="chunk{number}">{chunk}</script>')
@@ -154,8 +155,3 @@ def fill_template(title: str, data: dict, chunks: Sequence[str]) -> str:
         script=script,
         blocks="\n".join(blocks),
     )
-
-
-def read_all(paths: Sequence[Path]) -> str:
-    """Return the texts of files, one after the other."""
-    return "\n".join(path.read_text("utf-8") for path in paths)

@@ -1,9 +1,11 @@
 """The files of runs and evaluations, read for tables, figures and checks."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from bnpo.config import PRESETS, TrainConfig, json_settings, preset_config
 from bnpo.files import InputError, read_json, step_name
@@ -11,19 +13,9 @@ from bnpo.flags import Free, NotCompared, marked
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
 """The paper's data sets: number of problems, and repetitions over which pass@1 is the mean (Section 5.1)."""
-METHODS = {
-    "reinforce": "REINFORCE",
-    "rloo": "RLOO",
-    "remax": "ReMax",
-    "grpo": "GRPO",
-    "reinforce_pp": "REINFORCE++",
-    "bnpo": "BNPO",
-    "reinforce_pp_baseline": "REINFORCE++ with baseline",
-    "opo": "OPO",
-    "gdpo": "GDPO",
-    "maxrl": "MaxRL",
-    "beta": "Beta",
-}
+METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO", "reinforce_pp": "REINFORCE++"}
+METHODS |= {"bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline", "opo": "OPO", "gdpo": "GDPO"}
+METHODS |= {"maxrl": "MaxRL", "beta": "Beta"}
 """Names of the algorithms in tables and figures, in the order of the rows."""
 NOT_COMPARED = marked(TrainConfig, NotCompared) | marked(TrainConfig, Free)
 """Settings in which the runs of one row may differ."""
@@ -81,6 +73,12 @@ def read_results(folder: Path) -> dict:
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
+def metric_arrays(lines: Sequence[dict]) -> dict[str, np.ndarray]:
+    """Return the metrics in lines of metrics.jsonl by name, each [lines], with nan where a line has none or null (which
+    stands for a value that was not finite)."""
+    return {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+
+
 def load_results(paths: Iterable[Path]) -> list[Result]:
     """Read results.json files. Raises InputError with the file and what is wrong or missing in it."""
     results = []
@@ -133,9 +131,7 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         settings[f"problems of {name}"] = Setting(score["problems"], source, problems)
         settings[f"repetitions of {name}"] = Setting(score["runs"], source, repetitions)
         settings[f"SHA-256 of {name}"] = Setting(suite["datasets"][name]["sha256"][:8])
-    for name, version in protocol["versions"].items():
-        settings[f"version of {name}"] = Setting(version)
-    return settings
+    return settings | {f"version of {name}": Setting(version) for name, version in protocol["versions"].items()}
 
 
 def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:

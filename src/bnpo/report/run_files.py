@@ -13,6 +13,7 @@ from bnpo.files import ROOT, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import REWARDS, reward_name
 from bnpo.problems import asks_for_tags
+from bnpo.report.read import metric_arrays
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 
@@ -47,9 +48,6 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
         if errors:  # this step was evaluated
             line["eval/average/pass1"] = line["eval/average"]
             line["eval/average/se"] = np.linalg.norm(errors) / len(errors)
-    metrics = {}
-    for name in sorted(set().union(*lines)):
-        metrics[name] = np.array([line.get(name) for line in lines], float)
     compared = config.keys() - marked(TrainConfig, Free) - {"seed"}
     return RunFacts(
         name=folder.resolve().name,
@@ -61,7 +59,7 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
         pass1=ends(lines, "eval/average"),
         seconds=ends(lines, "seconds/total"),
         steps=[line["step"] for line in lines],
-        metrics=metrics,
+        metrics=metric_arrays(lines),
     )
 
 

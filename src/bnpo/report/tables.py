@@ -171,11 +171,9 @@ def _row_names(noted: list[Result], results: list[Result]) -> str:
     """Return the names of the rows of `noted`, by model."""
     if len(noted) == len(results):
         return "all our rows"
-    methods_by_model: dict[str, list[str]] = {}
+    methods_by_model: dict[str, dict[str, None]] = {}  # the inner dict is an ordered set
     for result in noted:
-        methods = methods_by_model.setdefault(result.model, [])
-        if result.method not in methods:
-            methods.append(result.method)
+        methods_by_model.setdefault(result.model, {})[result.method] = None
     return "; ".join(f"{model} {', '.join(methods)}" for model, methods in methods_by_model.items())
 
 

@@ -1,6 +1,9 @@
 // The views. Each has a title, perhaps controls, and a function that draws it and returns a message for the reader.
 
-const recordedSteps = (run) => [...new Set(data.rows.flatMap((r) => r.watched || r.run !== (run ?? r.run) ? [] : r.step))];
+const recordedSteps = (run) => {
+  const rows = data.rows.filter((row) => !row.watched && (run == null || row.run === run));
+  return [...new Set(rows.map((row) => row.step))];
+};
 const idOf = (row) => data.questions[row.question].id;
 const userText = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
 const accuracy = (group, name) => mean(group.map((r) => r.rewards[data.runs[r.run].rewards.indexOf(name)] ?? r.reward));
@@ -21,7 +24,8 @@ function curves(place) {
   const toStep = (at) => data.rows.length && go({ view: "answers", step: nearest(recordedSteps(), at) });
   const grid = place.appendChild(h("div", { class: "grid" }));
   for (const spec of data.charts) chart(grid, { ...spec, toStep });
-  return data.rows.length ? "Click a step to see its answers. Drag to zoom, double-click to reset." : "";
+  const bands = "Bands: the range over seeds, or one standard error of a single run. Drag to zoom, double-click to reset.";
+  return data.rows.length ? `${bands} Click a step to see its answers.` : bands;
 }
 
 function densityControls() {
@@ -51,15 +55,16 @@ function densityOfStep(place) {
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const curve = fit ? [line("f", 0, (p) => density(p, fit))] : [], heights = bars.map((bar) => bar[1]);
   chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit[0])}, ${number(fit[1])})` : "p(q)",
-    caption: ps.length ? `bars: accuracies of the ${ps.length} questions of step ${at}` : "no recorded answers",
+    caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}` : "no recorded answers",
     series: curve, range: [0, 1.1 * Math.max(2.5, ...heights, ...(curve[0]?.y ?? []))] });
   chart(grid, { ...both, metric: "weight", title: "Weight of a question", range: [0, 4],
     caption: "factor of its advantages R − p, which are 0 if all rewards are equal",
     series: [...(fit ? [line("BNPO: 1 / f", 0, (p) => weight(p, fit), 1 / m)] : []),
       line("REINFORCE: 1", 2, () => 1, 1 / m),
       line("GRPO: 1 / σ", 1, (p) => Math.sqrt((m - 1) / m / (p * (1 - p))), 1 / m)] });
-  return !fit ? `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`
-    : `Step ${step}: α ${number(fit[0])}, β ${number(fit[1])}${fit[3] == null ? "" : "; all questions have the same weight"}`;
+  if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
+  const equal = fit[3] == null ? "" : "; all questions have the same weight";
+  return `Step ${step}: α ${number(fit[0])}, β ${number(fit[1])}${equal}`;
 }
 
 function answersControls() {
@@ -98,7 +103,8 @@ async function answers(place) {
     const [text, final] = await textOf(r), change = { run: r.run, step: r.step, question: idOf(r), answer: r.sample };
     return [link({ view: "questions", across: "", ...change }, idOf(r)), many && data.runs[r.run].name,
       `${r.step}${r.watched ? " watched" : ""}`, verdict(r.reward), number(r.advantage), r.tokens, number(r.gap, 2),
-      flagNames(r.flags), final == null ? "–" : formula(final), h("span", { class: "line" }, text.trimEnd().slice(-64))];
+      flagNames(r.flags), final == null ? "–" : formula(final),
+      h("span", { class: "line" }, text.trimEnd().slice(-64))];
   });
   place.append(table("Answers", heads, await Promise.all(lines)), more(rows));
   return `${rows.length} of ${data.rows.length} answers`;
@@ -117,7 +123,8 @@ function watchedQuestions(place) {
   const grid = place.appendChild(h("div", { class: "grid" }));
   const ids = [...new Set(data.rows.flatMap((row) => (row.watched ? idOf(row) : [])))];
   for (const id of ids) {
-    const groups = groupsWhere((row) => idOf(row) === id), text = userText(data.questions[groups[0][0].question].prompt);
+    const groups = groupsWhere((row) => idOf(row) === id);
+    const text = userText(data.questions[groups[0][0].question].prompt);
     accuracies(grid, id, groups, [...data.runs.keys()], { title: id, caption: text.slice(0, 80) });
   }
   return ids.length ? "Accuracy p(q) by number of policy updates. Click a point to see its answers."
@@ -151,7 +158,8 @@ async function question(place) {
 }
 const fullColour = () => (S.text === "gap" ? 10 * mean(data.rows.flatMap((row) => row.gap ?? [])) : -4);
 async function cards(group, chosen) {
-  const [{ run, step, watched }] = group, at = step + watched; // a watched group after step s has the policy, and so the fit, of step s + 1
+  // A watched group after step s has the policy, and so the fit, of step s + 1.
+  const [{ run, step, watched }] = group, at = step + watched;
   const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
   const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit[0])}, ${number(fit[1])}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
@@ -200,7 +208,7 @@ async function openProblem(place, { id, question, reference, i, j }, a, b) {
     h("div", { class: "grid two" }, await side(a, j), await side(b, i)));
 }
 async function evaluations(place) {
-  if (!data.evals.length) return "This page has no evaluations. Evaluate during training with --eval-every, or add folders of eval.py.";
+  if (!data.evals.length) return "This page has no evaluations. Train with --eval-every, or add folders of eval.py.";
   const [a, b] = [data.evals[+(S.a || 0)], data.evals[+(S.b || data.evals.length - 1)]], pairs = paired(a, b);
   const parts = [...new Set(pairs.flatMap((pair) => pair.parts))].sort();
   const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values))}`;
