@@ -1,4 +1,4 @@
-"""Figures of runs whose files the training program's own writers made, from simulated numbers."""
+"""Figures of simulated runs, whose files are written by the training program's own code."""
 
 import importlib.util
 import subprocess
@@ -32,7 +32,7 @@ SPEC.loader.exec_module(figures)
 
 @pytest.fixture
 def write(tmp_path):
-    """Makes a run of the given flags, with accuracies and gradient norms drawn at random; `norms` are given ones."""
+    """Return a function that writes a run with the given flags; accuracies and, unless given, gradient norms are random."""
 
     def run(*flags, steps=40, norms=None):
         folder = tmp_path / ("run" + "".join(flags))

@@ -26,7 +26,7 @@ VIEWS = ("curves", "density", "answers", "questions", "evaluations")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A run as it was left, with one answer in place of a model's."""
+    """A finished run in which one answer is replaced by a hostile text."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "suite.json").write_text(json.dumps(SUITE))
     run = folder / "run"
@@ -42,7 +42,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(run) -> Path:
-    """Another seed of the same setting, to the program's eyes, that was killed while it wrote."""
+    """A copy that claims to be another seed of the same setting, killed while it wrote its metrics."""
     other = run.with_name("other")
     shutil.copytree(run, other, symlinks=True)
     config = json.loads((other / "config.json").read_text())
@@ -63,7 +63,7 @@ def visitor(browser, run, other):
 
 
 def numbers(cells: list[str]) -> list[float]:
-    """Numbers as the page writes them; a dash is none."""
+    """Return the numbers in cells of the page, without the dashes of missing values."""
     return [float(cell.strip("✓✗ ").replace("−", "-")) for cell in cells if cell != "–"]
 
 

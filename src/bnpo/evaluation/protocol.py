@@ -97,7 +97,7 @@ def sample_records(
     seeds = [first_seeds[dataset][index] + repetition for dataset, index, repetition in requests]
     prompts = [evaluation.prompts[dataset][index] for dataset, index, _ in requests]
 
-    # Most verdicts are immediate. Slow ones come from worker processes, while vLLM goes on sampling.
+    # Most verdicts are immediate. Slow ones come from worker processes, while vLLM keeps sampling.
     pending: dict[Future, SampleRecord] = {}
     for position, [answer] in sample(
         prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p

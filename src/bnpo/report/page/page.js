@@ -31,7 +31,7 @@ const runField = (label, name, ...none) => data.runs.length > 1 &&
   field(label, name, [...none.map((text) => ["", text]), ...data.runs.map((run, i) => [`${i}`, run.name])]);
 const more = (rows) => rows.length > limit ? button("Show more", () => { limit *= 4; render(); }) : "";
 
-// Draws the view that S asks for, beside the old one, and then removes the old one: the page does not flicker.
+// Draws the view that S asks for next to the old one, and only then removes the old one: the page does not flicker.
 async function render() {
   const turn = ++drawing, old = [...$("view").children], figures = [...$("view").querySelectorAll("figure")];
   const fallback = S.question ? "questions" : S.step ? "answers" : data.runs.length ? "curves" : "evaluations";
