@@ -1,9 +1,9 @@
-"""Evaluate a model: pass@1 over several sampled runs of every problem, with error bars. Every sample is kept.
+"""Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample.
 
 python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a training run
-python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compared with another model by problem
-python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the paper's number of runs
-python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # what it would take
+python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compare two models problem by problem
+python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the paper's number of repetitions
+python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # estimate hours and memory, start nothing
 """
 
 import sys
@@ -27,9 +27,9 @@ def main() -> None:
         from bnpo.evaluation.program import run
         from bnpo.report.tables import print_evaluation
 
-        folder, *found = run(config)
-        print_evaluation(*found)
-        print(f"results and samples: {folder}")
+        outcome = run(config)
+        print_evaluation(outcome.results, outcome.comparison)
+        print(f"results and samples: {outcome.folder}")
     except InputError as error:
         sys.exit(f"error: {error}")
 

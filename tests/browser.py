@@ -1,4 +1,4 @@
-"""One who looks at a page and works with it, and what the run behind it holds."""
+"""A visitor of a page in a real browser, and the files of the run behind the page."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Visitor:
-    """A tab on a page that was written; what the browser asked for and complained of."""
+    """A browser tab with a page, its requests, and the errors and messages of its console."""
 
     def __init__(self, browser: "Browser", file: Path, **settings):
         self.tab = browser.new_context(viewport={"width": 1280, "height": 900}, **settings).new_page()
@@ -24,9 +24,11 @@ class Visitor:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until what was asked for is drawn."""
-        self.tab.wait_for_timeout(20)  # what follows a key or a link is the browser's to begin
-        self.tab.wait_for_function("() => $('view').ariaBusy === 'false'")  # the page's policy lets no text be run
+        """Wait until the page has been drawn."""
+        self.tab.wait_for_timeout(20)  # the browser reacts to a key or a link a little later
+        self.tab.wait_for_function(
+            "() => $('view').ariaBusy === 'false'"
+        )  # as a function: the page's policy forbids evaluating text
 
     def choose(self, name: str, value: str) -> None:
         self.tab.select_option(f"[name={name}]", value)
@@ -41,30 +43,30 @@ class Visitor:
         self.settle()
 
     def column(self, name: str) -> list[str]:
-        """The cells of a column of the last table."""
+        """Return the cells of a column of the last table."""
         table = self.tab.locator("#view .scroll table").last
         heads = [head.strip(" ▼▲") for head in table.locator("thead th").all_text_contents()]
         return table.locator(f"tbody tr > :nth-child({1 + heads.index(name)})").all_text_contents()
 
     def plots(self) -> dict[str, list]:
-        """The numbers of every chart, x first, by metric."""
+        """Return the values of every chart by metric, x first."""
         script = "[...document.querySelectorAll('figure')].map(f => [f.dataset.metric, f.plot.data.map(ys => [...ys])])"
         return dict(self.tab.evaluate(script))
 
-    def says(self) -> str:
-        return self.tab.text_content("#says")
+    def message(self) -> str:
+        return self.tab.text_content("#message")
 
     def count(self) -> int:
-        return int(self.says().split(" of ")[0])
+        return int(self.message().split(" of ")[0])
 
 
 def lines_of(run: Path) -> list[dict]:
-    """The metrics of every step, without a line that is not whole."""
+    """Return the metrics of every step, without an unfinished last line."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
 
 
 def answers_of(run: Path) -> list[dict]:
-    """Rows of all batches that were kept, with their steps and groups."""
+    """Return the rows of all recorded batches, with their steps and groups."""
     rows = []
     for file in sorted((run / "rollouts").iterdir()):
         for line in file.read_text().splitlines():

@@ -18,8 +18,11 @@ MATH500 = {"MATH500": (0.734, 0.016)}
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes results.json files under the paper's protocol and gives the path: of a run with the settings of `preset`
-    and `run`, or of the model `ckpt` as it is; other keywords replace parts of the suite or the protocol."""
+    """Return a function that writes a results.json under the paper's protocol and returns its path.
+
+    It is of a run with the settings of `preset` and `run`, or of the model `ckpt` without training. Other keywords
+    replace parts of the suite or the protocol.
+    """
 
     def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), **protocol) -> Path:
         config = with_settings(preset_config(preset), **dict(run)) if preset else None
@@ -53,4 +56,4 @@ def tables(*paths):
 def setting_notes(*paths) -> list[str]:
     """The notes of the only table, without those that every table has."""
     [table] = tables(*paths)
-    return [note for note in table.notes if not note.startswith(("Ours:", "Bold of ours:", "Paper:"))]
+    return [note for note in table.notes if not note.startswith(("Ours:", "Bold in our rows:", "Paper:"))]

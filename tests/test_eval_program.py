@@ -17,7 +17,7 @@ import tyro
 
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import plan, run
+from bnpo.evaluation.program import prepare_jobs, run
 from bnpo.files import ROOT, InputError
 from conftest import forked, run_ranks
 
@@ -67,7 +67,7 @@ def group_of(process):
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """An evaluation of 100 problems x 8 runs by one sampler."""
+    """An evaluation of 100 problems x 8 repetitions by one sampler."""
     folder = tmp_path_factory.mktemp("once")
     evaluate(folder, *ARITHMETIC, "--limit", "100", "--runs", "8")
     return folder
@@ -128,7 +128,7 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path):
     shutil.copytree(once, out / "base")
     flags = (*ARITHMETIC, "--limit", "100", "--runs", "8", "--base", TINY_MODEL)
     output = evaluate(out, *flags, environment={"COLUMNS": "60"})  # narrow, but the titles of tables stay whole
-    assert output.count("800 samples, 800 there already") == 2
+    assert output.count("800 samples, 800 already there") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
     assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
     assert "paired by problem" in output
@@ -231,11 +231,13 @@ def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp
     checkpoint = tmp_path / "run" / "checkpoints" / "step-000001"
     shutil.copytree(TINY_MODEL, checkpoint)
     (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
-    jobs = plan(EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=tmp_path / "out"), "float32")
+    jobs = prepare_jobs(
+        EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=tmp_path / "out"), "float32"
+    )
     assert [job.evaluation.suite.name for job in jobs] == ["arithmetic", "arithmetic"]
     assert [job.folder for job in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]
 
 
 def test_a_model_and_itself_do_not_share_a_folder():
-    with pytest.raises(InputError, match="--base: is --ckpt itself, with which it would share a folder"):
+    with pytest.raises(InputError, match="--base: is the same as --ckpt and would use the same folder"):
         run(EvalConfig(str(TINY_MODEL), base=str(TINY_MODEL)))

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.samples import Samples, claim_results_folder
-from bnpo.evaluation.scores import compare, scores
+from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError
 
@@ -19,12 +19,14 @@ def evaluation():
 
 @pytest.fixture(scope="module")
 def records(evaluation):
-    """Right on the first run, without a box on the second, the last one cut off."""
+    """Right on the first repetition, without a box on the second, the last one cut off."""
     rows = {}
     for request in evaluation.requests():
-        right = request.run == 0
+        right = request.repetition == 0
         rows[request] = {
-            **request._asdict(),
+            "dataset": request.dataset,
+            "index": request.index,
+            "run": request.repetition,
             "answer": "5" if right else None,
             "vote": "5" if right else None,
             "correct": right,
@@ -36,7 +38,7 @@ def records(evaluation):
 
 
 def test_scores(evaluation, records):
-    result = scores(evaluation, records)
+    result = score_all(evaluation, records, {"seed": 0})
     arithmetic = result["results"]["arithmetic"]
     assert (arithmetic["pass1"], arithmetic["no_box"], arithmetic["majority"]) == (0.5, 0.5, 1.0)
     assert arithmetic["truncated"] == pytest.approx(1 / 6)

@@ -1,4 +1,4 @@
-"""Figures of runs whose files the training program's own writers made, from simulated numbers."""
+"""Figures of simulated runs, whose files are written by the training program's own code."""
 
 import importlib.util
 import subprocess
@@ -15,11 +15,11 @@ from bnpo.report.curves import band, group_runs, read_run, variation
 from bnpo.report.figures import (
     COLOURS,
     DASHES,
-    climbed,
     draw_estimators,
     draw_fits,
     draw_norms,
     estimator_weights,
+    objective,
     save,
 )
 from bnpo.runs.folder import claim_output_dir, lock_run
@@ -32,7 +32,7 @@ SPEC.loader.exec_module(figures)
 
 @pytest.fixture
 def write(tmp_path):
-    """Makes a run of the given flags, with accuracies and gradient norms drawn at random; `norms` are given ones."""
+    """Return a function that writes a run with the given flags; accuracies and, unless given, gradient norms are random."""
 
     def run(*flags, steps=40, norms=None):
         folder = tmp_path / ("run" + "".join(flags))
@@ -138,7 +138,7 @@ def test_the_picture_of_the_estimators():
     weights = list(estimator_weights().values())
     expected = (p - 0.5, 2 * np.arcsin(np.sqrt(p)) - np.pi / 2, np.log(p) - np.log(0.5))
     for weight, integral in zip(weights, expected, strict=False):
-        np.testing.assert_allclose(climbed(p, weight(p)), integral, atol=1e-4)
+        np.testing.assert_allclose(objective(p, weight(p)), integral, atol=1e-4)
     # The first batch: a + b = 0.21 / 0.09 - 1 = 4/3, so alpha = 1 + 0.3 * 4/9 and beta = 1 + 0.7 * 4/9.
     density = beta_distribution.pdf(p, 1 + 0.3 * 4 / 9, 1 + 0.7 * 4 / 9)
     np.testing.assert_allclose(weights[3](p), 1 / density)

@@ -69,7 +69,7 @@ def test_table_2_tells_decomposition_apart(write):
     assert [row for row in rows if "paper" not in row] == ["GRPO", "AD-BNPO"]
     assert list(rows).index("AD-BNPO, paper") == list(rows).index("AD-BNPO") + 1
     assert setting_notes(*files) == [
-        "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all rows of ours"
+        "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all our rows"
     ]
 
 

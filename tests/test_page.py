@@ -26,7 +26,7 @@ VIEWS = ("curves", "density", "answers", "questions", "evaluations")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A run as it was left, with one answer in place of a model's."""
+    """A finished run in which one answer is replaced by a hostile text."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "suite.json").write_text(json.dumps(SUITE))
     run = folder / "run"
@@ -42,7 +42,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(run) -> Path:
-    """Another seed of the same setting, to the program's eyes, that was killed while it wrote."""
+    """A copy that claims to be another seed of the same setting, killed while it wrote its metrics."""
     other = run.with_name("other")
     shutil.copytree(run, other, symlinks=True)
     config = json.loads((other / "config.json").read_text())
@@ -63,7 +63,7 @@ def visitor(browser, run, other):
 
 
 def numbers(cells: list[str]) -> list[float]:
-    """Numbers as the page writes them; a dash is none."""
+    """Return the numbers in cells of the page, without the dashes of missing values."""
     return [float(cell.strip("✓✗ ").replace("−", "-")) for cell in cells if cell != "–"]
 
 
@@ -83,7 +83,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
-    assert visitor.column("end") == ["done", "still running, or was killed"]
+    assert visitor.column("status") == ["done", "still running or killed"]
 
 
 def test_a_click_on_a_step_goes_to_its_answers(visitor):
@@ -106,10 +106,10 @@ def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run)
         x, y = visitor.plots()["density"]
         alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
         assert y == pytest.approx(scipy.stats.beta.pdf(x, alpha, beta).tolist())
-        assert visitor.says().startswith(f"step {step}: α {alpha:.3g}, β {beta:.3g}")
+        assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
     slider.fill("0")
-    visitor.tab.get_by_role("button", name="play").click()
-    visitor.tab.wait_for_function("() => $('says').textContent.startsWith('step 6')")
+    visitor.tab.get_by_role("button", name="Play").click()
+    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('Step 6')")
     visitor.tab.wait_for_selector("button[aria-pressed=false]")
 
 
@@ -168,9 +168,9 @@ def test_filters_search_and_sorting(visitor, run):
     visitor.tab.locator("h1").click()
     visitor.tab.keyboard.press("/")
     visitor.tab.keyboard.type("ONERROR=")
-    visitor.tab.wait_for_function("() => $('says').textContent.startsWith('1 of')")
+    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('1 of')")
     visitor.tab.fill("[name=q]", here[-1]["prompt"].split("\n")[1].removesuffix("<|im_end|>"))
-    visitor.tab.wait_for_function("() => $('says').textContent.startsWith('8 of')")
+    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('8 of')")
     assert visitor.tab.evaluate("document.activeElement.name") == "q"
 
 
@@ -179,7 +179,7 @@ def test_a_text_that_is_html_stays_text(visitor, run):
     visitor.open(f"step=3&question={row['id']}&run=0")
     card = visitor.tab.locator(".card").first
     assert "</script><img src=x onerror=\"document.title='owned'\">" in card.text_content()
-    assert "failed grading" in card.text_content()
+    assert "grading failed" in card.text_content()
     assert visitor.tab.locator("img").count() == 0
     assert visitor.tab.locator(".card math").count() > 0  # mathematics is typeset
     assert visitor.tab.title() == "run, other · BNPO"

@@ -1,4 +1,4 @@
-"""The program `python -m bnpo.report` on runs that were written by hand: what it leaves out, says and refuses."""
+"""The program `python -m bnpo.report` on handwritten runs: what it leaves out, prints and refuses."""
 
 import re
 import time
@@ -17,8 +17,8 @@ from browser import Visitor
 WORDS = np.array([f"word{i}" for i in range(2000)])
 
 
-def write_run(run: Path, steps: int, kept: int, groups: int, words: int) -> Path:
-    """A run of `steps` steps with the answers of `kept` of them, each of `groups` questions."""
+def write_run(run: Path, steps: int, recorded: int, groups: int, words: int) -> Path:
+    """Write a run of `steps` steps with recorded answers of `recorded` of them, to `groups` questions each."""
     config, _ = parse_train_config(["--preset", "tiny", "--output-dir", str(run)], has_cuda=False)
     rng, m = np.random.default_rng(0), 10
     names = ("grad_norm", "entropy", "answers/mean_tokens", "beta/alpha", "beta/beta", "beta/a", "beta/b")
@@ -28,7 +28,7 @@ def write_run(run: Path, steps: int, kept: int, groups: int, words: int) -> Path
     run.mkdir()
     write_json(run / "config.json", flat_settings(config))
     write_json_lines(run / "metrics.jsonl", lines)
-    for step in range(1, 1 + steps, steps // kept):
+    for step in range(1, 1 + steps, steps // recorded):
         rows = []
         for place in range(groups * m):
             answer = " ".join(rng.choice(WORDS, words)) + " \\boxed{7}"
@@ -42,12 +42,12 @@ def write_run(run: Path, steps: int, kept: int, groups: int, words: int) -> Path
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    return write_run(tmp_path / "run", steps=4, kept=2, groups=2, words=5)
+    return write_run(tmp_path / "run", steps=4, recorded=2, groups=2, words=5)
 
 
 def test_a_long_run_says_what_is_left_out_and_how_to_choose(browser, tmp_path):
-    """With -s it tells the seconds that this takes, which depend on what else the machine does."""
-    run = write_run(tmp_path / "long", steps=2000, kept=250, groups=5, words=800)
+    """pytest -s prints the seconds that this takes, which depend on the load of the machine."""
+    run = write_run(tmp_path / "long", steps=2000, recorded=250, groups=5, words=800)
     started = time.perf_counter()
     write_page(tmp_path / "long.html", [run])
     made = time.perf_counter() - started
@@ -58,7 +58,9 @@ def test_a_long_run_says_what_is_left_out_and_how_to_choose(browser, tmp_path):
     opened = time.perf_counter() - started
     print(f"12,500 answers: made in {made:.1f} s, {size / 1e6:.1f} MB, open in {opened:.2f} s")
     assert size < 30e6
-    lost = re.search(r"left out: (\d+) of 250 files of answers; --steps 41 60 or --questions ID,ID", seen.says())
+    lost = re.search(
+        r"Not shown: (\d+) of 250 answer files; choose others with --steps 41 60 or --questions ID,ID", seen.message()
+    )
     assert 9_000 < (250 - int(lost[1])) * 50 <= 10_000
     seen.open("view=answers")
     assert seen.count() == (250 - int(lost[1])) * 50
@@ -71,7 +73,7 @@ def test_steps_and_questions_choose(browser, run):
         write_page(run / "few.html", [run], *choice)
         seen = Visitor(browser, run / "few.html")
         seen.open("view=answers")
-        assert seen.says() == f"{found} of {found} answers"
+        assert seen.message() == f"{found} of {found} answers"
 
 
 @pytest.mark.program
@@ -111,7 +113,7 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"runs": ()}, "error: name a run's folder"),
+        ({"runs": ()}, "error: no folder is given. Name the folder of a run: python -m bnpo.report"),
         ({"runs": (Path("nowhere"),)}, "error: nowhere: neither a run nor an evaluation; name a folder that train.py"),
         ({"runs": (Path("nowhere"),), "text": True}, "error: nowhere: has no metrics.jsonl with a step in it"),
         ({"output": Path("/proc/page.html")}, "error: /proc/page.html: cannot be written"),
@@ -131,7 +133,7 @@ def test_lines_that_were_edited_are_named(run):
 
 def test_a_summary_for_a_terminal(run, capsys):
     program.main(program.Args((run,), text=True))
-    lines = r"run +\S*run: still running, or was killed after step 4\nreward +0\.25 -> 0\.5\n"
+    lines = r"run +\S*run: still running or killed after step 4\nreward +0\.25 -> 0\.5\n"
     assert re.match(lines, capsys.readouterr().out)
     write_json(run / "end.json", {"step": 4, "why": "done"})
     program.main(program.Args((run, run), text=True))

@@ -79,7 +79,7 @@ def test_summary():
         record(1, 0, False, None, 30, "length"),
         record(1, 1, False, "5", 40, "stop"),
     ]
-    summary = summarize(records, runs=2)
+    summary = summarize(records, repetitions=2)
     assert summary == {
         "problems": 2,
         "runs": 2,

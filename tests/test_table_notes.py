@@ -32,7 +32,7 @@ def test_differences_from_the_paper_are_noted(write):
         f"grader default (released code: reference){row}",
         f"dtype float32 (usual: bfloat16){row}",
         f"problems of MATH500 20 (paper: 500){row}",
-        f"runs of MATH500 16 (paper: 1){row}",
+        f"repetitions of MATH500 16 (paper: 1){row}",
         f"problems of AMC23 20 (paper: 40){row}",
         f"problems of AIME2024 20 (paper: 30){row}",
         f"problems of AIME2025 20 (paper: 30){row}",
@@ -45,7 +45,7 @@ def test_a_note_names_the_rows_it_is_about(write):
     files.append(write("7b", "paper-7b", grader="default"))
     about = "Qwen2.5-Math-1.5B Base, GRPO; Qwen2.5-Math-7B BNPO"
     assert setting_notes(*files) == [f"grader default (released code: reference): {about}"]
-    assert setting_notes(files[0], files[2]) == ["grader default (released code: reference): all rows of ours"]
+    assert setting_notes(files[0], files[2]) == ["grader default (released code: reference): all our rows"]
 
 
 def test_differences_between_files_are_noted(write):
@@ -92,5 +92,5 @@ def test_differences_of_training_from_the_preset_are_noted(write):
 )
 def test_a_checkpoint_other_than_the_last_is_noted(write, ckpt, note):
     notes = setting_notes(write("run", "paper-1.5b", run={"steps": 300}, ckpt=ckpt))
-    assert ("checkpoint best (preset paper-1.5b: last): all rows of ours" in notes) == note
+    assert ("checkpoint best (preset paper-1.5b: last): all our rows" in notes) == note
     assert len(notes) == 1 + note  # and the length of training

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bnpo.report.curves import Run
+from bnpo.report.curves import RunCurves
 from bnpo.report.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
 from study.comparisons import METRICS, Pairs, against_fixed, compare, corrected, decomposed, differences, rescaled
 from study.design import ALGORITHMS, FAVOURED, REGIMES
@@ -51,14 +51,14 @@ def _other_parts(rows: Sequence[Mapping]) -> dict[str, Pairs]:
     return {title: pairs for title, pairs in parts.items() if compare(rows, pairs, final)}
 
 
-def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[Run]:
+def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[RunCurves]:
     """Rows of one method as runs whose metrics the figures of runs can draw."""
     runs = []
     for row in rows:
         if (row["regime"], row["method"]) == (regime, method):
             curves = {f"beta/{k}" if k in FITTED else k: np.array(v, dtype=float) for k, v in row["curves"].items()}
             curves["step"] = np.arange(1.0, len(row["curves"]["grad_norm"]) + 1)
-            runs.append(Run(Path(row["name"]), method, row["seed"], {}, curves))
+            runs.append(RunCurves(Path(row["name"]), method, row["seed"], {}, curves))
     return runs
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from bnpo.files import InputError, whole_json_lines
 
-NO_END = "still running, or was killed"
+NO_END = "still running or killed"
 """Stands for the reason of the end where a run has no end.json."""
 NOT_IN_STEPS = ("watch", "evaluate")
 """Phases that are not part of a step's total."""

@@ -1,1 +1,1 @@
-"""pass@1 over several runs of every problem: suites, the protocol, scores; as a program and during training."""
+"""Evaluation: pass@1 over several repetitions of every problem, as a program (eval.py) and during training."""

@@ -12,34 +12,35 @@ from bnpo.grading.rewards import GRADERS
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Evaluate a model: pass@1 over several sampled runs of every problem, with error bars; every sample is kept."""
+    """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample."""
 
     ckpt: str
-    """Hugging Face folder, hub name, or a run's folder (<run> or <run>/last: its last checkpoint, <run>/best)."""
+    """Model to evaluate: a Hugging Face folder, a hub name, or the folder of a training run (<run> or <run>/last for
+    its last checkpoint, <run>/best for its best)."""
     base: str | None = None
-    """Another model to evaluate likewise and to compare with, problem by problem."""
+    """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
-    """A suite of evals/ (paper, paper-format, quick, quick-format, arithmetic, arithmetic-quick), or the path of one.
-    `auto` is what the run's preset trains for, and paper for other models."""
+    """Evaluation suite: a name from evals/ (paper, paper-format, quick, quick-format, arithmetic, arithmetic-quick) or
+    the path of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
     runs: tuple[str, ...] = ()
-    """Other numbers of runs than the suite's: N for all data sets, or NAME=N."""
+    """Repetitions per problem, in place of the suite's: N for all data sets, or NAME=N for one."""
     limit: int | None = None
-    """Only the first so many problems of each data set."""
+    """Evaluate only the first LIMIT problems of each data set."""
     output_dir: Path | None = None
-    """Folder for samples.jsonl and results.json; by default evals/results/<suite>-<model>-<hash>. An interrupted
-    evaluation goes on where it stopped."""
+    """Folder for samples.jsonl and results.json, by default evals/results/<suite>-<model>-<hash>. Repeat an interrupted
+    command to continue it."""
     seed: NotNegative[int] = 0
-    """Seeds the sampling of every problem and run."""
+    """Seed of the sampling."""
     grader: Annotated[str, *one_of(GRADERS)] = "default"
-    """How accuracy is judged: our rules, or those of the authors' released code."""
+    """Rules that decide whether an answer is correct: ours, or those of the authors' released code (reference)."""
     dtype: Annotated[str, *one_of(("auto", "bfloat16", "float32"))] = "auto"
-    """Arithmetic of the sampler; auto is bfloat16 on GPUs, float32 elsewhere."""
+    """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int | None] = None
-    """Samplers side by side; by default as many as the GPUs allow."""
+    """Number of samplers that work side by side, by default as many as the GPUs allow."""
     tensor_parallel: Positive[int] = 1
-    """GPUs that share one sampler's model."""
+    """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
     gpu_memory: float = 0.9
-    """Share of GPU memory for a sampler."""
+    """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
-    """Run without CUDA graphs: slower, but starts at once."""
+    """Start faster, but sample more slowly: without CUDA graphs."""
     planning: tyro.conf.OmitArgPrefixes[Planning] = Planning()

@@ -1,4 +1,4 @@
-"""Samplers in processes of their own, one for each GPU or group of GPUs: data-parallel sampling for the evaluator."""
+"""Data-parallel sampling for eval.py: samplers in their own processes, one per GPU or group of GPUs."""
 
 import multiprocessing
 import os
@@ -8,103 +8,112 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from bnpo.environment import setup_environment
+from bnpo.policy.sampled import SampledGroup
 from bnpo.policy.settings import SamplerSettings
 from bnpo.processes import signal_at_program_end
 
-if TYPE_CHECKING:  # vLLM is imported where it runs
-    from bnpo.policy.sampler import Answer
+Sample = Callable[..., Iterator[SampledGroup]]
+"""`Sampler.sample`, or a function like it."""
 
-Member = tuple[Connection, multiprocessing.Process]
-Sample = Callable[..., Iterator[tuple[int, list["Answer"]]]]
+
+class Member(NamedTuple):
+    """One sampler: the pipe to its process, and the process."""
+
+    connection: Connection
+    process: multiprocessing.Process
+
+    def receive(self) -> object:
+        """Return the next message. Raises RuntimeError if the process has died; its error is on the console."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            status = self.process.exitcode
+            raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
 
 
 @contextmanager
 def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: SamplerSettings) -> Iterator[Sample]:
-    """Gives a function like `Sampler.sample`, without greedy answers, of `replicas` samplers of the model in folder
-    `model`, each on GPUs of its own (or its share of the cores).
+    """Start `replicas` samplers of the model in folder `model`, and yield a function like `Sampler.sample` that shares
+    the prompts among them. It takes no `greedy_too`.
 
-    A process of its own for each also gives all its memory back when it ends. Raises RuntimeError when a sampler dies;
-    its own error is on the console.
+    Every sampler has its own GPUs, or its share of the cores. Their memory is free again when the context ends.
+    Raises RuntimeError when a sampler dies.
     """
     size = settings.tensor_parallel
     with ExitStack() as running:
         members = []
         for i in range(replicas):
             if gpus:
-                share = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * size : (i + 1) * size])
+                variable, value = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * size : (i + 1) * size])
             else:
                 cores = max(1, len(os.sched_getaffinity(0)) // replicas)
-                share = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
-            members.append(running.enter_context(_member(*share, str(model), settings)))
+                variable, value = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
+            members.append(running.enter_context(_start_member(variable, value, str(model), settings)))
+        # All models load at the same time: wait only after every process has been started.
         for member in members:
-            _receive(*member)  # the model is loaded
+            member.receive()
         yield partial(_sample, members)
 
 
 @contextmanager
-def _member(variable: str, value: str, model: str, settings: SamplerSettings) -> Iterator[Member]:
-    """A process that serves as long as the context lasts, with a variable of the environment of its own."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, model, settings))
-    # From its first instruction on: what a process imports may look for GPUs, or count cores.
+def _start_member(variable: str, value: str, model: str, settings: SamplerSettings) -> Iterator[Member]:
+    """Run a sampler's process while the context lasts. `variable` is set to `value` in its environment alone."""
+    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
+    connection, far_end = context.Pipe()
+    process = context.Process(target=_serve, args=(far_end, model, settings))
+    # Set before the process starts: what it imports may look for GPUs, or count cores.
     with _environment(variable, value):
         process.start()
-    theirs.close()
+    far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
     try:
-        yield ours, process
+        yield Member(connection, process)
     except BaseException:
-        process.terminate()  # it may be in the middle of its work
+        process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
         raise
     finally:
-        ours.close()
+        connection.close()
         process.join()
 
 
 def _sample(
     members: Sequence[Member], prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
-) -> Iterator[tuple[int, list["Answer"]]]:
+) -> Iterator[SampledGroup]:
+    # Member i of M gets the prompts i, i + M, i + 2 M, ...: neighbours are often equally long, so shares are even.
     count = len(members)
-    for i, (connection, _) in enumerate(members):
-        connection.send((prompts[i::count], seeds[i::count], sampling))
-    busy = {connection: (i, process) for i, (connection, process) in enumerate(members)}
+    for i, member in enumerate(members):
+        member.connection.send((prompts[i::count], seeds[i::count], sampling))
+    busy = {member.connection: i for i, member in enumerate(members)}
     while busy:
         for connection in wait(list(busy)):
-            i, process = busy[connection]
-            message = _receive(connection, process)
-            if message is None:
+            i = busy[connection]
+            message = members[i].receive()
+            if message is None:  # this member has answered all its prompts
                 del busy[connection]
             else:
-                number, greedy, answers = message
-                yield number * count + i, greedy, answers
-
-
-def _receive(connection: Connection, process: multiprocessing.Process) -> object:
-    try:
-        return connection.recv()
-    except (EOFError, OSError):
-        process.join()
-        raise RuntimeError(f"a sampler's process ended with status {process.exitcode}; its error is above") from None
+                own_position, greedy, answers = message
+                yield SampledGroup(own_position * count + i, greedy, answers)
 
 
 @contextmanager
 def _environment(variable: str, value: str) -> Iterator[None]:
-    """This process's environment with another value of `variable`, for a process that is started meanwhile."""
-    before = {variable: os.environ[variable]} if variable in os.environ else {}
+    """Set an environment variable of this process while the context lasts, for a process that is started in it."""
+    before = os.environ.get(variable)
     os.environ[variable] = value
     try:
         yield
     finally:
         del os.environ[variable]
-        os.environ |= before
+        if before is not None:
+            os.environ[variable] = before
 
 
 def _serve(connection: Connection, model: str, settings: SamplerSettings) -> None:
-    """A member's program: load the model, then sample what is asked until the connection closes."""
-    signal_at_program_end(signal.SIGKILL)
+    """Load the model, then answer requests until the connection closes. The program of a member's process."""
+    signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
     setup_environment()
     from bnpo.policy.folder import load_tokenizer
 
@@ -112,12 +121,12 @@ def _serve(connection: Connection, model: str, settings: SamplerSettings) -> Non
     from bnpo.policy.sampler import Sampler
 
     sampler = Sampler(model, tokenizer, settings)
-    connection.send(None)
+    connection.send(None)  # loaded
     try:
         while True:
             prompts, seeds, sampling = connection.recv()
             for message in sampler.sample(prompts, seeds, **sampling):
                 connection.send(message)
-            connection.send(None)
+            connection.send(None)  # all prompts of this request are answered
     except EOFError:
         sampler.close()

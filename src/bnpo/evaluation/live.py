@@ -1,14 +1,13 @@
 """Evaluation during training, with the sampler that training uses."""
 
-from itertools import chain
 from pathlib import Path
 
 import torch.distributed as dist
 
 from bnpo.config import TrainConfig
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.scores import scores
-from bnpo.evaluation.suites import Request
+from bnpo.evaluation.records import Request, Results, SampleRecord
+from bnpo.evaluation.scores import score_all
 from bnpo.files import write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampler import Sampler
@@ -17,19 +16,23 @@ from bnpo.ranks import gather
 
 def evaluate_live(
     evaluation: Evaluation, sampler: Sampler, grader: Grader, config: TrainConfig, checkpoint: Path
-) -> dict:
-    """Evaluate the policy that `sampler` holds on all ranks, each its share of the answers; returns the results.
+) -> Results:
+    """Evaluate the policy that `sampler` holds, and return the results. All ranks must call this together.
 
-    `checkpoint` is where this policy is saved, if it is. Rank 0 leaves samples.jsonl and results.json in a folder of
-    the same name in the run's evals/, as `python eval.py` does. A collective.
+    `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and results.json to a
+    folder of the same name in the run's evals/, like `python eval.py`. Raises InputError if they cannot be written.
     """
-    mine = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
-    parts = gather(list(sample_records(evaluation, mine, sampler.sample, grader)))
-    records = {Request.of(record): record for record in chain.from_iterable(parts)}
+    own_requests = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
+    own_records = list(sample_records(evaluation, own_requests, sampler.sample, grader))
+    records: dict[Request, SampleRecord] = {}
+    for records_of_rank in gather(own_records):
+        for record in records_of_rank:
+            records[Request.of(record)] = record
     protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype, config.data.grader)
-    results = {"protocol": protocol, **scores(evaluation, records)}
+    results = score_all(evaluation, records, protocol)
     if dist.get_rank() == 0:
         folder = config.folder.output_dir / "evals" / checkpoint.name
+        # In the order of the requests, whatever the number of ranks.
         write_json_lines(folder / "samples.jsonl", [records[request] for request in evaluation.requests()])
         with writing(folder):
             write_json(folder / "results.json", results)

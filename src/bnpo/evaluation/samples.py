@@ -1,19 +1,20 @@
-"""The folder of an evaluation: claimed under its protocol, every sample kept as it comes."""
+"""The folder of an evaluation: claimed for one protocol, every sample saved as soon as it is graded."""
 
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnpo.evaluation.suites import Request
+from bnpo.evaluation.records import Protocol, Request, SampleRecord
 from bnpo.files import InputError, claiming, lock, write_json
 
 
-def claim_results_folder(folder: Path, protocol: dict) -> dict:
-    """Create `folder` for results under `protocol`, or take it up again after an interruption; the protocol there.
+def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:
+    """Create `folder` for results under `protocol`, or open it to continue an interrupted evaluation.
 
-    The settings of the run that the checkpoint comes from may differ: it may have been resumed since, with the
-    checkpoint as it was. Raises InputError when the folder holds anything else, naming the parts that differ.
+    Returns the protocol in the folder. Its `run` (the settings of the training run) may differ from the one given: the
+    run may have been resumed since, which leaves the checkpoint as it was. Raises InputError if the folder holds
+    anything else, with the parts that differ.
     """
     path = folder / "protocol.json"
     with claiming(folder):
@@ -23,55 +24,60 @@ def claim_results_folder(folder: Path, protocol: dict) -> dict:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(path, protocol)
         try:
-            theirs = json.loads(path.read_text(encoding="utf-8"))
+            saved = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"{path}: not JSON ({error}); --output-dir names another folder") from error
-    ours = json.loads(json.dumps(protocol, default=str))
-    keys = (ours | theirs).keys() - {"run"}
-    if differing := sorted(key for key in keys if ours.get(key) != theirs.get(key)):
+    # Through JSON, which turns paths into texts and tuples into lists, as in the file.
+    given = json.loads(json.dumps(protocol, default=str))
+    keys = (given | saved).keys() - {"run"}
+    differing = sorted(key for key in keys if given.get(key) != saved.get(key))
+    if differing:
         raise InputError(
             f"{folder}: holds results of another evaluation (different {', '.join(differing)}; see "
             f"{path.name}); --output-dir names another folder"
         )
-    return theirs
+    return saved
 
 
 class Samples:
-    """The records of <folder>/samples.jsonl, one line each, written as they come.
+    """The records in <folder>/samples.jsonl, one per line, written as they come.
 
-    Opening reads what an interrupted evaluation has left; a line that was cut off is dropped. Raises InputError when a
-    record is of none of the `requests`, or another process writes the file.
+    Opening the file reads the records of an interrupted evaluation and removes a last line that was cut off. Raises
+    InputError for a record that answers none of `requests`, or if another process writes the file.
     """
 
     def __init__(self, folder: Path, requests: Iterable[Request]):
         path = folder / "samples.jsonl"
-        known = set(requests)
-        self.records: dict[Request, dict] = {}
-        self._lock = lock(folder, f"{path}: another evaluation is writing it; wait for it, or take another folder")
+        self.records: dict[Request, SampleRecord] = {}
+        refusal = f"{path}: another evaluation is writing it; wait for it, or name another folder with --output-dir"
+        self._lock = lock(folder, refusal)
         self._file = path.open("a", encoding="utf-8")
         content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.splitlines(), 1):
+        complete = content[: content.rfind(b"\n") + 1]
+        self._read(path, complete, set(requests))
+        if len(complete) < len(content):
+            os.truncate(path, len(complete))
+
+    def _read(self, path: Path, content: bytes, requests: set[Request]) -> None:
+        for line_number, line in enumerate(content.splitlines(), 1):
+            where = f"{path}:{line_number}"
             try:
                 record = json.loads(line)
                 request = Request.of(record)
             except (ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f"{path}:{number}: not a sample ({error}); delete the folder to start again"
-                ) from error
-            if request not in known or request in self.records:
-                raise InputError(f"{path}:{number}: sample {tuple(request)} is not of this suite, or is there twice")
+                raise InputError(f"{where}: not a sample ({error}); delete the folder to start again") from error
+            if request not in requests or request in self.records:
+                reason = "is repeated" if request in self.records else "is not of this suite"
+                raise InputError(f"{where}: sample {tuple(request)} {reason}; delete the folder to start again")
             self.records[request] = record
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
 
-    def add(self, record: dict) -> None:
-        """Keep a record; it is in the file when this returns."""
+    def add(self, record: SampleRecord) -> None:
+        """Add a record. When this returns, a killed process no longer loses it."""
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self._file.flush()
         self.records[Request.of(record)] = record
 
     def close(self) -> None:
-        """Close the file, and let others write it."""
+        """Close the file, and let other processes write it."""
         self._file.close()
         self._lock.release()

@@ -1,4 +1,4 @@
-"""Scores of evaluated answers and their uncertainty, most of them functions of correct [problems, runs] in {0, 1}."""
+"""Scores of evaluated answers and their uncertainty, from arrays correct [problems, repetitions] in {0, 1}."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,28 +8,30 @@ from statistics import multimode
 import numpy as np
 
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import Request
+from bnpo.evaluation.records import DatasetScores, PairedDifference, Protocol, Request, Results, SampleRecord
 
 RESAMPLES = 10_000
-Records = Mapping[Request, Mapping]
+"""Bootstrap samples of a comparison."""
+Records = Mapping[Request, SampleRecord]
 
 
 def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
-    """Mean and standard error of pass@1 from correct [problems, runs].
+    """Return pass@1 and its standard error, from correct [problems, repetitions].
 
-    The problems are the independent draws, not the answers: the error is that of the mean of the problems' means
-    (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
+    Answers to one problem are not independent, problems are. The error is therefore that of the mean of the problems'
+    means (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
 
     >>> score, error = pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
     >>> score, round(error, 4)
     (0.5, 0.2041)
     """
-    means = correct.mean(axis=1)
+    means = correct.mean(axis=1)  # [problems]
     return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> float:
-    """Probability that one of k answers is right, from n >= k runs without bias (Chen et al. 2021, Eq. 1).
+    """Return the probability that at least one of k answers is correct: the unbiased estimate from correct
+    [problems, n] with n >= k repetitions (Chen et al. 2021, Eq. 1).
 
     >>> pass_at_k(np.array([[1, 0, 0, 0], [0, 0, 0, 0]]), 2)
     0.25
@@ -39,41 +41,48 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
 
 
 def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) -> float:
-    """Share of problems whose most frequent answer is right; of tied answers each counts as likely.
+    """Return the share of problems whose most frequent answer is correct. A tie counts with the correct share of it.
 
-    Right answers are one party however they are spelled; `answers` [problems][runs] in `normal_form` tell the others
-    apart, and None does not vote, unless it is right (as the released grader may find without a box).
+    `correct` is [problems, repetitions], `answers` [problems][repetitions] are in `normal_form`. All correct answers
+    are one party, however they are written. None does not vote, unless it is correct: the released code's grader may
+    accept an answer without a box.
 
     >>> majority_vote(np.array([[1, 1, 0, 0], [1, 0, 0, 0]]), [["1/2", "0.5", "3", "3"], ["1", "2", "2", None]])
     0.25
     """
     shares = []
-    for row, texts in zip(correct, answers, strict=True):
-        voters = [(c, text) for c, text in zip(row, texts, strict=True) if c or text is not None]
-        best = multimode("right" if c else ("wrong", text) for c, text in voters)
-        shares.append(best.count("right") / len(best) if best else 0.0)
+    for correct_row, answer_row in zip(correct, answers, strict=True):
+        votes: list[object] = []
+        for is_correct, answer in zip(correct_row, answer_row, strict=True):
+            if is_correct:
+                votes.append("correct")
+            elif answer is not None:
+                votes.append(("wrong", answer))
+        winners = multimode(votes)
+        shares.append(winners.count("correct") / len(winners) if winners else 0.0)
     return float(np.mean(shares))
 
 
 def average(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Mean of the data sets' scores, each counting the same as in the paper's tables, and its standard error."""
+    """Return the mean of the data sets' scores (score, standard error), and its standard error. Every data set counts
+    the same, as in the paper's tables."""
     means, errors = np.array(scores).T
     return float(means.mean()), float(np.sqrt((errors**2).sum()) / len(errors))
 
 
-def summarize(records: Sequence[Mapping], runs: int) -> dict:
-    """All scores of one data set from its records, problem by problem, `runs` of each."""
-    correct = verdicts(records, runs)
-    votes = np.array([record["vote"] for record in records], object).reshape(-1, runs)
+def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScores:
+    """Return all scores of one data set from its records, ordered by problem, `repetitions` of each."""
+    correct = verdicts(records, repetitions)
+    votes = np.array([record["vote"] for record in records], object).reshape(-1, repetitions)
     score, error = pass_at_1(correct)
-    powers = [2**i for i in range(runs.bit_length()) if 2**i < runs]
+    ks = [2**i for i in range(repetitions.bit_length()) if 2**i < repetitions] + [repetitions]
     return {
         "problems": len(correct),
-        "runs": runs,
+        "runs": repetitions,
         "pass1": score,
         "se": error,
-        "sd_runs": float(correct.mean(axis=0).std(ddof=1)) if runs > 1 else None,
-        "pass_at_k": {str(k): pass_at_k(correct, k) for k in [*powers, runs]},
+        "sd_runs": float(correct.mean(axis=0).std(ddof=1)) if repetitions > 1 else None,
+        "pass_at_k": {str(k): pass_at_k(correct, k) for k in ks},
         "majority": majority_vote(correct, votes.tolist()),
         "mean_tokens": float(np.mean([record["tokens"] for record in records])),
         "truncated": float(np.mean([record["finish_reason"] == "length" for record in records])),
@@ -81,57 +90,56 @@ def summarize(records: Sequence[Mapping], runs: int) -> dict:
     }
 
 
-def scores(evaluation: Evaluation, records: Records) -> dict:
-    """Scores of every data set and their average, from all records."""
-    results = {
-        name: summarize(of_dataset(evaluation, records, name), dataset.runs)
-        for name, dataset in evaluation.suite.datasets.items()
-    }
+def score_all(evaluation: Evaluation, records: Records, protocol: Protocol) -> Results:
+    """Return the content of results.json from all records: the scores of every data set, and their average."""
+    datasets = evaluation.suite.datasets
+    results = {name: summarize(of_dataset(evaluation, records, name), datasets[name].runs) for name in datasets}
     mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
     failures = Counter(record["failure"] for record in records.values() if record["failure"])
     return {
+        "protocol": protocol,
         "results": results,
         "average": {"pass1": mean, "se": error},
         "grading_failures": dict(sorted(failures.items())),
     }
 
 
-def compare(evaluation: Evaluation, base: Records, other: Records) -> dict[str, dict[str, float]]:
-    """Paired bootstrap of `other` against `base`, all records of two models."""
+def compare(evaluation: Evaluation, base: Records, other: Records) -> dict[str, PairedDifference]:
+    """Compare all records of `other` with those of `base` by a paired bootstrap over problems."""
     differences = {}
     for name, dataset in evaluation.suite.datasets.items():
-        correct = [verdicts(of_dataset(evaluation, records, name), dataset.runs) for records in (base, other)]
-        differences[name] = (correct[1] - correct[0]).mean(axis=1)
+        base_correct = verdicts(of_dataset(evaluation, base, name), dataset.runs)  # [problems, repetitions]
+        other_correct = verdicts(of_dataset(evaluation, other, name), dataset.runs)
+        differences[name] = (other_correct - base_correct).mean(axis=1)
     return paired_bootstrap(differences, evaluation.seed)
 
 
-def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[Mapping]:
-    """The records of a data set, problem by problem."""
+def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[SampleRecord]:
+    """Return the records of data set `name`, ordered by problem and repetition."""
     return [records[request] for request in evaluation.requests() if request.dataset == name]
 
 
-def verdicts(records: Sequence[Mapping], runs: int) -> np.ndarray:
-    """correct [problems, runs] of a data set's records, problem by problem."""
-    return np.array([record["correct"] for record in records], float).reshape(-1, runs)
+def verdicts(records: Sequence[SampleRecord], repetitions: int) -> np.ndarray:
+    """Return correct [problems, repetitions] from a data set's records, ordered by problem."""
+    return np.array([record["correct"] for record in records], float).reshape(-1, repetitions)
 
 
-def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, dict[str, float]]:
-    """Compare two models on the same problems: `differences` [problems] of their problems' means, by data set.
+def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, PairedDifference]:
+    """Compare two models on the same problems, from the differences [problems] of their means per problem by data set.
 
-    Problems are drawn again with replacement RESAMPLES times. Gives for each data set, and for their average as
+    The problems are drawn again with replacement RESAMPLES times. Returns for each data set, and for their average as
     `average`, the difference, its 95 % interval (percentiles) and the two-sided p-value of no difference.
     """
     rng = np.random.default_rng(seed)
-    draws = {
-        name: rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)  # [RESAMPLES]
-        for name, values in differences.items()
-    }
-    observed = {name: values.mean() for name, values in differences.items()}
+    resampled, observed = {}, {}
+    for name, values in differences.items():
+        resampled[name] = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)  # [RESAMPLES]
+        observed[name] = values.mean()
     if len(differences) > 1:
-        draws["average"] = np.mean(list(draws.values()), axis=0)
+        resampled["average"] = np.mean(list(resampled.values()), axis=0)
         observed["average"] = np.mean(list(observed.values()))
-    report = {}
-    for name, means in draws.items():
+    report: dict[str, PairedDifference] = {}
+    for name, means in resampled.items():
         low, high = np.percentile(means, [2.5, 97.5])
         # With one added to both counts a p-value is never 0 (Davison and Hinkley 1997, Section 4.2).
         tails = [1 + (means <= 0).sum(), 1 + (means >= 0).sum()]

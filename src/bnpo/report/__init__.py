@@ -1,1 +1,1 @@
-"""What runs and evaluations have left, read and shown. Stands on their files alone; nothing else imports it."""
+"""Pages, figures and tables of runs and evaluations. Reads their files only, so no other package imports it."""

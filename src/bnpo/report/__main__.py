@@ -1,10 +1,10 @@
-"""See runs and evaluations: one page that opens by a double click, or a summary for a terminal.
+"""Show runs and evaluations: as one HTML page that needs no server, or as a summary in the terminal.
 
-python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html there
+python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html into the run's folder
 
-python -m bnpo.report runs/a runs/b -o compared.html           # runs overlaid; folders of eval.py too
+python -m bnpo.report runs/a runs/b -o compared.html           # several runs in the same charts; folders of eval.py too
 
-python -m bnpo.report runs/tiny-bnpo-seed0 --text              # what the run said at its end
+python -m bnpo.report runs/tiny-bnpo-seed0 --text              # the summary that the run prints at its end
 """
 
 import sys
@@ -21,20 +21,20 @@ from bnpo.flags import COMMA_SEPARATED
 @dataclass(frozen=True)
 class Args:
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of train.py, finished or not, and of eval.py."""
+    """Folders of train.py or eval.py. Runs that are still going work too."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """The page; by default report.html in the first folder."""
+    """File of the page, by default report.html in the first folder."""
     steps: tuple[int, int] | None = None
-    """The first and the last step whose answers are shown; by default all, as far as the page stays under 30 MB."""
+    """Show answers of the steps from FIRST to LAST only. The default is as many steps as fit on a page of 30 MB."""
     questions: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Ids of the questions whose answers are shown, separated by commas; by default all."""
+    """Show answers to the questions with these ids only, by default to all."""
     text: bool = False
-    """Print a summary, and write no page."""
+    """Print a summary instead of writing a page."""
 
 
 def main(args: Args) -> None:
     if not args.runs:
-        sys.exit("error: name a run's folder: python -m bnpo.report runs/tiny-bnpo-seed0")
+        sys.exit("error: no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
     try:
         if args.text:
             from bnpo.summary import summary

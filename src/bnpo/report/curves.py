@@ -1,4 +1,4 @@
-"""What training runs recorded step by step: read from their folders, grouped by method, pooled over seeds."""
+"""The metrics of training runs by step: read from their folders, grouped by method, pooled over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ import numpy as np
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, whole_json_lines
 from bnpo.flags import settings_of
-from bnpo.report.read import NOT_COMPARED, method_name, open_folder
+from bnpo.report.read import NOT_COMPARED, method_name, metric_arrays, open_folder
 from bnpo.report.tables import ROW_ORDER
 
 
 @dataclass(frozen=True)
-class Run:
-    """A training run: method, seed and settings, and its metrics by name: arrays [steps], nan where one is absent."""
+class RunCurves:
+    """A training run: method, seed, the settings by which runs are grouped, and its metrics by name, each [steps] with
+    nan where it was not logged."""
 
     folder: Path
     method: str
@@ -26,7 +27,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Band:
-    """A metric by step, over a window of steps and all seeds: the mean, and the deciles that enclose 80 % of it."""
+    """A metric by step, pooled over a window of steps and all seeds: the mean, and the deciles that enclose 80 % of the
+    values. All arrays are [steps with a value]."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -34,73 +36,76 @@ class Band:
     high: np.ndarray
 
 
-def read_run(folder: Path) -> Run:
-    """The run in `folder`, finished or not. Raises InputError naming the file and what is wrong with it."""
+def read_run(folder: Path) -> RunCurves:
+    """Read the run in `folder`, finished or not. Raises InputError with the file and what is wrong with it."""
     config = open_folder(folder)
     if "protocol" in config:
         raise InputError(f"{folder}: is an evaluation; figures are drawn from training runs")
-    known = settings_of(TrainConfig).keys() - (NOT_COMPARED - {"model"})
-    settings = {name: _short(name, config[name]) for name in sorted(known & config.keys())}
-    return Run(folder, method_name(config), config["seed"], settings, _read_metrics(folder / "metrics.jsonl"))
-
-
-def _short(name: str, value: object) -> str:
-    return Path(str(value)).name if name == "model" else str(value)
+    # The model is not compared in tables, which have a block for each; here it separates groups.
+    compared = settings_of(TrainConfig).keys() - (NOT_COMPARED - {"model"})
+    settings = {}
+    for name in sorted(compared & config.keys()):
+        settings[name] = Path(str(config[name])).name if name == "model" else str(config[name])
+    return RunCurves(folder, method_name(config), config["seed"], settings, _read_metrics(folder / "metrics.jsonl"))
 
 
 def _read_metrics(path: Path) -> dict[str, np.ndarray]:
-    rows = [row for row in whole_json_lines(path) if row.get("step", 0) > 0]
-    if not rows:
+    # Step 0 is the evaluation before training.
+    lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]
+    if not lines:
         raise InputError(f"{path}: holds no step yet; draw the run when it has some")
-    names = sorted({name for row in rows for name in row})
-    # null stands for what was not finite.
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    return {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
+    return metric_arrays(lines)
 
 
-def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but their seeds, by label: the method, and the settings that set its groups apart.
+def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
+    """Group the runs that differ only in their seeds. A label is the method, and the settings that differ within it.
 
-    Raises InputError for two runs of one seed.
+    Raises InputError for two runs of a group with the same seed.
     """
-    groups: dict[str, list[Run]] = {}
-    for method in sorted({run.method for run in runs}, key=_rank):
-        members = [run for run in runs if run.method == method]
-        names = members[0].settings
-        varying = [name for name in names if len({run.settings.get(name) for run in members}) > 1]
+    runs_by_method: dict[str, list[RunCurves]] = {}
+    for run in runs:
+        runs_by_method.setdefault(run.method, []).append(run)
+    groups: dict[str, list[RunCurves]] = {}
+    for method in sorted(runs_by_method, key=_rank):
+        members = runs_by_method[method]
+        varying = [name for name in members[0].settings if len({run.settings.get(name) for run in members}) > 1]
         for run in members:
             label = ", ".join([method, *(f"{name} {run.settings.get(name)}" for name in varying)])
             group = groups.setdefault(label, [])
-            if twin := next((other.folder for other in group if other.seed == run.seed), None):
-                raise InputError(f"{twin} and {run.folder}: both are {label} with seed {run.seed}; leave one out")
+            for other in group:
+                if other.seed == run.seed:
+                    both = f"{other.folder} and {run.folder}: both are {label} with seed {run.seed}"
+                    raise InputError(f"{both}; leave one out")
             group.append(run)
     return groups
 
 
 def _rank(method: str) -> tuple[int, str]:
+    """Return the sort key of a method: first those of the tables in their order, then the others by name."""
     return (ROW_ORDER.index(method) if method in ROW_ORDER else len(ROW_ORDER), method)
 
 
-def band(runs: Sequence[Run], name: str, window: int) -> Band:
-    """Metric `name` of the runs of one group, each step together with those around it, `window` in all.
+def band(runs: Sequence[RunCurves], name: str, window: int) -> Band:
+    """Pool metric `name` over the runs of one group and over `window` steps around every step.
 
-    At the ends, and where runs are shorter, there are fewer values; nan is left out.
+    At the ends, and where runs are shorter, fewer values are pooled. nan is left out.
     """
     length = int(max(run.metrics["step"][-1] for run in runs))
-    values = np.full((len(runs), length), np.nan)
+    values = np.full((len(runs), length), np.nan)  # [runs, steps]
     for row, run in zip(values, runs, strict=True):
         if name in run.metrics:
             row[run.metrics["step"].astype(int) - 1] = run.metrics[name]
+    # Pad with nan, so that the first and the last step have a window too.
     margin = np.full((len(runs), window), np.nan)
     padded = np.hstack([margin[:, : (window - 1) // 2], values, margin[:, : window // 2]])
     windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=1)  # [runs, steps, window]
-    pooled = windows.transpose(1, 0, 2).reshape(length, -1)
-    kept = ~np.isnan(pooled).all(axis=1)
-    low, high = np.nanquantile(pooled[kept], [0.1, 0.9], axis=1)
-    return Band(1 + np.flatnonzero(kept), np.nanmean(pooled[kept], axis=1), low, high)
+    pooled = windows.transpose(1, 0, 2).reshape(length, -1)  # [steps, runs * window]
+    has_value = ~np.isnan(pooled).all(axis=1)  # [steps]
+    low, high = np.nanquantile(pooled[has_value], [0.1, 0.9], axis=1)
+    return Band(1 + np.flatnonzero(has_value), np.nanmean(pooled[has_value], axis=1), low, high)
 
 
-def variation(steps: np.ndarray) -> float:
-    """Coefficient of variation over [steps] of a run, nan left out: standard deviation (divisor n - 1) over mean."""
-    values = steps[~np.isnan(steps)]
-    return float(values.std(ddof=1) / values.mean()) if len(values) > 1 else float("nan")
+def variation(values: np.ndarray) -> float:
+    """Return the coefficient of variation of values [steps]: sample standard deviation over mean, without nan."""
+    known = values[~np.isnan(values)]
+    return float(known.std(ddof=1) / known.mean()) if len(known) > 1 else float("nan")

@@ -9,105 +9,149 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from bnpo.files import InputError, step_of
 from bnpo.report.charts import charts, fits
-from bnpo.report.leavings import eval_problems, evaluations, read_answers, run_facts
 from bnpo.report.read import open_folder
+from bnpo.report.run_files import eval_problems, evaluations, read_answers, run_facts
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
-MOST_ANSWERS = 10_000
-"""Answers of batches that are shown unless --steps or --questions choose."""
-MOST_BYTES = 25_000_000
-"""Bytes of texts, by which the page stays under 30 MB."""
-
-
-def packed(content: object) -> str:
-    """JSON, compressed, in characters that no parser of HTML takes for anything else."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)).decode()
-
-
+MAX_ANSWERS = 10_000
+"""Answers of training batches on a page, unless --steps or --questions choose."""
+MAX_BYTES = 25_000_000
+"""Bytes of packed texts on a page, so that the whole page stays under 30 MB."""
 Steps = tuple[int, int] | None
-"""The first and the last; None: all, as far as there is room."""
+"""First and last step whose answers are shown; None for as many as fit."""
+
+
+class AnswerFile(NamedTuple):
+    """A file of answers: the number of its run on the page, the step, the path, and the run's settings."""
+
+    run: int
+    step: int
+    path: Path
+    config: dict
 
 
 def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: Sequence[str] = ()) -> None:
-    """Write the page of runs and evaluations, with answers of `steps` to the questions `only` (if it names any).
-    Raises InputError."""
+    """Write the page of the runs and evaluations in `folders`, with answers of `steps` to the questions with the ids
+    `only` (empty: to all). Raises InputError."""
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
-    facts = [run_facts(folder, config) for folder, config in runs]
-    for fact in facts:
-        fact["setting"] = [other["config"] for other in facts].index(fact["config"])
-    data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "charts": charts(facts), "chunks": [], "leftOut": []}
-    data["runs"] = [fact | {"fits": fits(fact), "metrics": None} for fact in facts]
-    add_answers(data, runs, steps, set(only))
-    add_evaluations(data, opened)
+    all_facts = [run_facts(folder, config) for folder, config in runs]
+    configs = [facts.config for facts in all_facts]
+    for facts in all_facts:
+        facts.setting = configs.index(facts.config)  # the first run with the same config
+    data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "charts": charts(all_facts), "leftOut": []}
+    # The charts hold the metrics that are shown.
+    data["runs"] = [vars(facts) | {"fits": fits(facts), "metrics": None} for facts in all_facts]
+    chunks: list[str] = []
+    add_answers(data, chunks, runs, steps, set(only))
+    add_evaluations(data, chunks, opened)
+    title = ", ".join(folder.resolve().name for folder in folders)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(fill(data.pop("chunks"), data, ", ".join(f.resolve().name for f in folders)), encoding="utf-8")
+        path.write_text(fill_template(title, data, chunks), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); -o names another file") from error
 
 
-def add_answers(data: dict, runs: Sequence[tuple[Path, dict]], steps: Steps, only: set[str]) -> None:
-    """Add to `data` the rows of all answers, those of `read_answers` with run, step and where the text is, and the
-    questions. The texts go to its chunks: of watched questions first, then of steps as long as there is room, unless
-    they were chosen."""
-    files: dict[str, list] = {"watch": [], "rollouts": []}
-    for number, (folder, config) in enumerate(runs):
-        for kind, found in files.items():
-            kept = [(step_of(path), path) for path in sorted((folder / kind).glob("step-*.jsonl"))]
-            kept = [(s, path) for s, path in kept if s is not None and (not steps or steps[0] <= s <= steps[1])]
-            found += [(number, s, path, config) for s, path in kept]
-    rows, questions, chunks, shown = [], {}, data["chunks"], 0
-    for number, step, path, config in spread(files["watch"]) + spread(files["rollouts"]):
-        watched = path.parent.name == "watch"
-        if not (steps or only) and (sum(map(len, chunks)) > MOST_BYTES or (shown >= MOST_ANSWERS and not watched)):
+def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> list[AnswerFile]:
+    """Return the files of answers of one kind (`watch` or `rollouts`), ordered by run and step."""
+    files = []
+    for run, (folder, config) in enumerate(runs):
+        for path in sorted((folder / kind).glob("step-*.jsonl")):
+            step = step_of(path)
+            if step is not None and (not steps or steps[0] <= step <= steps[1]):
+                files.append(AnswerFile(run, step, path, config))
+    return files
+
+
+def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]], steps: Steps, only: set[str]) -> None:
+    """Add the rows of all answers and their questions to `data`, and their texts to `chunks`, one per file.
+
+    Unless `steps` or `only` choose, files are added until the page is full: watched questions first.
+    """
+    watched_files, rollout_files = (answer_files(runs, kind, steps) for kind in ("watch", "rollouts"))
+    chosen = bool(steps or only)
+    rows, questions, shown = [], {}, 0
+    for file in spread(watched_files) + spread(rollout_files):
+        watched = file.path.parent.name == "watch"
+        full = is_full(chunks) or (shown >= MAX_ANSWERS and not watched)
+        if full and not chosen:
             continue
-        found, texts = read_answers(config, path, questions, only)
-        where = {"run": number, "step": step, "watched": watched, "chunk": len(chunks)}
-        rows += [where | {"place": place} | row for place, row in enumerate(found)]
+        answers, texts = read_answers(file.config, file.path, questions, only)
+        for place, answer in enumerate(answers):  # `chunk` and `place` say where the answer's text is
+            where = {"run": file.run, "step": file.step, "watched": watched, "chunk": len(chunks), "place": place}
+            rows.append(where | answer)
         chunks.append(packed(texts))
-        shown += len(found) * (not watched)
-    count = sum(map(len, files.values()))
-    if lost := count - len(chunks):
-        data["leftOut"].append(f"{lost} of {count} files of answers; --steps 41 60 or --questions ID,ID choose others")
+        if not watched:
+            shown += len(answers)
+    count = len(watched_files) + len(rollout_files)
+    if len(chunks) < count:
+        missing = f"{count - len(chunks)} of {count} answer files"
+        data["leftOut"].append(f"{missing}; choose others with --steps 41 60 or --questions ID,ID")
     data["rows"] = sorted(rows, key=lambda row: (row["run"], row["step"], row["watched"], row["place"]))
     data["questions"] = list(questions.values())
 
 
-def add_evaluations(data: dict, opened: Sequence[tuple[Path, dict]]) -> None:
-    """Add to `data` the evaluations and their problems, and the texts of answers as long as there is room."""
-    chunks, found = data["chunks"], [pair for folder, config in opened for pair in evaluations(folder, config)]
-    for fact, texts in spread(found):
-        fact["chunk"] = len(chunks) if sum(map(len, chunks)) < MOST_BYTES else None
-        chunks += [packed(texts)] if fact["chunk"] is not None else []
-    if lost := sum(fact["chunk"] is None for fact, _ in found):
-        data["leftOut"].append(f"the answers of {lost} of {len(found)} evaluations; name fewer folders to see them")
-    data["evals"] = [fact for fact, _ in found]
-    data["problems"] = {key: problem for _, config in opened for key, problem in eval_problems(config).items()}
+def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, dict]]) -> None:
+    """Add the evaluations and their problems to `data`, and texts of answers to `chunks` until the page is full."""
+    facts_and_texts, problems = [], {}
+    for folder, config in opened:
+        facts_and_texts += evaluations(folder, config)
+        problems |= eval_problems(config)
+    without_texts = 0
+    for facts, texts in spread(facts_and_texts):
+        if is_full(chunks):
+            facts["chunk"] = None
+            without_texts += 1
+        else:
+            facts["chunk"] = len(chunks)
+            chunks.append(packed(texts))
+    if without_texts:
+        missing = f"the answers of {without_texts} of {len(facts_and_texts)} evaluations"
+        data["leftOut"].append(f"{missing}; name fewer folders to see them")
+    data["evals"] = [facts for facts, _ in facts_and_texts]
+    data["problems"] = problems
+
+
+def is_full(chunks: Sequence[str]) -> bool:
+    """Return whether the page holds as many bytes of texts as it may."""
+    return sum(map(len, chunks)) > MAX_BYTES
 
 
 def spread(items: list) -> list:
-    """`items` in an order of which every beginning is spread over all of them (van der Corput's: bits in reverse),
-    after the last."""
-    order = sorted(range(len(items) - 1), key=lambda place: f"{place:032b}"[::-1])
-    return items[-1:] + [items[place] for place in order]
+    """Return `items` in an order whose beginnings are spread over all of them: the last item, then the others by the
+    reversed bits of their index (van der Corput). A page that is full early then shows steps from the whole run."""
+    order = sorted(range(len(items) - 1), key=lambda index: f"{index:032b}"[::-1])
+    return items[-1:] + [items[index] for index in order]
 
 
-def fill(chunks: Sequence[str], data: dict, names: str) -> str:
-    """The page's template with styles, scripts and data. Only the script with this hash may run, and nothing may be
-    fetched: a text that came to be part of the document would be dead."""
+def packed(content: object) -> str:
+    """Return `content` as JSON, compressed, in base64, which has no character with a meaning in HTML."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)).decode()
+
+
+def fill_template(title: str, data: dict, chunks: Sequence[str]) -> str:
+    """Return the page: the template with styles, scripts and data.
+
+    Answers are untrusted text. The page's policy allows only the script with this hash and no network access, so that
+    text which became part of the document could do nothing.
+    """
     font = base64.b64encode((VENDOR / "Temml.woff2").read_bytes()).decode()
+    # Libraries come first: our styles override theirs, and our scripts call them.
     style = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.css")), PARTS / "page.css"])
     script = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))])
-    blocks = {"data": packed(data)} | {f"chunk{number}": chunk for number, chunk in enumerate(chunks)}
+    blocks = [f'<script type="text/plain" id="data">{packed(data)}</script>']
+    for number, chunk in enumerate(chunks):
+        blocks.append(f'<script type="text/plain" id="chunk{number}">{chunk}</script>')
     return Template((PARTS / "page.html").read_text("utf-8")).substitute(
-        title=escape(names),
+        title=escape(title),
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=style.replace("Temml.woff2", f"data:font/woff2;base64,{font}"),
         script=script,
-        blocks="\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in blocks.items()),
+        blocks="\n".join(blocks),
     )

@@ -1,25 +1,29 @@
-"""The files that runs and evaluations leave, read for reports and checks."""
+"""The files of runs and evaluations, read for tables, figures and checks."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from bnpo.config import PRESETS, TrainConfig, json_settings, preset_config
 from bnpo.files import InputError, read_json, step_name
 from bnpo.flags import Free, NotCompared, marked
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
-"""The paper's data sets: problems, and answers to each that pass@1 is the mean of (Section 5.1)."""
-METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO"}
-METHODS |= {"reinforce_pp": "REINFORCE++", "bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline"}
-METHODS |= {"opo": "OPO", "gdpo": "GDPO", "maxrl": "MaxRL", "beta": "Beta"}
+"""The paper's data sets: number of problems, and repetitions over which pass@1 is the mean (Section 5.1)."""
+METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO", "reinforce_pp": "REINFORCE++"}
+METHODS |= {"bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline", "opo": "OPO", "gdpo": "GDPO"}
+METHODS |= {"maxrl": "MaxRL", "beta": "Beta"}
+"""Names of the algorithms in tables and figures, in the order of the rows."""
 NOT_COMPARED = marked(TrainConfig, NotCompared) | marked(TrainConfig, Free)
+"""Settings in which the runs of one row may differ."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a file; where `source` tells what to expect, what differs becomes a note."""
+    """A setting of a results file. Where `source` names who expects a value, a different value becomes a note."""
 
     value: object
     source: str = ""
@@ -28,7 +32,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """One results.json: the row it belongs to, pass@1 with standard error by column, and its settings by name."""
+    """One results.json: the row it belongs to, (pass@1, standard error) by column, and its settings by name."""
 
     path: Path
     model: str
@@ -38,34 +42,45 @@ class Result:
 
 
 def method_name(run: dict) -> str:
-    """What the tables and figures call the estimator of a run, given its config.json.
+    """Return the name of a run's method in tables and figures, from its config.json.
 
     >>> method_name({"algo": "beta", "beta_parameters": [1.5, 1.5], "decompose": False, "rescale_advantages": True})
     'Beta(1.5, 1.5), rescaled'
     """
-    name = ("AD-" if run["decompose"] else "") + METHODS.get(run["algo"], run["algo"])
-    if parameters := run.get("beta_parameters"):
+    name = METHODS.get(run["algo"], run["algo"])
+    if run["decompose"]:
+        name = f"AD-{name}"
+    parameters = run.get("beta_parameters")  # missing in old runs
+    if parameters:
         name += f"({', '.join(f'{parameter:g}' for parameter in parameters)})"
     return name + (", rescaled" if run.get("rescale_advantages") else "")
 
 
 def open_folder(folder: Path) -> dict:
-    """The config.json of a run, or the protocol.json of an evaluation as `protocol`. Raises InputError."""
+    """Return the config.json of a run, or {"protocol": protocol.json} of an evaluation. Raises InputError."""
     for path in (folder / "config.json", folder / "protocol.json"):
         if path.is_file():
             content = read_json(path, "name another folder")
-            if "suite" in content or "preset" in content:
-                return content if "preset" in content else {"protocol": content}
+            if "preset" in content:
+                return content
+            if "suite" in content:
+                return {"protocol": content}
     raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
 
 
 def read_results(folder: Path) -> dict:
-    """The results.json of an evaluation's folder."""
+    """Return the results.json of an evaluation's folder."""
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
+def metric_arrays(lines: Sequence[dict]) -> dict[str, np.ndarray]:
+    """Return the metrics in lines of metrics.jsonl by name, each [lines], with nan where a line has none or null (which
+    stands for a value that was not finite)."""
+    return {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+
+
 def load_results(paths: Iterable[Path]) -> list[Result]:
-    """Read results.json files. Raises InputError naming the file and what is wrong or missing in it."""
+    """Read results.json files. Raises InputError with the file and what is wrong or missing in it."""
     results = []
     for path in paths:
         try:
@@ -80,22 +95,23 @@ def load_results(paths: Iterable[Path]) -> list[Result]:
 
 
 def _result(path: Path, content: dict) -> Result:
-    protocol, scores = content["protocol"], content["results"]
-    model, method = Path(protocol["ckpt"]).name, "Base"
-    if run := protocol["run"]:
-        model = Path(run["model"]).name
-        method = method_name(run)
-    settings = _protocol_settings(protocol, scores, model) | (_training_settings(protocol, model) if run else {})
-    # With other data sets among them, or fewer, the file's average is not the column's.
-    columns = scores | ({"Average": content["average"]} if scores.keys() == PAPER_DATASETS.keys() else {})
-    cells = {name: (float(score["pass1"]), float(score["se"])) for name, score in columns.items()}
-    return Result(path, model, method, cells, settings)
+    protocol, columns = content["protocol"], content["results"]
+    run = protocol["run"]  # None: the model as it was published
+    model = Path(run["model"] if run else protocol["ckpt"]).name
+    settings = _protocol_settings(protocol, columns, model)
+    if run:
+        settings |= _training_settings(protocol, model)
+    # The column Average is over the paper's data sets. With other data sets the file's average is another number.
+    if columns.keys() == PAPER_DATASETS.keys():
+        columns = columns | {"Average": content["average"]}
+    scores = {name: (float(score["pass1"]), float(score["se"])) for name, score in columns.items()}
+    return Result(path, model, method_name(run) if run else "Base", scores, settings)
 
 
 def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Setting]:
-    """How the file was made, beside the paper's evaluation; what that leaves open is compared between files."""
+    """Return the settings of the evaluation. Those that the paper does not give are compared between files."""
     suite = protocol["suite"]
-    # `chat` is the model's own chat template, and only the Qwen2.5-Math models have the paper's.
+    # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
     owner = "Qwen2.5-Math" if model.startswith("Qwen2.5-Math-") else model
     settings = {
         "suite": Setting(suite["name"]),
@@ -110,27 +126,35 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         "evaluation seed": Setting(protocol["seed"]),
     }
     for name, score in scores.items():
-        source, expected = ("paper", PAPER_DATASETS[name]) if name in PAPER_DATASETS else ("", (None, None))
-        settings[f"problems of {name}"] = Setting(score["problems"], source, expected[0])
-        settings[f"runs of {name}"] = Setting(score["runs"], source, expected[1])
+        source = "paper" if name in PAPER_DATASETS else ""
+        problems, repetitions = PAPER_DATASETS.get(name, (None, None))
+        settings[f"problems of {name}"] = Setting(score["problems"], source, problems)
+        settings[f"repetitions of {name}"] = Setting(score["runs"], source, repetitions)
         settings[f"SHA-256 of {name}"] = Setting(suite["datasets"][name]["sha256"][:8])
-    return settings | {f"version of {name}": Setting(number) for name, number in protocol["versions"].items()}
+    return settings | {f"version of {name}": Setting(version) for name, version in protocol["versions"].items()}
 
 
 def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
-    """What shaped the checkpoint, beside the preset for its model; for a model without one, the run's own preset."""
+    """Return the settings of the training run, compared with the preset for its model (or with its own preset, if no
+    preset is for that model)."""
     run, checkpoint = protocol["run"], Path(protocol["ckpt"]).name
     final = run["steps"] and step_name(run["steps"])
     if checkpoint == final or not checkpoint.startswith(("best", "step-")):
-        checkpoint = "last"  # or the folder of the run, which stands for it
-    presets = {Path(preset_config(name).data.model).name: name for name in PRESETS}
-    preset = presets.get(model, run["preset"])
-    standard = json_settings(preset_config(preset))
-    length, expected = (f"{c['steps']} steps" if c["steps"] else f"{c['epochs']} epochs" for c in (run, standard))
-    compared = {
-        "checkpoint": (checkpoint, "last"),
-        "training length": (length, expected),
-        **{f"training {key}": (run[key], standard[key]) for key in standard if key in run and key not in NOT_COMPARED},
+        checkpoint = "last"  # --ckpt was the run's folder, which stands for its last checkpoint
+    preset_of_model = {Path(preset_config(name).data.model).name: name for name in PRESETS}
+    preset = preset_of_model.get(model, run["preset"])
+    source, standard = f"preset {preset}", json_settings(preset_config(preset))
+    settings = {
+        "training seed": Setting(run["seed"]),
+        "checkpoint": Setting(checkpoint, source, "last"),
+        "training length": Setting(_length(run), source, _length(standard)),
     }
-    settings = {name: Setting(value, f"preset {preset}", expected) for name, (value, expected) in compared.items()}
-    return {"training seed": Setting(run["seed"])} | settings
+    for name, expected in standard.items():
+        if name in run and name not in NOT_COMPARED:
+            settings[f"training {name}"] = Setting(run[name], source, expected)
+    return settings
+
+
+def _length(run: dict) -> str:
+    """Return the length of a run as text: --steps, or else --epochs."""
+    return f"{run['steps']} steps" if run["steps"] else f"{run['epochs']} epochs"

@@ -1,4 +1,4 @@
-// What is shown is S, which the address repeats.
+// State of the page: S holds what is shown, and the address repeats it, so that every view has a link.
 
 const $ = (id) => document.getElementById(id);
 let data, opened = {}, S = {}, view, shown, seen, limit, current = [];
@@ -16,7 +16,7 @@ const link = (change, text) => h("a", { href: address({ ...S, ...change }) }, te
 function go(change, replace) {
   S = { ...S, ...change };
   clearTimeout(writing);
-  // A slider changes the address more often than browsers bear.
+  // Browsers limit how often the address may change, and a slider changes it at every move.
   if (replace) writing = setTimeout(() => history.replaceState(null, "", address(S)), 200);
   else history.pushState(null, "", address(S));
   render();
@@ -31,12 +31,13 @@ const runField = (label, name, ...none) => data.runs.length > 1 &&
   field(label, name, [...none.map((text) => ["", text]), ...data.runs.map((run, i) => [`${i}`, run.name])]);
 const more = (rows) => rows.length > limit ? button("Show more", () => { limit *= 4; render(); }) : "";
 
+// Draws the view that S asks for next to the old one, and only then removes the old one: the page does not flicker.
 async function render() {
   const turn = ++drawing, old = [...$("view").children], figures = [...$("view").querySelectorAll("figure")];
-  const usual = S.question ? "questions" : S.step ? "answers" : data.runs.length ? "curves" : "evaluations";
-  const name = VIEWS[S.view] ? S.view : usual, shape = [name, S.run, !S.question].join(" "), form = $("controls");
+  const fallback = S.question ? "questions" : S.step ? "answers" : data.runs.length ? "curves" : "evaluations";
+  const name = VIEWS[S.view] ? S.view : fallback, shape = [name, S.run, !S.question].join(" "), form = $("controls");
   const subject = [name, S.question, S.problem].join(" "), { id } = document.activeElement;
-  if (shape !== shown) { // what is being typed or dragged stays
+  if (shape !== shown) { // otherwise keep the controls: somebody may be typing or dragging
     [view, shown, limit] = [name, shape, 100];
     const focused = document.activeElement.name;
     form.replaceChildren(...(VIEWS[view].controls?.() || []).filter(Boolean));
@@ -45,11 +46,12 @@ async function render() {
   }
   $("view").ariaBusy = true;
   $("title").textContent = VIEWS[view].title();
-  const place = $("view").appendChild(h("div")), says = await VIEWS[view].draw(place), notes = data.leftOut;
-  if (turn !== drawing) return place.remove();
+  const place = $("view").appendChild(h("div")), message = await VIEWS[view].draw(place);
+  if (turn !== drawing) return place.remove(); // a later call has started meanwhile
   for (const element of [...old, ...figures]) element.plot?.destroy() ?? element.remove();
   $(id)?.focus();
-  $("says").textContent = [says ?? "", ...notes.map((note) => `left out: ${note}`)].join(" ").trim();
+  const notes = data.leftOut.map((note) => `Not shown: ${note}.`);
+  $("message").textContent = [message ?? "", ...notes].join(" ").trim();
   for (const chosen of place.querySelectorAll(".strip .chosen")) chosen.parentElement.scrollLeft = chosen.offsetLeft;
   if (subject !== seen) scrollTo(0, 0);
   seen = subject;
@@ -72,7 +74,7 @@ unpack("data").then((content) => {
   data = content;
   for (const row of data.rows) row.group = [row.run, row.step, row.watched, row.question].join(" ");
   data.groups = Map.groupBy(data.rows, (row) => row.group);
-  $("made").textContent = `made ${data.made}`;
+  $("made").textContent = `created ${data.made}`;
   for (const name of Object.keys(VIEWS))
     document.querySelector("nav").append(h("a", { href: `#view=${name}` }, name[0].toUpperCase() + name.slice(1)));
   onpopstate();

@@ -1,8 +1,8 @@
-// Parts of the document. What models wrote reaches it as text nodes alone, or through Temml, which trusts nothing.
+// Parts of the document. Text of models enters it only as text nodes, or through Temml with trust off.
 
-const FLAGS = { 1: "cut off", 2: "no box", 4: "failed grading" };
+const FLAGS = { 1: "cut off", 2: "no box", 4: "grading failed" };
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 4], [12, 3], [1, 2]];
-const FEW = 60; // steps of which each is drawn with a point and its error
+const FEW = 60; // with fewer steps than this, each is drawn as a point with its error
 
 function h(tag, props, ...children) {
   const element = document.createElement(tag);
@@ -26,12 +26,12 @@ const cells = (tag, values, props) => values.flatMap((value) => (value === false
 const table = (label, heads, rows) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
   h("table", {}, h("thead", {}, h("tr", {}, cells("th", heads, { scope: "col" }))),
     h("tbody", {}, rows.map(([first, ...rest]) => h("tr", {}, h("th", { scope: "row" }, first), cells("td", rest))))));
-function colour(name) { // for canvases, which know no variables
+function colour(name) { // canvases do not know CSS variables
   document.body.style.outlineColor = `var(--${name})`;
   return getComputedStyle(document.body).outlineColor;
 }
 
-// Text, with its mathematics typeset.
+// Text with typeset mathematics.
 
 const BRACES = "\\{(?:[^{}]|\\{(?:[^{}]|\\{[^{}]*\\})*\\})*\\}";
 const MATH = new RegExp("\\$\\$[^$]+\\$\\$|\\\\\\[[^]+?\\\\\\]|\\\\\\([^]+?\\\\\\)|" +
@@ -45,10 +45,10 @@ function formula(tex, source = tex, displayMode = false) {
 }
 function prose(text) {
   let out = h("span"), end = 0;
-  for (const { 0: found, index } of text.matchAll(MATH)) {
-    const tex = found.replace(/^(\$\$?|\\[[(])|(\$\$?|\\[\])])$/g, "");
-    out.append(text.slice(end, index), formula(tex, found, /^(\$\$|\\\[)/.test(found)));
-    end = index + found.length;
+  for (const { 0: match, index } of text.matchAll(MATH)) {
+    const tex = match.replace(/^(\$\$?|\\[[(])|(\$\$?|\\[\])])$/g, "");
+    out.append(text.slice(end, index), formula(tex, match, /^(\$\$|\\\[)/.test(match)));
+    end = index + match.length;
   }
   out.append(text.slice(end));
   return out;
@@ -58,16 +58,16 @@ const tokens = (texts, values, full) => texts.map((text, i) => {
   const style = `background: color-mix(in srgb, var(${hue}) ${Math.round(60 * share)}%, transparent)`;
   return h("span", { style, title: number(values[i]), class: share > 0.5 && "strong" }, text);
 });
-function card({ head, text, found, body = prose(text), look = "" }) {
+function card({ head, text, final, body = prose(text), look = "" }) {
   const content = h("div", { class: "text" }, body);
   const fold = () => folds.setAttribute("aria-expanded", !content.classList.toggle("folded"));
-  const folds = text.length > 700 && button(`show all ${text.length} characters`, fold, { class: "quiet" });
+  const folds = text.length > 700 && button(`Show all ${text.length} characters`, fold, { class: "quiet" });
   if (folds) fold();
   return h("article", { class: `card ${look}` },
-    h("header", {}, h("b", {}, head), found != null && formula(found)), content, folds);
+    h("header", {}, h("b", {}, head), final != null && formula(final)), content, folds);
 }
 
-// Charts: lines, and under them bands and bars from `low` to `high`: seeds, errors, phases, a histogram.
+// Charts. Under the lines are bands or bars from `low` to `high` (seeds, errors, phases), and a histogram.
 
 function drawUnder(u, x, lines, stacked, bars) {
   const c = u.ctx, X = (v) => u.valToPos(v, "x", true), Y = (v) => u.valToPos(v, "y", true);
@@ -79,37 +79,37 @@ function drawUnder(u, x, lines, stacked, bars) {
   c.fillStyle = colour("bar");
   for (const [at, top, width] of bars) bar(at, 0, top, X(width) - X(0) - 2);
   for (const s of lines.filter((s, i) => s.low && u.series[i + 1].show)) {
-    const there = [...x.keys()].filter((i) => s.low[i] != null), errors = !s.band && there.length < FEW;
+    const drawn = [...x.keys()].filter((i) => s.low[i] != null), errors = !s.band && drawn.length < FEW;
     [c.fillStyle, c.globalAlpha] = [s.colour, stacked ? 0.65 : errors ? 0.5 : 0.2];
     if (stacked || errors) {
       const width = stacked ? Math.max(1, X(1) - X(0) - 1) : 2 * devicePixelRatio;
-      for (const i of there) bar(x[i], s.low[i], s.high[i], width);
+      for (const i of drawn) bar(x[i], s.low[i], s.high[i], width);
     } else {
       c.beginPath();
-      for (const i of there) c.lineTo(X(x[i]), Y(s.high[i]));
-      for (const i of there.reverse()) c.lineTo(X(x[i]), Y(s.low[i]));
+      for (const i of drawn) c.lineTo(X(x[i]), Y(s.high[i]));
+      for (const i of drawn.reverse()) c.lineTo(X(x[i]), Y(s.low[i]));
       c.fill();
     }
   }
   c.restore();
 }
-function chart(place, { title, says, metric, x, series, stacked, bars = [], range, xRange, toStep, height = 200 }) {
+function chart(place, { title, caption, metric, x, series, stacked, bars = [], range, xRange, toStep, height = 200 }) {
   const lines = series.map((s) => ({ ...s, known: s.y.filter((v) => v != null), colour: colour(`s${s.style % 7}`) }));
-  const told = lines.map(({ label, known: k }) => `${label} from ${number(k[0])} to ${number(k.at(-1))}`);
-  const frame = h("div", { role: "img", "aria-label": `${title}: ${told.join("; ")}` });
+  const summaries = lines.map(({ label, known: k }) => `${label} from ${number(k[0])} to ${number(k.at(-1))}`);
+  const frame = h("div", { role: "img", "aria-label": `${title}: ${summaries.join("; ")}` });
   const figure = place.appendChild(
-    h("figure", { "data-metric": metric }, h("figcaption", {}, h("h2", {}, title), h("p", {}, says)), frame));
+    h("figure", { "data-metric": metric }, h("figcaption", {}, h("h2", {}, title), h("p", {}, caption)), frame));
   const all = lines.flatMap((s) => [...s.known, ...(s.low ?? []), ...(s.high ?? [])]).filter((v) => v != null);
   const [least, most] = [Math.min, Math.max].map((of) => all.reduce((a, b) => of(a, b), all[0]));
   const edge = 0.06 * (most - least || 0.1), grid = { stroke: colour("line"), width: 1 };
   const axis = { stroke: colour("muted"), grid, ticks: { show: false }, size: 32 };
   const value = (s, i) => number(stacked ? s.y[i] - s.low[i] : s.y[i]);
-  // Where the cursor is; elsewhere the last of a curve.
+  // The point at the cursor, or else the last one of a curve.
   const shownAt = (ys, i) => i ?? (toStep ? ys.findLastIndex((y) => y != null) : -1);
   figure.plot = new uPlot({
     width: frame.clientWidth, height, padding: [6, 10, 0, 0],
     cursor: { y: false, sync: toStep && { key: "step" }, points: { size: 7 } },
-    scales: { x: { time: false, range: stacked ? (_, from, to) => [from - 0.5, to + 0.5] : xRange }, // whole bars
+    scales: { x: { time: false, range: stacked ? (_, from, to) => [from - 0.5, to + 0.5] : xRange }, // no bar is cut
       y: { range: range ?? [stacked ? 0 : least - edge, most + edge] } },
     axes: [{ ...axis, incrs: toStep && [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
       { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => number(v, 4)) }],
@@ -120,7 +120,7 @@ function chart(place, { title, says, metric, x, series, stacked, bars = [], rang
         value: (_, __, ___, i) => value(s, shownAt(s.y, i)) }))],
     hooks: { drawAxes: [(u) => drawUnder(u, x, lines, stacked, bars)] },
   }, [x, ...lines.map((s) => s.y)], frame);
-  if (toStep) figure.plot.over.onclick = ({ detail }) => { // twice: what was enlarged by dragging is as before
+  if (toStep) figure.plot.over.onclick = ({ detail }) => { // a double click resets the zoom instead
     clearTimeout(figure.clicked);
     const { idx } = figure.plot.cursor;
     if (detail < 2 && idx != null) figure.clicked = setTimeout(toStep, 250, x[idx]);

@@ -1,27 +1,31 @@
-// The views: what is over each, and what fills it and returns a line about it.
+// The views. Each has a title, perhaps controls, and a function that draws it and returns a message for the reader.
 
-const stepsKept = (run) => [...new Set(data.rows.flatMap((r) => r.watched || r.run !== (run ?? r.run) ? [] : r.step))];
+const recordedSteps = (run) => {
+  const rows = data.rows.filter((row) => !row.watched && (run == null || row.run === run));
+  return [...new Set(rows.map((row) => row.step))];
+};
 const idOf = (row) => data.questions[row.question].id;
-const asked = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
+const userText = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
 const accuracy = (group, name) => mean(group.map((r) => r.rewards[data.runs[r.run].rewards.indexOf(name)] ?? r.reward));
 const groupsWhere = (test) => [...data.groups.values()].filter(([row]) => test(row));
 const density = (p, [alpha, beta, logB]) => Math.exp((alpha - 1) * Math.log(p) + (beta - 1) * Math.log1p(-p) - logB);
 const weight = (p, fit) => (p > 0 && p < 1 ? 1 / density(fit[3] ?? p, fit) : 0);
 const verdict = (value) => (value === 1 ? "✓ 1" : value === 0 ? "✗ 0" : number(value));
-const words = (flags) => Object.keys(FLAGS).filter((flag) => flags & flag).map((flag) => FLAGS[flag]).join(", ");
+const flagNames = (flags) => Object.keys(FLAGS).filter((flag) => flags & flag).map((flag) => FLAGS[flag]).join(", ");
 
 function curves(place) {
   const keys = Object.keys(data.runs[0]?.config ?? {}).filter((key) => key !== "algo" &&
     new Set(data.runs.map((run) => JSON.stringify(run.config[key]))).size > 1);
-  const heads = ["run", "algorithm", "seed", ...keys, "steps", "end", "reward", "pass@1", "s a step"];
-  const way = (ends) => (ends ? `${number(ends[0])} → ${number(ends[1])}` : "–");
+  const heads = ["run", "algorithm", "seed", ...keys, "steps", "status", "reward", "pass@1", "s per step"];
+  const fromTo = (ends) => (ends ? `${number(ends[0])} → ${number(ends[1])}` : "–");
   place.append(table("Runs", heads, data.runs.map((run) => [run.name, run.config.algo, run.seed,
     ...keys.map((key) => `${run.config[key]}`), run.steps.at(-1) ?? 0, run.end,
-    way(run.reward), way(run.pass1), way(run.seconds)])));
-  const toStep = (at) => data.rows.length && go({ view: "answers", step: nearest(stepsKept(), at) });
+    fromTo(run.reward), fromTo(run.pass1), fromTo(run.seconds)])));
+  const toStep = (at) => data.rows.length && go({ view: "answers", step: nearest(recordedSteps(), at) });
   const grid = place.appendChild(h("div", { class: "grid" }));
   for (const spec of data.charts) chart(grid, { ...spec, toStep });
-  return data.rows.length ? "A click on a step shows its answers; dragging enlarges, a double click goes back." : "";
+  const bands = "Bands: the range over seeds, or one standard error of a single run. Drag to zoom, double-click to reset.";
+  return data.rows.length ? `${bands} Click a step to see its answers.` : bands;
 }
 
 function densityControls() {
@@ -30,7 +34,7 @@ function densityControls() {
   const slide = h("input", { type: "range", name: "step", max: steps.length - 1, value,
     oninput: () => go({ step: steps[slide.value] }, true) });
   const tick = () => (slide.isConnected && +slide.value < +slide.max ? slide.oninput(slide.value++) : play.onclick());
-  const play = button("▶ play", () => {
+  const play = button("▶ Play", () => {
     playing = clearInterval(playing) ?? (playing ? null : setInterval(tick, 150));
     play.ariaPressed = !!playing;
   }, { "aria-pressed": "false" });
@@ -39,9 +43,9 @@ function densityControls() {
 }
 function densityOfStep(place) {
   const run = +(S.run || 0), facts = data.runs[run];
-  if (!facts) return "no run here";
+  if (!facts) return "This page has no training run.";
   const name = S.fit || Object.keys(facts.fits)[0], fits = facts.fits[name] ?? {};
-  const step = +(S.step || facts.steps.find((s) => s > 0)), fit = fits[step], at = nearest(stepsKept(run), step);
+  const step = +(S.step || facts.steps.find((s) => s > 0)), fit = fits[step], at = nearest(recordedSteps(run), step);
   const m = facts.config.samples_per_question, x = [...Array(199).keys()].map((i) => (i + 1) / 200);
   const ps = groupsWhere((r) => r.run === run && r.step === at && !r.watched).map((g) => accuracy(g, name));
   const share = (k) => ps.filter((p) => Math.round(p * m) === k).length / ps.length;
@@ -51,25 +55,26 @@ function densityOfStep(place) {
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const curve = fit ? [line("f", 0, (p) => density(p, fit))] : [], heights = bars.map((bar) => bar[1]);
   chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit[0])}, ${number(fit[1])})` : "p(q)",
-    says: ps.length ? `bars: the ${ps.length} questions of step ${at}, as a density` : "no answers were kept",
+    caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}` : "no recorded answers",
     series: curve, range: [0, 1.1 * Math.max(2.5, ...heights, ...(curve[0]?.y ?? []))] });
   chart(grid, { ...both, metric: "weight", title: "Weight of a question", range: [0, 4],
-    says: "what its advantages R − p are multiplied by; where all answers are alike there are none",
+    caption: "factor of its advantages R − p, which are 0 if all rewards are equal",
     series: [...(fit ? [line("BNPO: 1 / f", 0, (p) => weight(p, fit), 1 / m)] : []),
       line("REINFORCE: 1", 2, () => 1, 1 / m),
       line("GRPO: 1 / σ", 1, (p) => Math.sqrt((m - 1) / m / (p * (1 - p))), 1 / m)] });
-  return !fit ? `step ${step}: no density; only bnpo fits one, and only to questions that differ`
-    : `step ${step}: α ${number(fit[0])}, β ${number(fit[1])}${fit[3] == null ? "" : "; all questions weigh the same"}`;
+  if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
+  const equal = fit[3] == null ? "" : "; all questions have the same weight";
+  return `Step ${step}: α ${number(fit[0])}, β ${number(fit[1])}${equal}`;
 }
 
 function answersControls() {
-  const search = h("input", { type: "search", name: "q", placeholder: "in questions and answers", value: S.q,
+  const search = h("input", { type: "search", name: "q", placeholder: "questions and answers", value: S.q,
     oninput: () => go({ q: search.value }, true) });
   return [h("label", { class: "wide" }, "Search", search), runField("Run", "run", "all"),
-    field("Step", "step", [["", "all"], ...stepsKept().sort((a, b) => a - b).map((s) => [s, s])]),
+    field("Step", "step", [["", "all"], ...recordedSteps().sort((a, b) => a - b).map((s) => [s, s])]),
     field("Reward", "reward", [["", "any"], [1, "1 (right)"], [0, "0 (wrong)"], ["between", "between"]]),
-    field("Only", "only", [["", "all"], ...Object.entries(FLAGS), ["equal", "all-equal groups"],
-      ["watched", "watched questions"], ["tokens", "token by token"]])];
+    field("Filter", "only", [["", "all"], ...Object.entries(FLAGS), ["equal", "groups with equal rewards"],
+      ["watched", "watched questions"], ["tokens", "with token data"]])];
 }
 async function chosenRows() {
   const only = { equal: (r) => new Set(data.groups.get(r.group).map((o) => `${o.rewards}`)).size === 1,
@@ -84,7 +89,7 @@ async function chosenRows() {
     rows = rows.filter((_, i) => hits[i]);
   }
   const [, sign, key] = S.sort?.match(/^(-?)(\w+)$/) ?? [];
-  const known = (r) => (r[key] == null ? -Infinity : sign ? -r[key] : r[key]); // what has none comes last
+  const known = (r) => (r[key] == null ? -Infinity : sign ? -r[key] : r[key]); // rows without a value come last
   return key ? rows.sort((a, b) => known(b) - known(a) || 0) : rows;
 }
 async function answers(place) {
@@ -93,18 +98,19 @@ async function answers(place) {
   const sorted = (text, key = text) => button(text + ({ [key]: " ▼", [`-${key}`]: " ▲" }[S.sort] ?? ""),
     () => go({ sort: { [key]: `-${key}`, [`-${key}`]: "" }[S.sort] ?? key }), { class: "quiet", id: `sort-${key}` });
   const heads = ["question", many && "run", "step", sorted("reward"), sorted("advantage"), sorted("length", "tokens"),
-    sorted("gap"), "marks", "answer", "its end"];
+    sorted("gap"), "flags", "answer", "last characters"];
   const lines = rows.slice(0, limit).map(async (r) => {
-    const [text, found] = await textOf(r), change = { run: r.run, step: r.step, question: idOf(r), answer: r.sample };
+    const [text, final] = await textOf(r), change = { run: r.run, step: r.step, question: idOf(r), answer: r.sample };
     return [link({ view: "questions", across: "", ...change }, idOf(r)), many && data.runs[r.run].name,
       `${r.step}${r.watched ? " watched" : ""}`, verdict(r.reward), number(r.advantage), r.tokens, number(r.gap, 2),
-      words(r.flags), found == null ? "–" : formula(found), h("span", { class: "line" }, text.trimEnd().slice(-64))];
+      flagNames(r.flags), final == null ? "–" : formula(final),
+      h("span", { class: "line" }, text.trimEnd().slice(-64))];
   });
   place.append(table("Answers", heads, await Promise.all(lines)), more(rows));
   return `${rows.length} of ${data.rows.length} answers`;
 }
 
-const age = ([row]) => row.step - !row.watched; // updates of the policy that answered
+const age = ([row]) => row.step - !row.watched; // number of updates before the policy gave these answers
 function accuracies(place, question, groups, runs, about) {
   const x = [...new Set(groups.map(age))].sort((a, b) => a - b);
   const p = (run, at) => groups.filter((g) => g[0].run === run && age(g) === at).map((g) => accuracy(g))[0];
@@ -115,29 +121,30 @@ function accuracies(place, question, groups, runs, about) {
 }
 function watchedQuestions(place) {
   const grid = place.appendChild(h("div", { class: "grid" }));
-  const found = [...new Set(data.rows.flatMap((row) => (row.watched ? idOf(row) : [])))];
-  for (const id of found) {
-    const groups = groupsWhere((row) => idOf(row) === id), says = asked(data.questions[groups[0][0].question].prompt);
-    accuracies(grid, id, groups, [...data.runs.keys()], { title: id, says: says.slice(0, 80) });
+  const ids = [...new Set(data.rows.flatMap((row) => (row.watched ? idOf(row) : [])))];
+  for (const id of ids) {
+    const groups = groupsWhere((row) => idOf(row) === id);
+    const text = userText(data.questions[groups[0][0].question].prompt);
+    accuracies(grid, id, groups, [...data.runs.keys()], { title: id, caption: text.slice(0, 80) });
   }
-  return found.length ? "p(q) by updates of the policy. A click on a step shows its answers."
-    : "No question was watched (--watch-questions); choose one under Answers.";
+  return ids.length ? "Accuracy p(q) by number of policy updates. Click a point to see its answers."
+    : "These runs have no watched questions (--watch-questions). Choose a question under Answers.";
 }
 const questionControls = () => !S.question ? [] : [
   field("Show", "across", [["", "one step"], ["all", "across steps"]]),
-  runField("Run", "run"), runField("Beside", "with", "–"),
-  field("Text", "text", [["", "typeset"], ["source", "as written"], ["logprobs", "tokens: log-probability"],
-    ["gap", "tokens: sampler-learner gap"]]), button("◀ previous", () => next(-1)), button("next ▶", () => next(1))];
+  runField("Run", "run"), runField("Compare with", "with", "–"),
+  field("Text", "text", [["", "typeset"], ["source", "source"], ["logprobs", "tokens: log-probability"],
+    ["gap", "tokens: sampler-learner gap"]]), button("◀ Previous", () => next(-1)), button("Next ▶", () => next(1))];
 async function question(place) {
   if (!S.question) return watchedQuestions(place);
   const runs = [...new Set([+(S.run || 0), +(S.with || S.run || 0)])];
   const groups = groupsWhere((row) => idOf(row) === S.question && runs.includes(row.run));
-  if (!groups.length) return "no answers to it were kept";
+  if (!groups.length) return "No recorded answers to this question.";
   const { prompt, reference } = data.questions[groups[0][0].question];
-  place.append(h("div", { class: "asked" }, prose(asked(prompt))), h("p", {}, "Reference: ", formula(reference)),
-    h("details", {}, h("summary", {}, "the whole prompt"), h("pre", {}, prompt)));
+  place.append(h("div", { class: "asked" }, prose(userText(prompt))), h("p", {}, "Reference: ", formula(reference)),
+    h("details", {}, h("summary", {}, "Full prompt"), h("pre", {}, prompt)));
   accuracies(place, S.question, groups, runs,
-    { title: "p(q)", says: "share of right answers, by the updates of the policy that gave them" });
+    { title: "p(q)", caption: "share of correct answers, by number of policy updates" });
   for (const run of runs) {
     const own = groups.filter(([row]) => row.run === run), at = nearest(own.map(([row]) => row.step), +S.step || 0);
     const strip = { class: "strip", tabindex: 0, role: "region", "aria-label": data.runs[run].name };
@@ -146,26 +153,27 @@ async function question(place) {
     for (const group of own)
       if (S.across || group[0].step === at) row.append(await cards(group, group[0].step === at));
   }
-  return /logprobs|gap/.test(S.text) ? `tokens: blue below 0, orange above; full colour at ${number(fullColour())}`
-    : `groups of answers: ${groups.length}`;
+  return /logprobs|gap/.test(S.text) ? `Tokens: blue below 0, orange above 0, full colour at ${number(fullColour())}.`
+    : `Groups of answers: ${groups.length}`;
 }
 const fullColour = () => (S.text === "gap" ? 10 * mean(data.rows.flatMap((row) => row.gap ?? [])) : -4);
 async function cards(group, chosen) {
-  const [{ run, step, watched }] = group, at = step + watched; // the batch of the same policy, whose fit is meant
+  // A watched group after step s has the policy, and so the fit, of step s + 1.
+  const [{ run, step, watched }] = group, at = step + watched;
   const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
-  const told = fits.map(([name, fit]) => [name, `Beta(${number(fit[0])}, ${number(fit[1])}),`,
+  const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit[0])}, ${number(fit[1])}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
-  const each = group.map(async (r) => {
-    const [text, found, kept] = await textOf(r), values = kept?.[S.text];
-    const body = values ? tokens(kept.texts, values, Math.abs(fullColour())) : S.text ? text : undefined;
+  const groupCards = group.map(async (r) => {
+    const [text, final, tokenData] = await textOf(r), values = tokenData?.[S.text];
+    const body = values ? tokens(tokenData.texts, values, Math.abs(fullColour())) : S.text ? text : undefined;
     const look = `${r.reward === 0 ? "wrong" : ""} ${chosen && S.answer && +S.answer === r.sample ? "focus" : ""}`;
-    const says = [verdict(r.reward), r.advantage != null && `advantage ${number(r.advantage)}`, `${r.tokens} tokens`];
-    return card({ head: [...says, words(r.flags)].filter(Boolean).join("  "), text, found, body, look });
+    const head = [verdict(r.reward), r.advantage != null && `advantage ${number(r.advantage)}`, `${r.tokens} tokens`];
+    return card({ head: [...head, flagNames(r.flags)].filter(Boolean).join("  "), text, final, body, look });
   });
   return h("section", { class: chosen ? "group chosen" : "group" },
     h("h2", {}, `${watched ? `After step ${step}, watched` : `Step ${step}`}: p = ${number(accuracy(group))}`),
-    h("p", {}, told.join("; ") || "no fit"),
-    h("div", { class: "cards" }, await Promise.all(each)));
+    h("p", {}, fitTexts.join("; ") || "no fitted density"),
+    h("div", { class: "cards" }, await Promise.all(groupCards)));
 }
 function next(by) {
   const list = (current.length ? current : [...data.groups.keys()]).map((key) => data.groups.get(key)[0]);
@@ -176,8 +184,8 @@ function next(by) {
 
 function evaluationControls() {
   const names = data.evals.map((e, i) => [`${i}`, e.name]);
-  return names.length && [field("Base", "a", names), field("Beside", "b", names, `${names.length - 1}`),
-    field("Problems", "changed", [["", "that changed"], ["gained", "gained"], ["lost", "lost"], ["all", "all"]])];
+  return names.length && [field("Base", "a", names), field("Compare with", "b", names, `${names.length - 1}`),
+    field("Problems", "changed", [["", "changed"], ["gained", "gained"], ["lost", "lost"], ["all", "all"]])];
 }
 function paired(a, b) {
   const base = new Map(a.problems.map(([set, id, right], j) => [`${set} ${id}`, [j, mean(right)]]));
@@ -192,19 +200,19 @@ async function openProblem(place, { id, question, reference, i, j }, a, b) {
   const side = async (e, at) => {
     const right = e.problems[at][2], texts = e.chunk == null ? [] : (await unpack(`chunk${e.chunk}`))[at];
     return h("section", { class: "side" }, h("h2", {}, e.name),
-      h("p", {}, `${right.filter(Boolean).length} of ${right.length} right; texts of ${texts.length}`),
-      texts.map(([text, found], k) => card({ head: verdict(right[k]), text, found, look: right[k] ? "" : "wrong" })));
+      h("p", {}, `${right.filter(Boolean).length} of ${right.length} correct, ${texts.length} shown`),
+      texts.map(([text, final], k) => card({ head: verdict(right[k]), text, final, look: right[k] ? "" : "wrong" })));
   };
   place.append(h("h2", {}, id), h("div", { class: "asked" }, prose(question ?? "")),
     h("p", {}, "Reference: ", formula(reference ?? "–")),
     h("div", { class: "grid two" }, await side(a, j), await side(b, i)));
 }
 async function evaluations(place) {
-  if (!data.evals.length) return "no evaluation here: --eval-every makes them, or name folders of eval.py";
+  if (!data.evals.length) return "This page has no evaluations. Train with --eval-every, or add folders of eval.py.";
   const [a, b] = [data.evals[+(S.a || 0)], data.evals[+(S.b || data.evals.length - 1)]], pairs = paired(a, b);
   const parts = [...new Set(pairs.flatMap((pair) => pair.parts))].sort();
   const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values))}`;
-  place.append(table("Scores", ["part", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
+  place.append(table("Scores", ["subset", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
     parts.map((part) => [part, pairs.filter((pair) => pair.parts.includes(part))]).map(([part, of]) => [part, of.length,
       scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
       of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length])));
@@ -212,19 +220,19 @@ async function evaluations(place) {
   const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
   const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
     .sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
-  const heads = ["problem", "base, %", "beside, %", "change", "question"];
-  const way = (change) => (change > 0 ? "▲ gained" : change < 0 ? "▼ lost" : "");
+  const heads = ["problem", "base, %", "compared, %", "change", "question"];
+  const changeText = (change) => (change > 0 ? "▲ gained" : change < 0 ? "▼ lost" : "");
   place.append(table("Problems", heads, rows.slice(0, limit).map((p) => [
-    link({ problem: p.key }, p.id), percent(p.from), percent(p.to), way(p.change),
+    link({ problem: p.key }, p.id), percent(p.from), percent(p.to), changeText(p.change),
     h("span", { class: "line" }, p.question ?? "")])), more(rows));
-  return `${pairs.length} problems in both; standard errors are over problems, those of differences over pairs`;
+  return `${pairs.length} problems in both evaluations. ± is the standard error over problems, paired for differences.`;
 }
 
 const VIEWS = {
   curves: { title: () => data.runs.map((run) => run.name).join(", ") || "No runs", draw: curves },
-  density: { title: () => "What a question of accuracy p is worth", controls: densityControls, draw: densityOfStep },
+  density: { title: () => "Weight of a question by its accuracy p", controls: densityControls, draw: densityOfStep },
   answers: { title: () => "Answers", controls: answersControls, draw: answers },
   questions: { title: () => (S.question ? `Question ${S.question}` : "Watched questions"),
     controls: questionControls, draw: question },
-  evaluations: { title: () => "Evaluations, problem by problem", controls: evaluationControls, draw: evaluations },
+  evaluations: { title: () => "Evaluations by problem", controls: evaluationControls, draw: evaluations },
 };

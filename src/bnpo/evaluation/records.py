@@ -1,0 +1,83 @@
+"""The files of an evaluation as types: samples.jsonl, protocol.json, results.json and comparison.json.
+
+The keys are those of the files, so that old evaluations stay readable. In these files `runs` and `run` count the
+repetitions of a problem, except that `run` in a protocol is the training run of the checkpoint.
+"""
+
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+
+
+class SampleRecord(TypedDict):
+    """One line of samples.jsonl: a sampled answer and its verdict."""
+
+    dataset: str
+    id: str  # of the problem
+    index: int  # of the problem in its data set
+    run: int  # repetition of the problem, from 0
+    seed: int
+    text: str
+    answer: str | None  # the final answer, None where the text has none
+    correct: bool
+    failure: str | None  # why grading failed: timeout, death, or an exception's name
+    vote: str | None  # the final answer in normal form, for the majority vote
+    tokens: int
+    finish_reason: Literal["stop", "length"]
+
+
+class Request(NamedTuple):
+    """One answer to sample: repetition `repetition` of problem `index` of `dataset`. Identifies its record."""
+
+    dataset: str
+    index: int  # type: ignore[assignment]  # replaces tuple.index, which nobody calls
+    repetition: int
+
+    @classmethod
+    def of(cls, record: SampleRecord) -> "Request":
+        """Return the request that `record` answers. Raises KeyError or TypeError if it is no record."""
+        return cls(record["dataset"], record["index"], record["run"])
+
+
+Protocol = dict[str, Any]
+"""protocol.json: everything that samples and verdicts depend on, made by `Evaluation.protocol`."""
+
+
+class DatasetScores(TypedDict):
+    """The scores of one data set, all as shares between 0 and 1 unless noted."""
+
+    problems: int
+    runs: int
+    pass1: float
+    se: float  # standard error of pass1
+    sd_runs: float | None  # standard deviation of pass@1 between repetitions, None with one repetition
+    pass_at_k: dict[str, float]
+    majority: float
+    mean_tokens: float  # tokens per answer
+    truncated: float
+    no_box: float
+
+
+class Results(TypedDict):
+    """results.json: protocol and scores of one model."""
+
+    protocol: Protocol
+    results: dict[str, DatasetScores]
+    average: dict[str, float]  # pass1 and its standard error se, over the data sets
+    grading_failures: dict[str, int]  # answers that could not be graded, by kind of failure
+    time: NotRequired[dict]  # absent from evaluations during training
+
+
+class PairedDifference(TypedDict):
+    """Difference in pass@1 of two models on the same problems, its 95 % interval and two-sided p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+class Comparison(TypedDict):
+    """comparison.json: the protocols of both models, and the differences by data set and for their average."""
+
+    base: Protocol
+    ckpt: Protocol
+    paired: dict[str, PairedDifference]

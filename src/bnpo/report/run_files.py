@@ -1,0 +1,152 @@
+"""The files of runs and evaluations, also of unfinished ones, read as the data of a page."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from bnpo.arithmetic import arithmetic_problems
+from bnpo.config import TrainConfig
+from bnpo.files import ROOT, whole_json_lines
+from bnpo.flags import Free, marked
+from bnpo.grading.rewards import BUILT_IN, reward_name
+from bnpo.problems import asks_for_tags
+from bnpo.report.read import metric_arrays
+from bnpo.summary import ends, why_ended
+from mathequal.equality import final_answer
+
+CUT_OFF, NO_BOX, FAILED = 1, 2, 4
+"""Flags of an answer, added up; parts.js has their names."""
+EVAL_TEXTS = 2
+"""Repetitions of a problem of an evaluation whose texts are on the page. The others show their verdict only."""
+
+
+@dataclass
+class RunFacts:
+    """A training run without its answers."""
+
+    name: str
+    seed: int
+    end: str  # why it ended
+    config: dict  # the settings that change what is learned, without the seed
+    rewards: list[str]
+    reward: tuple[float, float] | None  # first and last value, as for the next two
+    pass1: tuple[float, float] | None
+    seconds: tuple[float, float] | None
+    steps: list[int]  # [lines of metrics.jsonl]
+    metrics: dict[str, np.ndarray]  # each [lines of metrics.jsonl], nan where it was not logged
+    setting: int = 0  # number of its config: runs that differ only in their seed share one
+
+
+def run_facts(folder: Path, config: dict) -> RunFacts:
+    """Read the run in `folder` with the settings `config`, finished or not."""
+    lines = whole_json_lines(folder / "metrics.jsonl")
+    for line in lines:
+        errors = [value for name, value in line.items() if name.startswith("eval/") and name.endswith("/se")]
+        if errors:  # this step was evaluated
+            line["eval/average/pass1"] = line["eval/average"]
+            line["eval/average/se"] = np.linalg.norm(errors) / len(errors)
+    compared = config.keys() - marked(TrainConfig, Free) - {"seed"}
+    return RunFacts(
+        name=folder.resolve().name,
+        seed=config["seed"],
+        end=why_ended(folder),
+        config={name: config[name] for name in sorted(compared)},
+        rewards=[reward_name(reward) for reward in config["rewards"]],
+        reward=ends(lines, "reward/mean"),
+        pass1=ends(lines, "eval/average"),
+        seconds=ends(lines, "seconds/total"),
+        steps=[line["step"] for line in lines],
+        metrics=metric_arrays(lines),
+    )
+
+
+def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set[str]) -> tuple[list, list]:
+    """Return a row for every answer in a file of rollouts or watched questions, and their texts [text, final answer,
+    tokens]. Adds their questions to `questions`.
+
+    `only` are the ids of the questions to read; empty means all. `reward` in a row is the mean of all rewards, each
+    mapped to [0, 1].
+    """
+    rows, texts = [], []
+    tokens_by_answer = {}
+    if path.parent.name == "rollouts":  # token data are recorded for these answers only
+        tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name)
+    ranges = np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
+    lowest, highest = ranges.T  # [K]
+    tags = asks_for_tags(config["template"])
+    for question_id, group in groupby(whole_json_lines(path), key=lambda row: row["id"]):
+        if only and question_id not in only:
+            continue
+        for sample, row in enumerate(group):
+            # Different data sets may use one id for different problems.
+            key = f"{question_id} {row['prompt']}"
+            if key not in questions:
+                fields = {name: row[name] for name in ("id", "prompt", "reference")}
+                questions[key] = {"number": len(questions)} | fields
+            rewards = list(row["rewards"].values())
+            final = final_answer(row["answer"], tags)
+            tokens = tokens_by_answer.get((question_id, sample))
+            rows.append(
+                {
+                    "question": questions[key]["number"],
+                    "sample": sample,
+                    "rewards": rewards,
+                    "reward": float(np.mean((rewards - lowest) / (highest - lowest))),
+                    "flags": CUT_OFF * row.get("cut_off", 0) + NO_BOX * (final is None) + FAILED * row.get("failed", 0),
+                    "gap": float(np.mean(np.abs(tokens["gap"]))) if tokens and tokens["gap"] else None,
+                    "tokens": row["tokens"],
+                    "advantage": row.get("advantage"),
+                }
+            )
+            texts.append([row["answer"], final, tokens])
+    return rows, texts
+
+
+def read_tokens(path: Path) -> dict[tuple[str, int], dict]:
+    """Return texts, log-probabilities and sampler-learner gaps of the tokens in a file, by question id and sample."""
+    answers = {}
+    for row in whole_json_lines(path):
+        sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
+        # Rounded to what a colour shows: these are most of a page's bytes.
+        gap = None
+        if row["learner"]:
+            gap = [float(f"{x:.2g}") for x in np.nan_to_num(row["learner"]) - sampler]
+        answer = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
+        answers[row["id"], row["sample"]] = answer
+    return answers
+
+
+def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
+    """Yield the evaluations of a run, or the one in `folder`: the verdicts of every problem, and texts of answers."""
+    is_evaluation = "protocol" in config
+    for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
+        samples = whole_json_lines(place / "samples.jsonl")
+        # Samples were written in the order in which they finished.
+        samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["run"]))
+        problems, texts = [], []
+        for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
+            answers = list(group)
+            verdicts = [int(answer["correct"]) for answer in answers]
+            problems.append([answers[0]["dataset"], answers[0]["id"], verdicts])
+            texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
+        if problems:
+            step = "" if is_evaluation else f", step {int(place.name[5:])}"
+            yield {"name": folder.resolve().name + step, "problems": problems}, texts
+
+
+def eval_problems(config: dict) -> dict[str, list]:
+    """Return question, reference, subject and level of the problems that a run or an evaluation was evaluated on, by
+    data set and id. Problems whose data file is missing here are left out."""
+    problems = {}
+    suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
+    for name, dataset in suite.get("datasets", {}).items():
+        if dataset["data"] == "arithmetic":
+            rows = [vars(problem) for problem in arithmetic_problems("test", dataset["problems"])]
+        else:
+            rows = whole_json_lines(ROOT / dataset["data"])
+        for row in rows:
+            problems[f"{name} {row.get('id')}"] = [row.get(key) for key in ("problem", "answer", "subject", "level")]
+    return problems
