@@ -11,7 +11,7 @@ from math import ceil
 import numpy as np
 
 from bnpo.config import TrainConfig
-from bnpo.planning.fit import HOST_PER_GPU, answers_per_question, token_bytes
+from bnpo.planning.fit import HOST_PER_GPU, PlannedRun, answers_per_question, token_bytes
 from bnpo.planning.gpus import GpuSpeed
 from bnpo.planning.memory import GIB, ModelShape, number_bytes
 from bnpo.speed import update_operations
@@ -57,33 +57,24 @@ def sampling_seconds(
     return float(full + (any_alive * token_seconds(at_once * alive, lengths.prompt + ages)).sum())
 
 
-def update_seconds(
-    shape: ModelShape, speed: GpuSpeed, config: TrainConfig, ranks: int, lengths: TokenLengths
-) -> float:
+def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> float:
     """Return the seconds of the updates of one step, if every answer has a gradient."""
+    shape, batch, ranks = run.shape, run.config.batch, run.machine.ranks
     prompt, answer = lengths.prompt, lengths.answer
-    questions = config.batch.questions_per_step
-    answers = questions * config.batch.samples_per_question
+    questions, answers = batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
     tokens = questions * prompt + answers * answer  # the answers to a question share one pass of its prompt
     # The mean square of an exponentially distributed length is twice the square of its mean.
     pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
     multiplied = shape.parameters if shape.tied else shape.parameters - shape.head  # the embedding is only looked up
     operations = update_operations(multiplied, shape.layers, shape.hidden, tokens, pairs)
-    computing = config.batch.ppo_iterations * operations / (ranks * speed.flops * speed.mfu)
+    computing = batch.ppo_iterations * operations / (ranks * speed.flops * speed.mfu)
     # An offloaded AdamW moves gradients to the CPU and weights back, and uses 28 bytes per parameter in between.
-    moved = 40 * shape.parameters / ranks / LINK if config.hardware.offload_optimizer else 0.0
-    return computing + config.batch.mini_batches * moved
+    moved = 40 * shape.parameters / ranks / LINK if run.config.hardware.offload_optimizer else 0.0
+    return computing + batch.mini_batches * moved
 
 
 def training_seconds(
-    shape: ModelShape,
-    speed: GpuSpeed,
-    config: TrainConfig,
-    ranks: int,
-    at_once: int,
-    lengths: TokenLengths,
-    steps: int,
-    eval_answers: int,
+    run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, *, at_once: int, steps: int, eval_answers: int
 ) -> dict[str, float]:
     """Return the seconds of a training run by what takes them.
 
@@ -94,19 +85,20 @@ def training_seconds(
         # Every rank draws so many answers.
         if answers == 0:
             return 0.0
-        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=ranks)
+        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=run.machine.ranks)
 
     def times(every: int) -> int:
         # Every so many steps, at the start and at the end. 0: never.
         return ceil(steps / every) + 1 if every else 0
 
+    shape, config, ranks = run.shape, run.config, run.machine.ranks
     per_question = answers_per_question(config)
     watched = ceil(config.logging.watch_questions / ranks) * per_question
     sync = speed.sync if speed.sync is not None else 4 * shape.parameters / LINK
     saves, _ = checkpoints_kept(config, steps)
     return {
         "sampling": steps * sampling(config.batch.questions_per_step // ranks * per_question),
-        "updates": steps * update_seconds(shape, speed, config, ranks, lengths),
+        "updates": steps * update_seconds(run, speed, lengths),
         "weight syncs": steps * sync,
         "evaluations": times(config.logging.eval_every) * sampling(ceil(eval_answers / ranks)),
         "watched questions": times(config.logging.rollouts_every) * sampling(watched),
@@ -133,8 +125,8 @@ def assumption_lines(speeds: list[GpuSpeed], answer_tokens: int) -> list[str]:
         "the estimate assumes:",
         f"  {answer_tokens} tokens per answer on average (--answer-tokens), exponentially distributed, all trained on",
         f"  {1000 * TOKEN_SECONDS:.0f} ms per sampled token besides the GPU's work, links of {LINK / 1e9:.0f} GB/s, "
-        f"{HOST_PER_GPU / GIB:.0f} GiB of CPU memory per GPU, a disk of {DISK / 1e9:.0f} GB/s, {START_SECONDS:.0f} s to "
-        "start a program",
+        f"{HOST_PER_GPU / GIB:.0f} GiB of CPU memory per GPU, a disk of {DISK / 1e9:.0f} GB/s, "
+        f"{START_SECONDS:.0f} s to start a program",
     ]
     for speed in dict.fromkeys(speeds):  # two models may share one line
         lines.append(

@@ -3,7 +3,7 @@
 import json
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -13,29 +13,9 @@ from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import check, chosen_suite
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
-from bnpo.flags import flat_settings, with_settings
-from bnpo.planning.cost import (
-    START_SECONDS,
-    TokenLengths,
-    assumption_lines,
-    checkpoint_bytes,
-    checkpoints_kept,
-    sampling_seconds,
-    training_seconds,
-)
-from bnpo.planning.fit import (
-    Machine,
-    MemoryPlan,
-    PlannedRun,
-    answers_at_once,
-    answers_per_question,
-    explain_problem,
-    fitting_changes,
-    flags_text,
-    plan_memory,
-    sampler_bytes,
-    token_bytes,
-)
+from bnpo.flags import Planning, flat_settings
+from bnpo.planning import cost, fit
+from bnpo.planning.fit import PlannedRun, plan_memory
 from bnpo.planning.gpus import speed_of
 from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
 from bnpo.planning.memory import GIB
@@ -44,22 +24,6 @@ from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.task import longest_sequence
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds of a program on `gpus` GPUs by what takes them; empty without --gpu, or if it does not fit."""
-
-    gpus: int
-    seconds: dict[str, float]
-
-    @property
-    def hours(self) -> float:
-        return sum(self.seconds.values()) / 3600
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {seconds / 3600:.2f}" for name, seconds in self.seconds.items())
-        return f"{self.hours:.1f} hours, {self.hours * self.gpus:.1f} GPU-hours (in hours: {parts})"
 
 
 @dataclass(frozen=True)
@@ -75,9 +39,8 @@ class TrainingPlan:
     checkpoint: int  # bytes
     most_checkpoints: int  # that exist at once
     run: PlannedRun | None  # None: no --gpu is named
-    memory: MemoryPlan | None
     changes: dict[str, object]  # settings with which alone the run fits; empty if it fits without, or never
-    estimate: Estimate
+    seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
 
 
 @dataclass(frozen=True)
@@ -86,30 +49,27 @@ class EvaluationPlan:
 
     tokens: float  # of all answers, estimated
     cache: int  # tokens that fit a sampler's cache
-    estimate: Estimate
+    seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
 
 
 def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
     """Return what a training run needs. Raises InputError for an unknown GPU."""
     batch, planning, shape = config.batch, config.planning, inputs.model.shape
     steps = batch.steps or batch.epochs * (inputs.problems // batch.questions_per_step)
-    answers = steps * batch.questions_per_step * answers_per_question(config)
+    answers = steps * batch.questions_per_step * fit.answers_per_question(config)
     longest_answer = config.sampling.max_answer_tokens
-    lengths = TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
-    gpus = planning.gpus or 1
-    run, memory, changes, seconds = None, None, {}, {}
+    lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
+    run, changes, seconds = None, {}, {}
     if planning.gpu is not None:
         speed = speed_of(planning.gpu, shape)
-        run = PlannedRun(shape, config, Machine.assumed(gpus, speed.memory), inputs.model.longest)
-        memory = plan_memory(run)
-        changes = fitting_changes(run) if memory.problem else {}
+        machine = fit.Machine.assumed(planning.gpus or 1, speed.memory)
+        run = PlannedRun(shape, config, machine, inputs.model.longest)
+        changes = fit.fitting_changes(run) if plan_memory(run).problem else {}
         fitting_run = run.with_settings(**changes)
         fitting = plan_memory(fitting_run)
         if not fitting.problem:
-            at_once = fitting.sequences
-            seconds = training_seconds(
-                shape, speed, fitting_run.config, gpus, at_once, lengths, steps, inputs.eval_answers
-            )
+            counts = {"at_once": fitting.sequences, "steps": steps, "eval_answers": inputs.eval_answers}
+            seconds = cost.training_seconds(fitting_run, speed, lengths, **counts)
     return TrainingPlan(
         config=config,
         inputs=inputs,
@@ -117,45 +77,39 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
         optimizer_steps=steps * batch.ppo_iterations * batch.mini_batches,
         answers=answers,
         tokens=answers * lengths.answer,
-        checkpoint=checkpoint_bytes(shape, config),
-        most_checkpoints=checkpoints_kept(config, steps)[1],
+        checkpoint=cost.checkpoint_bytes(shape, config),
+        most_checkpoints=cost.checkpoints_kept(config, steps)[1],
         run=run,
-        memory=memory,
         changes=changes,
-        estimate=Estimate(gpus, seconds),
+        seconds=seconds,
     )
 
 
 def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> EvaluationPlan:
     """Return what an evaluation in bf16 needs. Raises InputError for a GPU that is unknown or too small."""
     planning, model = config.planning, inputs.model
-    gpus = planning.gpus or 1
     answer = min(planning.answer_tokens, suite.max_answer_tokens)
     tokens = inputs.eval_answers * answer
     if planning.gpu is None:
-        return EvaluationPlan(tokens, 0, Estimate(gpus, {}))
+        return EvaluationPlan(tokens, 0, {})
     speed = speed_of(planning.gpu, model.shape)
-    fixed = sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), MOST_SEQUENCES)
+    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), MOST_SEQUENCES)
     share = config.gpu_memory * speed.memory * config.tensor_parallel
-    cache = int((share - fixed) / token_bytes(model.shape, 2))
+    cache = int((share - fixed) / fit.token_bytes(model.shape, 2))
     if cache < model.longest:  # not even one answer fits
         raise InputError(
             f"--gpu: {config.tensor_parallel} x {speed.memory / GIB:.1f} GiB are too little for a sampler of "
             f"{model.name}: its weights and workspace take {fixed / GIB:.1f} GiB. Share them with --tensor-parallel"
         )
-    samplers = config.data_parallel or max(1, gpus // config.tensor_parallel)
+    samplers = config.data_parallel or max(1, (planning.gpus or 1) // config.tensor_parallel)
     answers = ceil(inputs.eval_answers / samplers)
+    at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
     # The GPUs of one sampler work as one GPU that is faster by their number.
     bandwidth, flops = speed.bandwidth * config.tensor_parallel, speed.flops * config.tensor_parallel
-    seconds = sampling_seconds(
-        model.shape,
-        replace(speed, bandwidth=bandwidth, flops=flops),
-        TokenLengths(inputs.prompt, answer, suite.max_answer_tokens),
-        answers=answers,
-        at_once=answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest),
-        samplers=samplers,
-    )
-    return EvaluationPlan(tokens, cache, Estimate(gpus, {"sampling": seconds, "start": START_SECONDS}))
+    faster = replace(speed, bandwidth=bandwidth, flops=flops)
+    lengths = cost.TokenLengths(inputs.prompt, answer, suite.max_answer_tokens)
+    seconds = cost.sampling_seconds(model.shape, faster, lengths, answers=answers, at_once=at_once, samplers=samplers)
+    return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
 def disk_problem(folder: Path, needed: int) -> str:
@@ -180,10 +134,18 @@ def dry_run_training(config: TrainConfig) -> None:
     problem = disk_problem(config.folder.output_dir, disk)
     if problem:
         print(f"not enough disk space: {problem}")
-    if plan.estimate.seconds:
-        print(f"estimate{f' with {flags_text(plan.changes)}' if plan.changes else ''}: {plan.estimate}")
-        speed = speed_of(config.planning.gpu, inputs.model.shape)
-        print(*assumption_lines([speed], config.planning.answer_tokens), sep="\n")
+    if plan.seconds:
+        _print_estimate(plan.seconds, config.planning, inputs, fit.flags_text(plan.changes))
+
+
+def _print_estimate(seconds: dict[str, float], planning: Planning, inputs: PlanInputs, flags: str = "") -> None:
+    parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
+    hours = sum(seconds.values()) / 3600
+    gpu_hours = hours * (planning.gpus or 1)
+    given = f" with {flags}" if flags else ""
+    print(f"estimate{given}: {hours:.1f} hours, {gpu_hours:.1f} GPU-hours (in hours: {parts})")
+    speed = speed_of(planning.gpu, inputs.model.shape)
+    print(*cost.assumption_lines([speed], planning.answer_tokens), sep="\n")
 
 
 def training_lines(plan: TrainingPlan) -> list[str]:
@@ -198,39 +160,39 @@ def training_lines(plan: TrainingPlan) -> list[str]:
     if run is None:
         return [*lines, NO_GPU]
     gpu = f"{plan.config.planning.gpu} with {run.machine.gpu / GIB:.1f} GiB"
-    lines += [f"memory per rank on {run.machine.ranks} x {gpu}, estimated:", str(plan.memory.memory)]
-    if plan.memory.problem:
-        lines.append(f"does not fit: {explain_problem(run, plan.memory)}")
+    memory = plan_memory(run)
+    lines += [f"memory per rank on {run.machine.ranks} x {gpu}, estimated:", str(memory.rank)]
+    if memory.problem:
+        lines.append(f"does not fit: {fit.explain_problem(run, memory)}")
         if not plan.changes:
             return lines
-        lines.append(f"with {flags_text(plan.changes)}:")
-    return lines + _largest_fitting(run.with_settings(**plan.changes))
+        lines.append(f"with {fit.flags_text(plan.changes)}:")
+    return lines + _sampler_lines(run.with_settings(**plan.changes))
 
 
-def _largest_fitting(run: PlannedRun) -> list[str]:
-    """Return lines about the sampler of a run that fits, and the largest values of two flags with which it still fits."""
-
-    def plan_with(**changes: object) -> MemoryPlan:
-        return plan_memory(run.with_settings(**changes))
-
-    plan, longest, batch = plan_with(), longest_sequence(run.config, None), run.config.batch
+def _sampler_lines(run: PlannedRun) -> list[str]:
+    """Return lines about the sampler of a run that fits, and the largest values of two flags that still fit."""
+    plan, batch, longest = plan_memory(run), run.config.batch, longest_sequence(run.config, None)
     rank_tokens = batch.questions_per_step * batch.samples_per_question // run.machine.ranks * longest
-    micro_batches = range(longest, rank_tokens + 1, 1024)
-    tokens = _last_fitting(micro_batches, lambda value: not plan_with(micro_batch_tokens=value).problem)
-    percents = range(round(100 * plan.gpu_memory), 100)
-    percent = _last_fitting(percents, lambda value: not plan_with(gpu_memory=value / 100).problem)
-    largest_cache = plan_with(gpu_memory=percent / 100).cache
+    tokens = _largest_fitting(run, "micro_batch_tokens", range(longest, rank_tokens + 1, 1024))
+    shares = [percent / 100 for percent in range(round(100 * plan.gpu_memory), 100)]
+    share = _largest_fitting(run, "gpu_memory", shares)
+    largest_cache = plan_memory(run.with_settings(gpu_memory=share)).cache
     return [
         f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once, a cache of "
         f"{plan.cache:,} tokens",
-        f"largest --gpu-memory that fits: {percent / 100:g} (a cache of {largest_cache:,} tokens)",
+        f"largest --gpu-memory that fits: {share:g} (a cache of {largest_cache:,} tokens)",
         f"largest --micro-batch-tokens that fits: {tokens}",
     ]
 
 
-def _last_fitting(values: Sequence[int], fits: Callable[[int], bool]) -> int:
-    """Return the last of the ascending `values` that fits, by bisection; the first if none does."""
-    return values[max(0, bisect_left(values, True, key=lambda value: not fits(value)) - 1)]
+def _largest_fitting(run: PlannedRun, setting: str, values: Sequence) -> object:
+    """Return the last of the ascending `values` of a setting with which the run fits, by bisection."""
+
+    def is_too_large(value: object) -> bool:
+        return bool(plan_memory(run.with_settings(**{setting: value})).problem)
+
+    return values[max(0, bisect_left(values, True, key=is_too_large) - 1)]
 
 
 def dry_run_evaluation(config: EvalConfig) -> None:
@@ -254,5 +216,4 @@ def dry_run_evaluation(config: EvalConfig) -> None:
             f"memory per GPU: the sampler takes {config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB: weights "
             f"{weights / GIB:.1f} GiB, a cache of {plan.cache:,} tokens"
         )
-        print(f"estimate: {plan.estimate}")
-        print(*assumption_lines([speed], config.planning.answer_tokens), sep="\n")
+        _print_estimate(plan.seconds, config.planning, inputs)

@@ -1,5 +1,7 @@
-"""Whether a run fits its GPUs, decided before a model is loaded: the sampler's share of the GPU memory, how many answers
-it draws at once, and which flags or how many ranks make a run fit that does not."""
+"""Whether a run fits its GPUs, decided before a model is loaded.
+
+Also the sampler's share of the GPU memory, how many answers it draws at once, and what makes a run fit that does not.
+"""
 
 import os
 from collections.abc import Iterator
@@ -59,7 +61,7 @@ class MemoryPlan:
     gpu_memory: float | None = None  # the sampler's share
     sequences: int | None = None  # answers that the sampler draws at once
     cache: int = 0  # tokens that the sampler's cache holds
-    memory: RankMemory | None = None
+    rank: RankMemory | None = None
     problem: str = ""  # why the run does not fit; empty if it does
 
 
@@ -138,10 +140,10 @@ def _problem(memory: RankMemory, config: TrainConfig, machine: Machine, share: i
     host = machine.ranks_here * memory.offloaded
     needed = memory.total(memory.peak)
     if needed > USABLE * machine.gpu:
-        return (
-            f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory are too little: '{memory.peak}' takes "
-            f"{needed / GIB:.1f} GiB per rank ({memory.largest_parts(3)})"
-        )
+        parts = sorted(memory.phases[memory.peak].items(), key=lambda part: -part[1])
+        largest = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts[:3])
+        given = f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory"
+        return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
     if share < least:
         given = f"--gpu-memory {config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
         return f"{given}, but the sampler needs {least / GIB:.1f} GiB"

@@ -7,7 +7,7 @@ from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import GIB, ModelShape
 from bnpo.speed import peak_tflops
 
-# GiB of memory as torch reports them, rounded down, and bandwidth in 10^12 bytes per second (SXM where there are several).
+# GiB of memory as torch reports it, rounded down, and 10^12 bytes per second of bandwidth (the SXM version).
 GPUS = {"H20": (95.0, 4.0), "A100-80GB": (79.1, 2.04), "H100": (79.1, 3.35), "H200": (139.7, 4.8)}
 BENCHMARKS = {1536: "1.5b", 3584: "7b"}  # name of a shape in benchmarks/gpu.py, by hidden size
 
@@ -27,15 +27,10 @@ class GpuSpeed:
     measured: str = ""  # which of these values were measured, and the file they come from
 
 
-def check_gpu(gpu: str) -> None:
-    """Raise InputError for an unknown GPU."""
-    if gpu not in GPUS:
-        raise InputError(f"--gpu: unknown GPU '{gpu}'; known: {', '.join(GPUS)}")
-
-
 def speed_of(gpu: str, shape: ModelShape) -> GpuSpeed:
     """Return the speed of `gpu` for a model of `shape`. Raises InputError for an unknown GPU."""
-    check_gpu(gpu)
+    if gpu not in GPUS:
+        raise InputError(f"--gpu: unknown GPU '{gpu}'; known: {', '.join(GPUS)}")
     memory, bandwidth = GPUS[gpu]
     peak = peak_tflops(gpu.replace("-", " "))
     speed = GpuSpeed(gpu, int(memory * GIB), bandwidth * 1e12, peak * 1e12)

@@ -24,7 +24,6 @@ GIB = 2**30
 CONTEXTS = 3 * 2**29  # a rank's CUDA context with its kernels, and NCCL's buffers
 ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels
 GRAPHS = 2**30  # vLLM's CUDA graphs; part of its share of the GPU, in CPU memory while it sleeps
-NOT_IN_TORCH = ("CUDA context, NCCL", "sampler asleep")  # parts that the learner's allocator does not count
 
 
 @dataclass(frozen=True)
@@ -93,25 +92,6 @@ class RankMemory:
         """The phase that takes most."""
         return max(self.phases, key=self.total)
 
-    @property
-    def update_peak(self) -> int:
-        """Bytes that torch allocates for the learner in the largest phase of an update.
-
-        On a GPU, compare it with torch.cuda.max_memory_allocated() over an update, less
-        CuMemAllocator.get_instance().get_current_usage(), since torch still counts what the sleeping sampler gave back.
-        Leave out the first update, which creates AdamW's moments.
-        """
-        largest = 0
-        for phase, parts in self.phases.items():
-            if phase.startswith("update"):
-                largest = max(largest, sum(size for part, size in parts.items() if part not in NOT_IN_TORCH))
-        return largest
-
-    def largest_parts(self, count: int) -> str:
-        """Return the names and GiB of the largest parts of the peak, for an error message."""
-        parts = sorted(self.phases[self.peak].items(), key=lambda part: -part[1])
-        return ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts[:count])
-
     def __str__(self) -> str:
         """Return a table in GiB: parts down, phases across, the peak marked."""
         # A phase such as "update: head" takes two lines of the header.
@@ -155,11 +135,14 @@ def rank_memory(
     }
     if sampler:
         awake = resident | {"sampler": sampler}
-        # The first prompts are sampled beside layers that the check of the last weight sync has left whole.
-        phases = {"sample": awake | memory.layers_left_whole()} | phases
-        phases["sync: weights"] = asleep | memory.sampler_reload() | memory.weight_groups()
+        # The check of the last weight sync has left some layers gathered.
+        left = {"gathered weights": memory.bytes * shape.layer * memory.reused_layers() * (ranks > 1)}
+        # The sampler's weights are awake again, and the largest is there twice while it is loaded.
+        loaded = {"sampler weights": memory.bytes * shape.parameters, "reload": memory.bytes * shape.largest}
+        phases = {"sample": awake | left} | phases
+        phases["sync: weights"] = asleep | loaded | memory.weight_groups()
         phases["sync: check"] = awake | memory.scoring()
-    return RankMemory(phases, memory.offloaded())
+    return RankMemory(phases, memory.offloaded)
 
 
 class _RankParts:
@@ -176,6 +159,8 @@ class _RankParts:
         self.offload = config.hardware.offload_optimizer
         self.bytes = number_bytes(config)
         self.partition = ceil(shape.parameters / ranks)
+        # Master weights, two moments, and gradients twice: as they were reduced, and as AdamW reads them.
+        self.offloaded = 20 * self.partition if self.offload else 0
         self.longest = longest_sequence(config, None)
         rank_tokens = config.batch.questions_per_step * config.batch.samples_per_question // ranks * self.longest
         self.tokens = min(rank_tokens, max(config.hardware.micro_batch_tokens, self.longest))  # of a micro-batch
@@ -186,7 +171,7 @@ class _RankParts:
         """What stays from step to step."""
         parts = {"weights": self.bytes * self.partition}
         if self.offload:
-            parts["optimizer"] = self.offloaded() if self.on_cpu else 0
+            parts["optimizer"] = self.offloaded if self.on_cpu else 0
         else:
             parts["gradients"] = 4 * self.partition
             parts["master weights"] = 4 * self.partition  # DeepSpeed copies fp32 weights too
@@ -195,10 +180,6 @@ class _RankParts:
         parts["reduce bucket"] = 4 * (self.bucket if self.on_cpu else self.zero.reduce_bucket_size)
         parts["CUDA context, NCCL"] = 0 if self.on_cpu else CONTEXTS
         return parts
-
-    def offloaded(self) -> int:
-        # 20 bytes per parameter: master weights, both moments, and gradients twice (as reduced, and as AdamW reads them).
-        return 20 * self.partition if self.offload else 0
 
     def gathered(self, *, head: bool) -> dict[str, int]:
         """Weights gathered from all ranks: the layer at work, those fetched ahead and those kept for their next use."""
@@ -216,9 +197,6 @@ class _RankParts:
         # root module comes next.
         layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1
         return min(max(layers, 0), self.shape.layers)
-
-    def layers_left_whole(self) -> dict[str, int]:
-        return {"layers left whole": self.bytes * self.shape.layer * self.reused_layers() * (self.ranks > 1)}
 
     def saved_for_backward(self) -> dict[str, int]:
         """What the forward pass of all layers and the last norm saves for the backward pass."""
@@ -288,10 +266,6 @@ class _RankParts:
         """Weights on their way to the sampler or to disk: a group at a time is gathered, then cloned."""
         size = min(GROUP_BYTES + self.bytes * self.shape.largest, self.bytes * self.shape.parameters)
         return {"gathered weights": size * (self.ranks > 1), "cloned weights": size}
-
-    def sampler_reload(self) -> dict[str, int]:
-        """The sampler's weights, awake again, and a copy of the one that is being loaded."""
-        return {"sampler weights": self.bytes * self.shape.parameters, "reload": self.bytes * self.shape.largest}
 
     def scoring(self) -> dict[str, int]:
         """The learner scores one answer of the longest length; nothing is saved for a backward pass."""
