@@ -10,17 +10,18 @@ import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS
+from bnpo.algorithm.method import Method
 
 rng = np.random.default_rng(0)
 rewards = rng.integers(0, 2, (4096, 64, 3)).astype(float)
 extra = {"lengths": rng.integers(1, 1000, (4096, 64)), "greedy_rewards": rng.integers(0, 2, (4096, 3)).astype(float)}
 for decompose in (False, True):
-    for algo in sorted(ALGORITHMS.keys() - ({"gdpo"} if decompose else set())):  # gdpo takes the rewards apart itself
-        density = {"beta_parameters": (1.5, 1.5)} if algo == "beta" else {}
+    for algo in sorted(ALGORITHMS.keys() - ({"gdpo"} if decompose else set())):  # gdpo separates the rewards itself
+        method = Method(algo, decompose, beta_parameters=(1.5, 1.5) if algo == "beta" else None)
         seconds = []
         for _ in range(11):
             started = time.perf_counter()
-            compute_advantages(algo, rewards, decompose=decompose, **extra, **density)
+            compute_advantages(method, rewards, **extra)
             seconds.append(time.perf_counter() - started)
         name = f"advantages_ms_{algo}{'_decomposed' if decompose else ''}"
         print(f"{name}: {1000 * statistics.median(seconds):.1f}")

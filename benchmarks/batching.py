@@ -10,7 +10,7 @@ most tokens of a rank over the mean, less 1.
 import numpy as np
 from common import row
 
-from bnpo.algorithm.batching import Lengths, collate, plan
+from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 from bnpo.config import TrainConfig
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     prompts = rng.integers(60, 300, 32).repeat(16)
     print(f"answers: median {np.median(answers):.0f}, mean {answers.mean():.0f}, longest {answers.max()}")
     ids = [[number // 16] * length for number, length in enumerate(prompts)], [[1] * length for length in answers]
-    plans = plan(Lengths.of(*ids), 8, TrainConfig().hardware.micro_batch_tokens)
+    plans = plan_micro_batches(Lengths.of(*ids), 8, TrainConfig().hardware.micro_batch_tokens)
     loads = [sum(len(collate(*ids, part, "cpu").input_ids) for part in micro_batches) for micro_batches in plans]
     row("repeated_prompts", 1 - (prompts[::16].sum() + answers.sum() - len(answers)) / sum(loads))
     row("rank_imbalance", max(loads) / np.mean(loads) - 1)

@@ -16,7 +16,7 @@ from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.samples import Samples
 from bnpo.evaluation.suites import load_suite, override
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings

@@ -27,9 +27,10 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
+from bnpo.algorithm.method import Method
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, parse_train_config
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -130,9 +131,9 @@ class Floor:
         answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
         texts = self.tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
         references = [self.problems[q].answer for q in mine for _ in range(config.batch.samples_per_question)]
-        rewards = self.grader(texts, references).reshape(len(mine), config.batch.samples_per_question, 1)
+        rewards = self.grader(texts, references).rewards.reshape(len(mine), config.batch.samples_per_question, 1)
         parts = gather((prompts, answers, rewards))
-        advantages, _ = compute_advantages("bnpo", np.concatenate([part[2] for part in parts]))
+        advantages = compute_advantages(Method("bnpo"), np.concatenate([part[2] for part in parts])).values
         groups = [group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)]
         rows = [
             (prompt, answer, advantage)

@@ -134,7 +134,9 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
         rows |= measure_update(learner, prompts)
 
     def sync() -> None:
+        sampler.wake("weights")
         sync_weights(learner, sampler, 1)
+        sampler.wake("kv_cache")
         sampler.sleep()
 
     rows["sync_seconds"] = median_seconds(sync)
@@ -147,7 +149,7 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from bnpo.policy.learner import Experience
+    from bnpo.policy.update import Experience
     from bnpo.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(1)
@@ -156,7 +158,7 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
     experience = Experience(prompts, answers, logprobs, rng.choice([-1.0, 1.0], len(prompts)))
     metrics = {}
     torch.cuda.reset_peak_memory_stats()
-    seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6)))
+    seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6).metrics()))
     # torch's counters go on counting what the sleeping sampler has given back.
     asleep = CuMemAllocator.get_instance().get_current_usage()
     rows = {"peak_memory_gb": (torch.cuda.max_memory_allocated() - asleep) / 1e9}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.problems import load_problems
 
 BATCHES = 12

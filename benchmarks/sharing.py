@@ -33,12 +33,14 @@ import torch.distributed as dist
 from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
+from bnpo.algorithm.method import Method
 from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.settings import SamplerSettings
+from bnpo.policy.update import Experience
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
 from bnpo.ranks import gather
 
@@ -82,7 +84,7 @@ def random_batch(questions: int, samples: int, prompt: int, answer: int | None) 
     uneven = np.exp(rng.uniform(np.log(10), np.log(900), len(prompts))).astype(int)
     answers = [rng.integers(20, 110, answer or length).tolist() for length in uneven]
     logprobs = [np.full(len(tokens), -3.0) for tokens in answers]
-    return module.Experience(prompts, answers, logprobs, rng.normal(size=len(prompts)))
+    return Experience(prompts, answers, logprobs, rng.normal(size=len(prompts)))
 
 
 def tiny_batches() -> list[module.Experience]:
@@ -99,13 +101,14 @@ def tiny_batches() -> list[module.Experience]:
         prompts = [encode_prompt(tokenizer, problems[q].problem, config.data.template) for q in questions]
         seeds = sampling_seeds(config.sampling.seed, step, questions)
         limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}
-        sampled = dict(sampler.sample(prompts, seeds, n=m, logprobs=True, **limits))
+        groups = sampler.sample(prompts, seeds, n=m, logprobs=True, **limits)
+        sampled = {group.prompt: group.answers for group in groups}
         flat = [answer for number in range(len(questions)) for answer in sampled[number]]
         texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)
-        rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)])
-        advantages, _ = compute_advantages("bnpo", rewards.reshape(len(questions), m, 1))
+        rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)]).rewards
+        advantages = compute_advantages(Method("bnpo"), rewards.reshape(len(questions), m, 1)).values
         batches.append(
-            module.Experience(
+            Experience(
                 [prompt for prompt in prompts for _ in range(m)],
                 [list(answer.token_ids) for answer in flat],
                 [answer.logprobs for answer in flat],
@@ -120,7 +123,7 @@ def seconds_of(learner: module.Learner, experience: module.Experience) -> tuple[
     """Seconds of an update of all ranks, which leaves the weights as they are, and its gradient norm."""
     dist.barrier()
     started = time.perf_counter()
-    norm = learner.update(experience, lr=0.0)["grad_norm"]
+    norm = learner.update(experience, lr=0.0).grad_norm
     dist.barrier()
     return time.perf_counter() - started, norm
 

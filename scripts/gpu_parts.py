@@ -91,7 +91,7 @@ def sleep(_args, _gpus: int) -> str:
 
     def greedy() -> dict[int, list[int]]:
         groups = sampler.sample(prompts, range(64), max_tokens=128, temperature=0.0)
-        return {number: answer.token_ids for number, [answer] in groups}
+        return {prompt: answer.token_ids for prompt, _, [answer] in groups}
 
     before = greedy()
     held = CuMemAllocator.get_instance().get_current_usage()
@@ -147,7 +147,7 @@ def memory(_args, _gpus: int) -> str:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from bnpo.planning.memory import account, read_shape
-    from bnpo.policy.learner import Experience
+    from bnpo.policy.update import Experience
 
     shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 2}
     config = Qwen2Config(vocab_size=151936, num_hidden_layers=8, tie_word_embeddings=True, **shape)

@@ -6,6 +6,7 @@ from hypothesis.extra.numpy import arrays
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS
+from bnpo.algorithm.method import Method
 
 GROUP_CENTRED = ("bnpo", "beta", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
@@ -31,12 +32,13 @@ def batches(draw, max_rewards=3):
     return values, {"lengths": lengths, "greedy_rewards": greedy}
 
 
-def advantages(algo, rewards, extra, **options):
+def advantages(algo, rewards, extra, **settings):
+    """Advantages [n, m] of a method with any `settings` of `Method`, as far as `algo` allows them."""
     if algo == "beta":
-        options = {"beta_parameters": (0.5, 2.0)} | options
-    if algo == "gdpo":  # takes the rewards apart itself
-        options |= {"decompose": False}
-    return compute_advantages(algo, rewards, **extra, **options)[0]
+        settings = {"beta_parameters": (0.5, 2.0)} | settings
+    if algo == "gdpo":  # separates the rewards itself
+        settings |= {"decompose": False}
+    return compute_advantages(Method(algo, **settings), rewards, **extra).values
 
 
 @pytest.mark.parametrize("decompose", [False, True])
@@ -46,7 +48,7 @@ def advantages(algo, rewards, extra, **options):
 def test_finite_and_centred_where_promised(batch, moments, decompose):
     rewards, extra = batch
     for algo in ALGORITHMS:
-        result = advantages(algo, rewards, extra, decompose=decompose, moments=moments)
+        result = advantages(algo, rewards, extra, decompose=decompose, beta_moments=moments)
         assert result.shape == rewards.shape[:2]
         assert np.isfinite(result).all(), algo
         if algo in GROUP_CENTRED:
@@ -90,7 +92,7 @@ def test_rescaled_advantages_have_unit_root_mean_square(batch):
     rewards, extra = batch
     for algo in ALGORITHMS:
         plain = advantages(algo, rewards, extra)
-        rescaled = advantages(algo, rewards, extra, rescale=True)
+        rescaled = advantages(algo, rewards, extra, rescale_advantages=True)
         if np.abs(plain).max() > 1e-6:  # less is rounding, as where GDPO's parts cancel out
             assert (rescaled**2).mean() == pytest.approx(1)
             np.testing.assert_allclose(rescaled * np.sqrt((plain**2).mean()), plain, rtol=1e-12)
@@ -104,27 +106,31 @@ def test_equal_rewards_give_nothing_to_rescale(m):
     rewards, extra = np.full((4, m, 1), 0.7), {"lengths": np.arange(4 * m).reshape(4, m)}
     for algo in ALGORITHMS:
         if algo != "remax":
-            np.testing.assert_allclose(advantages(algo, rewards, extra, rescale=True), 0, atol=1e-6, err_msg=algo)
+            np.testing.assert_allclose(
+                advantages(algo, rewards, extra, rescale_advantages=True), 0, atol=1e-6, err_msg=algo
+            )
 
 
 def test_decomposition_averages_the_advantages_of_each_reward():
     rng = np.random.default_rng(0)
     rewards = (rng.random((8, 4, 2)) < [0.3, 0.9]).astype(float)
-    both, fits = compute_advantages("bnpo", rewards, decompose=True)
-    single = [compute_advantages("bnpo", rewards[:, :, [k]]) for k in range(2)]
-    np.testing.assert_allclose(both, (single[0][0] + single[1][0]) / 2)
-    assert fits == [single[0][1][0], single[1][1][0]]
+    both, fits = compute_advantages(Method("bnpo", decompose=True), rewards)
+    first, second = (compute_advantages(Method("bnpo"), rewards[:, :, [k]]) for k in range(2))
+    np.testing.assert_allclose(both, (first.values + second.values) / 2)
+    assert fits == [*first.fits, *second.fits]
+    assert len(fits) == 2
 
 
 def test_without_decomposition_rewards_are_summed_first():
     rewards = np.array([[[1.0, 1], [0, 1], [0, 0]]])
-    np.testing.assert_allclose(compute_advantages("reinforce", rewards)[0], [[1, 0, -1]])
+    np.testing.assert_allclose(compute_advantages(Method("reinforce"), rewards).values, [[1, 0, -1]])
 
 
 def test_rewards_of_another_range_are_mapped_to_it():
     rewards = np.array([[[1.0], [0]], [[0], [0]]])
-    plain = compute_advantages("bnpo", rewards)[0]
-    np.testing.assert_array_equal(compute_advantages("bnpo", 2 * rewards - 1, ranges=[(-1, 1)])[0], plain)
+    plain = compute_advantages(Method("bnpo"), rewards).values
+    mapped = compute_advantages(Method("bnpo"), 2 * rewards - 1, ranges=[(-1, 1)]).values
+    np.testing.assert_array_equal(mapped, plain)
 
 
 @pytest.mark.parametrize("decompose", [False, True])
@@ -133,50 +139,62 @@ def test_every_reward_is_mapped_from_its_own_range(decompose):
     greedy = rewards[:, 0]
     wide, ranges = np.array([1, 4]), [(0, 1), (-3, 1)]
     for algo in ("bnpo", "remax"):
-        plain = compute_advantages(algo, rewards, decompose=decompose, greedy_rewards=greedy)[0]
-        options = {"decompose": decompose, "greedy_rewards": wide * greedy - [0, 3], "ranges": ranges}
-        np.testing.assert_array_equal(compute_advantages(algo, wide * rewards - [0, 3], **options)[0], plain)
+        method = Method(algo, decompose)
+        plain = compute_advantages(method, rewards, greedy_rewards=greedy).values
+        extra = {"greedy_rewards": wide * greedy - [0, 3], "ranges": ranges}
+        np.testing.assert_array_equal(compute_advantages(method, wide * rewards - [0, 3], **extra).values, plain)
 
 
 def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
     rng = np.random.default_rng(0)
     rewards, lengths = rng.integers(0, 2, (16, 8, 1)).astype(float), rng.integers(1, 100, (16, 8))
-    tokens = np.repeat(compute_advantages("reinforce_pp", rewards, lengths=lengths)[0].ravel(), lengths.ravel())
+    values = compute_advantages(Method("reinforce_pp"), rewards, lengths=lengths).values
+    tokens = np.repeat(values.ravel(), lengths.ravel())
     assert tokens.mean() == pytest.approx(0, abs=1e-12)
     assert tokens.std(ddof=1) == pytest.approx(1, rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("algo", "rewards", "options", "message"),
+    ("method", "rewards", "extra", "message"),
     [
-        ("ppo", np.zeros((1, 2, 1)), {}, "known: bnpo, beta, gdpo, grpo, maxrl, opo, reinforce, reinforce_pp"),
-        ("bnpo", np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
-        ("bnpo", np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan"),
-        ("bnpo", np.array([[[0.0], [-1]]]), {}, "--reward-range"),
+        (Method("ppo"), np.zeros((1, 2, 1)), {}, "known: bnpo, beta, gdpo, grpo, maxrl, opo, reinforce, reinforce_pp"),
+        (Method("bnpo"), np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
+        (Method("bnpo"), np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan"),
+        (Method("bnpo"), np.array([[[0.0], [-1]]]), {}, "--reward-range"),
         (
-            "bnpo",
+            Method("bnpo"),
             np.array([[[0.0, 3], [-1, 3]]]),
             {"ranges": [(0, 1), (0, 4)]},
             r"reward 0 .* is -1.0, outside \[0, 1\]",
         ),
-        ("bnpo", [[[0.0], [1.0]], [[1.0]]], {}, "question 1 has 1 answers, question 0 has 2"),
-        ("bnpo", np.zeros((2, 0, 1)), {}, "none empty"),
-        ("bnpo", np.zeros((2, 3)), {}, "must be"),
-        ("remax", np.zeros((2, 2, 1)), {}, "sample one greedy answer a question"),
-        ("remax", np.zeros((2, 2, 1)), {"greedy_rewards": np.zeros((2, 2))}, "not \\[n, K\\] = \\(2, 1\\)"),
-        ("remax", np.zeros((2, 2, 1)), {"greedy_rewards": np.array([[0.0], [7]])}, "question 1, greedy answer 0, is 7"),
-        ("reinforce_pp", np.zeros((2, 2, 1)), {}, "reinforce_pp needs lengths"),
-        ("opo", np.zeros((2, 2, 1)), {"lengths": np.ones((2, 1))}, "opo needs lengths \\[n, m\\] = \\(2, 2\\)"),
-        ("beta", np.zeros((2, 2, 1)), {}, "--algo beta and --beta-parameters ALPHA BETA go together"),
-        ("bnpo", np.zeros((2, 2, 1)), {"beta_parameters": (1, 1)}, "go together"),
-        ("beta", np.zeros((2, 2, 1)), {"beta_parameters": (1, 101)}, "are 1 101, must be above 0 and at most 100"),
-        ("beta", np.zeros((2, 2, 1)), {"beta_parameters": (np.nan, 1)}, "are nan 1, must be above 0"),
-        ("gdpo", np.zeros((2, 2, 1)), {"decompose": True}, "give --no-decompose"),
+        (Method("bnpo"), [[[0.0], [1.0]], [[1.0]]], {}, "question 1 has 1 answers, question 0 has 2"),
+        (Method("bnpo"), np.zeros((2, 0, 1)), {}, "none empty"),
+        (Method("bnpo"), np.zeros((2, 3)), {}, "must be"),
+        (Method("remax"), np.zeros((2, 2, 1)), {}, "sample one greedy answer per question"),
+        (Method("remax"), np.zeros((2, 2, 1)), {"greedy_rewards": np.zeros((2, 2))}, "not \\[n, K\\] = \\(2, 1\\)"),
+        (
+            Method("remax"),
+            np.zeros((2, 2, 1)),
+            {"greedy_rewards": np.array([[0.0], [7]])},
+            "question 1, greedy answer 0, is 7",
+        ),
+        (Method("reinforce_pp"), np.zeros((2, 2, 1)), {}, "reinforce_pp needs lengths"),
+        (Method("opo"), np.zeros((2, 2, 1)), {"lengths": np.ones((2, 1))}, "opo needs lengths \\[n, m\\] = \\(2, 2\\)"),
+        (Method("beta"), np.zeros((2, 2, 1)), {}, "--algo beta and --beta-parameters ALPHA BETA go together"),
+        (Method("bnpo", beta_parameters=(1, 1)), np.zeros((2, 2, 1)), {}, "go together"),
+        (
+            Method("beta", beta_parameters=(1, 101)),
+            np.zeros((2, 2, 1)),
+            {},
+            "are 1 101, must be above 0 and at most 100",
+        ),
+        (Method("beta", beta_parameters=(np.nan, 1)), np.zeros((2, 2, 1)), {}, "are nan 1, must be above 0"),
+        (Method("gdpo", decompose=True), np.zeros((2, 2, 1)), {}, "use --no-decompose"),
     ],
 )
-def test_bad_input_says_where_and_what_to_do(algo, rewards, options, message):
+def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):
     with pytest.raises(ValueError, match=message):
-        compute_advantages(algo, rewards, **options)
+        compute_advantages(method, rewards, **extra)
 
 
 def test_equally_hard_questions_get_one_weight():
@@ -184,8 +202,8 @@ def test_equally_hard_questions_get_one_weight():
     rewards = np.zeros((3, 8, 1))
     for question, right in enumerate((3, 4, 5)):
         rewards[question, :right] = 1
-    result, [fit] = compute_advantages("bnpo", rewards, moments="corrected")
+    result, [fit] = compute_advantages(Method("bnpo", beta_moments="corrected"), rewards)
     assert (fit.variance, fit.edge) == (0, "concentrated")
-    weights = result / compute_advantages("reinforce", rewards)[0]
+    weights = result / compute_advantages(Method("reinforce"), rewards).values
     np.testing.assert_allclose(weights, weights[0, 0])
     assert weights[0, 0] > 0

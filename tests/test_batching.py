@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnpo.algorithm.batching import Lengths, collate, groups_of, plan
+from bnpo.algorithm.batching import Lengths, collate, groups_of, plan_micro_batches
 
 
 @st.composite
@@ -23,7 +23,7 @@ def tokens(lengths: Lengths, part: np.ndarray) -> int:
 
 @given(lengths=batches(), ranks=st.integers(1, 8), budget=st.integers(1, 10_000))
 def test_every_answer_is_trained_on_once_and_no_rank_waits_for_another(lengths, ranks, budget):
-    plans = plan(lengths, ranks, budget)
+    plans = plan_micro_batches(lengths, ranks, budget)
     assert sorted(i for rank in plans for part in rank for i in part) == list(range(len(lengths.answers)))
     assert len({len(rank) for rank in plans}) == 1
     assert len(plans[0]) >= 1
@@ -41,19 +41,21 @@ def real_batch(questions: int, samples: int) -> Lengths:
 def test_ranks_get_nearly_the_same_tokens():
     for questions, ratio in ((128, 1.03), (32, 1.03), (8, 1.1), (2, 1.1)):
         lengths = real_batch(questions, 16)
-        loads = [sum(tokens(lengths, part) for part in rank if len(part)) for rank in plan(lengths, 8, 16384)]
+        loads = [
+            sum(tokens(lengths, part) for part in rank if len(part)) for rank in plan_micro_batches(lengths, 8, 16384)
+        ]
         assert max(loads) / np.mean(loads) < ratio
         assert max(loads) < (lengths.prompts + lengths.answers).sum() / 8  # what a rank has where none is shared
 
 
 def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():
     lengths = real_batch(128, 16)
-    parts = [part for rank in plan(lengths, 8, 16384) for part in rank]
+    parts = [part for rank in plan_micro_batches(lengths, 8, 16384) for part in rank]
     assert sum(len(np.unique(lengths.groups[part])) for part in parts) < 128 * 1.1
     small = Lengths(np.full(6, 100), np.full(6, 10), np.zeros(6, dtype=int))
-    assert [[len(part) for part in rank] for rank in plan(small, 1, 1000)] == [[6]]
-    assert [[len(part) for part in rank] for rank in plan(small, 2, 1000)] == [[3], [3]]
-    assert [[len(part) for part in rank] for rank in plan(small, 1, 160)] == [[3, 3]]
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 1000)] == [[6]]
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 2, 1000)] == [[3], [3]]
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 160)] == [[3, 3]]
 
 
 def test_answers_follow_the_prompts_that_they_share():
@@ -71,7 +73,7 @@ def test_answers_follow_the_prompts_that_they_share():
     assert micro.flat([np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]).tolist() == [5, 6, 2, 3, 4, 1]
 
 
-def test_groups_are_told_by_their_prompts():
+def test_groups_are_numbered_by_their_prompts():
     assert groups_of([[1], [2, 3], [1], [2]]).tolist() == [0, 1, 0, 2]
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from bnpo.algorithm.advantages import MAX_BETA_PARAMETER, compute_advantages
+from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import inverse_density
 from bnpo.algorithm.estimators import ALGORITHMS
+from bnpo.algorithm.method import MAX_BETA_PARAMETER, Method
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
@@ -95,11 +96,11 @@ def test_identities_between_the_methods(batch):
     # Answers of one length: OPO's baseline is the mean, and REINFORCE++ with baseline only rescales.
     same = extra | {"lengths": np.full_like(extra["lengths"], 7)}
     np.testing.assert_allclose(advantages("opo", rewards, same), reinforce, atol=1e-15)
-    centred = advantages("reinforce_pp_baseline", rewards, same, rescale=True)
-    np.testing.assert_allclose(centred, advantages("reinforce", rewards, extra, rescale=True), atol=1e-12)
+    centred = advantages("reinforce_pp_baseline", rewards, same, rescale_advantages=True)
+    np.testing.assert_allclose(centred, advantages("reinforce", rewards, extra, rescale_advantages=True), atol=1e-12)
     # One reward: GDPO is GRPO, rescaled.
-    gdpo_rescaled = advantages("gdpo", rewards, extra, rescale=True)
-    np.testing.assert_allclose(gdpo_rescaled, advantages("grpo", rewards, extra, rescale=True), atol=1e-9)
+    gdpo_rescaled = advantages("gdpo", rewards, extra, rescale_advantages=True)
+    np.testing.assert_allclose(gdpo_rescaled, advantages("grpo", rewards, extra, rescale_advantages=True), atol=1e-9)
     if m > 1:
         rloo = advantages("rloo", rewards, extra)
         np.testing.assert_allclose(rloo, m / (m - 1) * reinforce, atol=1e-12)
@@ -114,7 +115,7 @@ def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
     """What the study freezes is what BNPO had; where it takes all questions for equally hard, it weighs otherwise."""
     rewards, extra = batch
     parts = np.split(rewards, rewards.shape[2], axis=2) if decompose else [rewards.mean(axis=2, keepdims=True)]
-    adaptive, fits = compute_advantages("bnpo", rewards, decompose=decompose)
+    adaptive, fits = compute_advantages(Method("bnpo", decompose), rewards)
     if all(fit.edge != "concentrated" for fit in fits):
         frozen_parts = [
             advantages("beta", part, extra, beta_parameters=(fit.alpha, fit.beta))
@@ -167,7 +168,9 @@ def test_opo_baseline_is_centred_over_tokens():
 def test_extreme_parameters_of_the_density_stay_finite(parameters):
     rewards = (np.arange(1000) < np.arange(1001)[:, None]).astype(float)[:, :, None]
     for rescale in (False, True):
-        assert np.isfinite(advantages("beta", rewards, {}, beta_parameters=parameters, rescale=rescale)).all()
+        assert np.isfinite(
+            advantages("beta", rewards, {}, beta_parameters=parameters, rescale_advantages=rescale)
+        ).all()
 
 
 def named_flags():

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from bnpo.algorithm.aggregation import AGGREGATIONS, token_weights
-from bnpo.algorithm.batching import Lengths, collate, plan
+from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_logprobs
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
@@ -32,7 +32,7 @@ def by_micro_batches(case, aggregation, ranks, budget, clip=(0.2, 0.28)):
     lengths = np.array([len(answer) for answer in answers])
     weights = token_weights(lengths, aggregation, NORM_LENGTH)
     total = torch.zeros((), dtype=torch.float64)
-    for micro_batches in plan(Lengths.of(prompts, answers), ranks, budget):
+    for micro_batches in plan_micro_batches(Lengths.of(prompts, answers), ranks, budget):
         for part in micro_batches:
             micro = collate(prompts, answers, part, "cpu")
             logits = embedding[micro.input_ids][micro.predicting] @ head.T

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.method import Method
 from bnpo.config import TINY_MODEL
 from bnpo.report.curves import group_runs, read_run
 from bnpo.report.figures import draw_fits, draw_norms
@@ -194,7 +195,7 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("algo", "options"), [("beta", {"beta_parameters": (2.0, 3.0), "rescale": True}), ("gdpo", {})]
+    ("algo", "options"), [("beta", {"beta_parameters": (2.0, 3.0), "rescale_advantages": True}), ("gdpo", {})]
 )
 def test_advantages_are_those_of_the_flags(algo, options, tmp_path):
     """The options reach the estimator, and lengths and separate rewards do."""
@@ -206,7 +207,7 @@ def test_advantages_are_those_of_the_flags(algo, options, tmp_path):
     rows = rollouts_of(tmp_path / "run", 1)
     rewards = np.array([list(row["rewards"].values()) for row in rows]).reshape(8, 4, 2)
     lengths = np.array([row["tokens"] for row in rows]).reshape(8, 4)
-    expected = compute_advantages(algo, rewards, lengths=lengths, **options)[0]
+    expected = compute_advantages(Method(algo, **options), rewards, lengths=lengths).values
     assert expected.any()
     np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
 

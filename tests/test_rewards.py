@@ -1,11 +1,12 @@
 import threading
 
-import numpy as np
 import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.method import Method
 from bnpo.files import InputError
-from bnpo.grading.rewards import Grader, check_rewards, format_reward
+from bnpo.grading.grader import Grader, Grades
+from bnpo.grading.rewards import check_rewards, format_reward, released_format_reward
 from bnpo.problems import load_problems
 
 
@@ -23,7 +24,7 @@ def grader():
 def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
     problems = load_problems(data_dir / f"{name}.jsonl")
     texts = [f"First I thought of \\boxed{{0}}. So the answer is $\\boxed{{{p.answer}}}$." for p in problems]
-    rewards = grader(texts, [p.answer for p in problems])
+    rewards = grader(texts, [p.answer for p in problems]).rewards
     wrong = [p for p, verdict in zip(problems, rewards[:, 0], strict=True) if not verdict]
     assert len(problems) - len(wrong) == right, wrong
     assert all(p.answer == "" for p in wrong)
@@ -47,7 +48,7 @@ def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
     ],
 )
 def test_accuracy(grader, reference, text, right):
-    assert grader([text], [reference])[0, 0] == right
+    assert grader([text], [reference]).rewards[0, 0] == right
 
 
 @pytest.mark.parametrize(
@@ -62,39 +63,46 @@ def test_accuracy(grader, reference, text, right):
     ],
 )
 def test_format(text, right):
-    assert format_reward(text) == right
+    assert format_reward(text, "") == right
 
 
 def test_the_released_format_rule_wants_the_tags_next_to_each_other():
-    assert format_reward("<think>a</think><answer>b</answer>", "reference")
-    assert not format_reward("<think>a</think> <answer>b</answer>", "reference")
+    assert released_format_reward("<think>a</think><answer>b</answer>", "") == 1
+    assert released_format_reward("<think>a</think> <answer>b</answer>", "") == 0
+
+
+@pytest.mark.parametrize(("rules", "given"), [("default", 1), ("reference", 0)])
+def test_the_grader_takes_the_format_rule_of_its_rules(rules, given):
+    grader = Grader(("format",), grader=rules, workers=1)
+    assert grader(["<think>a</think> <answer>b</answer>"], ["b"]).rewards.tolist() == [[given]]
+    grader.close()
 
 
 @pytest.mark.deadline
 def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     grader = Grader(workers=1, time_limit=1.0)
-    results: dict[str, np.ndarray] = {}
+    results: dict[str, Grades] = {}
     hostile = [r"\boxed{9^{9^{9^{9}}}+x}", r"\boxed{\frac{x}{2}}"]
     thread = threading.Thread(target=lambda: results.update(r=grader(hostile, ["3^{3^{3^{3}}}+x", "0.5x"])))
     thread.start()
     thread.join()
-    assert results["r"].tolist() == [[0], [1]]
-    assert grader.take_failures() == {"timeout": 1}
-    assert not grader.take_failures()
+    assert results["r"].rewards.tolist() == [[0], [1]]
+    assert results["r"].failed.tolist() == [True, False]
+    assert results["r"].failures == {"timeout": 1}
     grader.close()
 
 
 def test_accuracy_reads_the_answer_tags_only_when_told(grader):
     text = r"<think>\boxed{7}</think><answer>8</answer>"
-    assert grader([text, text], ["7", "8"], tags=True).tolist() == [[0, 1], [1, 1]]
-    assert grader([text, text], ["7", "8"]).tolist() == [[1, 1], [0, 1]]
+    assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
+    assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
 def test_rewards_of_the_users(tmp_path):
     file = tmp_path / "my_rewards.py"
     file.write_text("def short(text, reference):\n    return 1.0 if len(text) <= len(reference) else 0.5\n")
     grader = Grader(("accuracy", f"{file}:short"), workers=1)
-    assert grader([r"\boxed{1}", "1"], ["1", "1"]).tolist() == [[1, 0.5], [0, 1]]
+    assert grader([r"\boxed{1}", "1"], ["1", "1"]).rewards.tolist() == [[1, 0.5], [0, 1]]
     grader.close()
 
 
@@ -102,12 +110,13 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def far(text, reference):\n    return {'up': 2, 'out': -1.5}.get(text, -1)\n")
     grader = Grader(("accuracy", f"{file}:far"), users_range=(-1, 2), workers=1)
-    rewards = grader([r"\boxed{1}", "up", "out"], ["1"] * 3)
-    assert rewards.tolist() == [[1, -1], [0, 2], [0, -1]]
-    assert grader.take_failures() == {"OutOfRange": 1}
+    grades = grader([r"\boxed{1}", "up", "out"], ["1"] * 3)
+    assert grades.rewards.tolist() == [[1, -1], [0, 2], [0, -1]]
+    assert grades.failed.tolist() == [False, False, True]
+    assert grades.failures == {"OutOfRange": 1}
     assert grader.ranges == [(0, 1), (-1, 2)]
     # One is right, the other has the user's highest value: neither is better.
-    advantages, _ = compute_advantages("reinforce", rewards[None, :2], ranges=grader.ranges)
+    advantages = compute_advantages(Method("reinforce"), grades.rewards[None, :2], ranges=grader.ranges).values
     assert advantages.tolist() == [[0, 0]]
     grader.close()
 
@@ -148,6 +157,6 @@ def test_bad_names_of_rewards(rewards, message):
 def test_the_released_rule_reads_only_the_end_of_a_text():
     grader = Grader(grader="reference", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
-    assert grader(texts, ["0.5", "0.5"])[:, 0].tolist() == [1, 0]
-    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).tolist() == [[0]]  # brace-less
+    assert grader(texts, ["0.5", "0.5"]).rewards[:, 0].tolist() == [1, 0]
+    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]  # brace-less
     grader.close()

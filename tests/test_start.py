@@ -14,7 +14,7 @@ import pytest
 from bnpo.devices import cuda_problem
 from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.settings import SamplerSettings
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")

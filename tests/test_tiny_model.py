@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, sampling_seeds
 from conftest import run_ranks
@@ -23,7 +23,8 @@ def test_accuracies_spread_over_the_unit_interval():
     problems = arithmetic_problems("test", 128)
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
     seeds = sampling_seeds(0, 0, range(128))
-    groups = dict(sampler.sample(prompts, seeds, n=16, max_tokens=128, temperature=1.0))
+    sampled = sampler.sample(prompts, seeds, n=16, max_tokens=128, temperature=1.0)
+    groups = {group.prompt: group.answers for group in sampled}
     sampler.close()
     answers = [answer.token_ids for number in range(128) for answer in groups[number]]
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from processes import left_after, processes_of
 
 TIME_LIMIT = 1.0
@@ -94,10 +94,12 @@ def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path
     grader = user_grader(tmp_path)
     try:
         texts = [f"good {i}" for i in range(20)] + [text] + [f"good {i}" for i in range(20, 40)]
-        assert grader(texts, ["5"] * 41)[:, 0].tolist() == [1.0] * 20 + [0.0] + [1.0] * 20
-        assert grader.take_failures() == {kind: 1}
-        assert grader(["good"], ["5"]).tolist() == [[1.0]]
-        assert grader.take_failures() == {}
+        grades = grader(texts, ["5"] * 41)
+        assert grades.rewards[:, 0].tolist() == [1.0] * 20 + [0.0] + [1.0] * 20
+        assert grades.failed.tolist() == [False] * 20 + [True] + [False] * 20
+        assert grades.failures == {kind: 1}
+        grades = grader(["good"], ["5"])
+        assert (grades.rewards.tolist(), grades.failures) == ([[1.0]], {})
     finally:
         grader.close()
 
@@ -110,15 +112,16 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
     try:
         texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
         expected = [1.0] * 20 + [0.0]
-        assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
+        assert grader(texts, ["5"] * 21).rewards[:, 0].tolist() == expected
         keepers = [child for child in multiprocessing.active_children() if child not in others]
         workers = [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
         assert len(workers) == 2
         for worker in workers:
             worker.kill()
         time.sleep(pause)
-        assert grader(texts, ["5"] * 21)[:, 0].tolist() == expected
-        assert grader.take_failures() == {"OutOfRange": 2}
+        grades = grader(texts, ["5"] * 21)
+        assert grades.rewards[:, 0].tolist() == expected
+        assert grades.failures == {"OutOfRange": 1}
     finally:
         grader.close()
 
@@ -126,7 +129,7 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
 HANG = """
 import sys
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 
 grader = Grader((f"{sys.argv[1]}:bad",), workers=2, time_limit=1000)
 grader(["good"], ["5"])
@@ -171,11 +174,11 @@ import os
 import signal
 import sys
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 
 grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=3)
 for text in ("good", "hang"):
-    print(grader([text], ["5"])[0, 0], flush=True)
+    print(grader([text], ["5"]).rewards[0, 0], flush=True)
     sys.stdin.readline()
 grader(["good"], ["5"])
 print("again", flush=True)

@@ -29,9 +29,10 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
+from bnpo.algorithm.method import Method
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError, step_name, write_json
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -87,12 +88,11 @@ def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[in
     rewards, greedy = np.zeros((len(problems), ANSWERS)), np.zeros(len(problems))
     for first in range(0, len(problems), AT_ONCE):
         part = slice(first, first + AT_ONCE)
-        groups = dict(sampler.sample(prompts[part], seeds[part], **sampling))
-        count = len(prompts[part])
-        for number in range(count):
-            ids = [answer.token_ids for answer in (*groups[number], *groups[count + number])]
+        groups = {group[:2]: group.answers for group in sampler.sample(prompts[part], seeds[part], **sampling)}
+        for number in range(len(prompts[part])):
+            ids = [answer.token_ids for answer in (*groups[number, False], *groups[number, True])]
             texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-            graded = grader(texts, [problems[first + number].answer] * len(texts))[:, 0]
+            graded = grader(texts, [problems[first + number].answer] * len(texts)).rewards[:, 0]
             rewards[first + number], greedy[first + number] = graded[:-1], graded[-1]
             answers.append(ids[:-1])
     sampler.close()
@@ -109,13 +109,15 @@ def measure_checkpoint(model: Path, regime: str) -> dict:
     groups = zip(prompts, answers, rewards, strict=True)
     sums = np.array([score_sums(policy, sketch, *group) for group in groups])  # [N, 2, buckets]
 
-    def advantages(questions: np.ndarray, algo: str, **options) -> np.ndarray:
-        options |= {"lengths": lengths[questions], "greedy_rewards": greedy[questions, None]}
-        return compute_advantages(algo, rewards[questions, :, None], **options)[0]
+    def advantages(questions: np.ndarray, method: Method) -> np.ndarray:
+        extra = {"lengths": lengths[questions], "greedy_rewards": greedy[questions, None]}
+        return compute_advantages(method, rewards[questions, :, None], **extra).values  # [n, m]
 
-    methods = {algo: partial(advantages, algo=algo) for algo in ESTIMATORS}
-    methods |= {f"beta {a:g} {b:g}": partial(advantages, algo="beta", beta_parameters=(a, b)) for a, b in DENSITIES}
-    gradients = {name: sample_gradients(method, rewards, sums) for name, method in methods.items()}
+    methods = {algo: Method(algo) for algo in ESTIMATORS}
+    methods |= {f"beta {a:g} {b:g}": Method("beta", beta_parameters=(a, b)) for a, b in DENSITIES}
+    gradients = {
+        name: sample_gradients(partial(advantages, method=method), rewards, sums) for name, method in methods.items()
+    }
     estimates = {name: measure(found) for name, found in gradients.items()}  # [1 + blocks, 3]
     fit, batch_fit = (fit_beta(rewards.mean(1), ANSWERS, moments) for moments in ("corrected", "sample"))
     densities = {"reinforce": (1.0, 1.0), "bnpo": (batch_fit.alpha, batch_fit.beta)}

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, write_json_lines
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
@@ -55,9 +55,9 @@ def shares_right(sampler: Sampler, tokenizer, grader: Grader, problems: list[Pro
     for first in tqdm(range(0, len(problems), AT_ONCE), mininterval=10):
         part = slice(first, first + AT_ONCE)
         groups = sampler.sample(prompts[part], seeds[part], n=args.answers, max_tokens=128, temperature=1.0)
-        for number, answers in groups:
+        for number, _, answers in groups:
             texts = tokenizer.batch_decode([answer.token_ids for answer in answers], skip_special_tokens=True)
-            shares[first + number] = grader(texts, [problems[first + number].answer] * len(texts)).mean()
+            shares[first + number] = grader(texts, [problems[first + number].answer] * len(texts)).rewards.mean()
     return shares
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.method import Method
 from bnpo.files import ROOT
 from bnpo.report.tables import Table
 from study.design import ANSWERS, QUESTIONS, REGIMES
@@ -44,7 +45,7 @@ def base_weights(regime: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     p, first = p[inside], first[inside]
     weights = {}
     for name in WEIGHING:
-        advantages, _ = compute_advantages(name, rewards[:, :, None])
+        advantages = compute_advantages(Method(name), rewards[:, :, None]).values  # [n, m]
         weights[name] = (p, advantages[first, 0] / (1 - p) / np.sqrt((advantages**2).mean()))
     return weights
 
@@ -63,9 +64,9 @@ def cosines(
         p = draw(rng)
         rewards = (rng.random((len(p), answers)) < p[:, None]).astype(float)[:, :, None]
         lengths = np.ones(rewards.shape[:2])
-        bnpo, _ = compute_advantages("bnpo", rewards)
+        bnpo = compute_advantages(Method("bnpo"), rewards).values  # [n, m]
         for name in names if bnpo.any() else ():
-            other, _ = compute_advantages(name, rewards, lengths=lengths)
+            other = compute_advantages(Method(name), rewards, lengths=lengths).values  # [n, m]
             found[name].append((bnpo * other).sum() / np.sqrt((bnpo**2).sum() * (other**2).sum()))
     return {name: float(np.median(values)) for name, values in found.items()}
 

@@ -25,7 +25,7 @@ from bnpo.flags import (
     one_of,
     with_settings,
 )
-from bnpo.grading.rewards import GRADERS, REWARDS, check_rewards
+from bnpo.grading.rewards import BUILT_IN, GRADERS, check_rewards
 from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
@@ -69,7 +69,9 @@ class DataSettings:
     template: Annotated[str, *one_of(SYSTEM_PROMPTS)] = "chat"
     """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
     tags."""
-    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED, one_of((*REWARDS, "path/to/file.py:function"))] = ("accuracy",)
+    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED, one_of((*BUILT_IN, "path/to/file.py:function"))] = (
+        "accuracy",
+    )
     """Rewards, separated by commas: `accuracy` (the final answer is right), `format` (think and answer tags, each
     once), or path/to/file.py:function (your own, see docs/training.md)."""
     grader: Annotated[str, *one_of(GRADERS)] = "default"

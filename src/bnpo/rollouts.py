@@ -1,41 +1,37 @@
-"""The answers of one step: sampled and graded by every rank for its share of the questions, then gathered."""
+"""The rollouts of one step: every rank samples and grades answers to its share of the questions; all are gathered."""
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch.distributed as dist
 
 from bnpo.config import TrainConfig
-from bnpo.policy.learner import Experience
-from bnpo.problems import asks_for_tags, sampling_seeds
+from bnpo.grading.grader import Grades, Grading
+from bnpo.policy.sampled import Answer, SampledGroup
+from bnpo.policy.update import Experience
+from bnpo.problems import WATCHED, asks_for_tags, sampling_seeds, watched_questions
 from bnpo.ranks import gather
 from bnpo.speed import Stopwatch
 from bnpo.task import Task
 
-if TYPE_CHECKING:  # vLLM is imported where it runs
-    from bnpo.policy.sampler import Answer, Sampler
+if TYPE_CHECKING:  # imports vLLM
+    from bnpo.policy.sampler import Sampler
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n questions with m answers and K rewards each, the same on all ranks.
+    """n questions with m answers and K rewards each, the same on all ranks."""
 
-    questions [n] indexes the training problems; answers [n][m]; rewards [n, m, K]; failed [n, m], where a reward could
-    not be told; greedy [n] and greedy_rewards [n, K] belong to ReMax (else [] and None); failures counts, by kind,
-    the calls of the grader that failed, equal ones once; sampling_seconds [ranks] is how long each rank sampled.
-    """
-
-    questions: np.ndarray
-    answers: list[list["Answer"]]
-    rewards: np.ndarray
-    failed: np.ndarray
-    greedy: list["Answer"]
-    greedy_rewards: np.ndarray | None
-    failures: Counter[str]
-    sampling_seconds: np.ndarray
+    questions: np.ndarray  # [n], indices of the task's problems
+    answers: list[list[Answer]]  # [n][m]
+    rewards: np.ndarray  # [n, m, K]
+    failed: np.ndarray  # [n, m], True where a reward could not be computed
+    greedy_answers: list[Answer]  # [n] for ReMax, else []
+    greedy_rewards: np.ndarray | None  # [n, K] for ReMax, else None
+    failures: Counter[str]  # failed calls of the grader by kind, equal calls of a question once
+    sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
     def lengths(self) -> np.ndarray:
@@ -43,71 +39,118 @@ class Rollouts:
         return np.array([[len(answer.token_ids) for answer in group] for group in self.answers])
 
 
+@dataclass(frozen=True)
+class RankRollouts:
+    """The rollouts of one rank, as they are gathered: its q questions, in order."""
+
+    answers: list[list[Answer]]  # [q][m]
+    grades: list[Grades]  # [q], each of m answers
+    greedy_answers: list[Answer]  # [q] or []
+    greedy_grades: list[Grades]  # [q] or [], each of one answer
+    sampling_seconds: float
+
+
 def collect(
-    task: Task,
-    questions: np.ndarray,
-    step: int,
-    sampler: "Sampler",
-    config: TrainConfig,
-    watch: Stopwatch,
-    *,
-    then_sleep: bool = True,
+    task: Task, questions: np.ndarray, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
 ) -> Rollouts:
-    """Sample and grade answers to `questions` [n], indices of the task's problems, with the seeds of `step`; a
-    collective on all ranks. The sampler sleeps afterwards, unless it is to go on."""
-    mine = np.array_split(questions, dist.get_world_size())[dist.get_rank()]
-    groups: dict[int, list[Answer]] = {}
-    grading, tags = {}, asks_for_tags(config.data.template)
-    with watch("generate"):
-        for number, answers in sampler.sample(
-            [task.prompts[q] for q in mine],
-            sampling_seeds(config.sampling.seed, step, mine),
+    """Return sampled and graded answers to `questions` [n], drawn with the seeds of `step`. A collective."""
+    own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
+    sampled: list[tuple[SampledGroup, Grading]] = []
+    with stopwatch("generate"):
+        for group in sampler.sample(
+            [task.prompts[question] for question in own_questions],
+            sampling_seeds(config.sampling.seed, step, own_questions),
             n=config.batch.samples_per_question,
             max_tokens=config.sampling.max_answer_tokens,
             temperature=config.sampling.temperature,
             logprobs=True,
             greedy_too=config.method.algo == "remax",
         ):
-            # Graded while the others are still sampled; what takes math-verify long does so in other processes.
-            texts = task.tokenizer.batch_decode([answer.token_ids for answer in answers], skip_special_tokens=True)
-            reference = task.problems[mine[number % len(mine)]].answer
-            groups[number], grading[number] = answers, task.grader.start(texts, [reference] * len(texts), tags)
-        if then_sleep:
-            sampler.sleep()
-    with watch("reward"):
-        graded = [task.grader.finish(grading[number]) for number in range(len(grading))]
-        n, m, k = (
-            len(mine),
-            config.batch.samples_per_question,
-            len(config.data.rewards),
-        )  # n is 0 where ranks outnumber questions
-        rewards = np.reshape(graded[:n], (n, m, k))
-        greedy_rewards = np.reshape(graded[n:], (len(graded) - n, 1, k))
-        failed = np.reshape([task.grader.failed(grading[number]) for number in range(n)], (n, m))
-        sampled = [groups[number] for number in range(len(mine))]
-        greedy = [groups[number][0] for number in range(len(mine), len(groups))]
-    with watch("gather"):  # and wait for the slowest rank
-        failures, seconds = task.grader.take_failures(), watch.seconds["generate"]
-        parts = gather((sampled, rewards, failed, greedy, greedy_rewards, failures, seconds))
-    samples, rewards, failed, greedies, greedy_rewards, failures, seconds = zip(*parts, strict=True)
+            # Grade while other answers are still sampled. Slow verdicts are computed in other processes.
+            reference = task.problems[own_questions[group.prompt]].answer
+            sampled.append((group, start_grading(task, group, reference, config)))
+    with stopwatch("reward"):
+        own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
+    with stopwatch("gather"):  # waits for the slowest rank
+        all_ranks = gather(own_rollouts)
+    return _concatenate(questions, all_ranks, config)
+
+
+@dataclass(frozen=True)
+class WatchedAnswers:
+    """Rollouts of the watched questions: a few training questions, always the same, answered beside the batch."""
+
+    rollouts: Rollouts
+    seconds: float
+
+
+def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> WatchedAnswers:
+    """Return answers to the watched questions (--watch-questions). A collective.
+
+    They have seeds of their own, so the run computes what it would without them.
+    """
+    stopwatch = Stopwatch()
+    with stopwatch("total"):
+        questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
+        rollouts = collect(task, questions, WATCHED, sampler, config, stopwatch)
+    return WatchedAnswers(rollouts, stopwatch.seconds["total"])
+
+
+def start_grading(task: Task, group: SampledGroup, reference: str, config: TrainConfig) -> Grading:
+    """Begin to grade the answers of a group."""
+    token_ids = [answer.token_ids for answer in group.answers]
+    texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+    return task.grader.start(texts, [reference] * len(texts), asks_for_tags(config.data.template))
+
+
+def _wait_for_grades(sampled: list[tuple[SampledGroup, Grading]], sampling_seconds: float) -> RankRollouts:
+    """Return the rollouts of this rank, when all grades are there. vLLM finishes groups in any order."""
+    rollouts = RankRollouts([], [], [], [], sampling_seconds)
+    for group, grading in sorted(sampled, key=lambda item: item[0].prompt):
+        if group.greedy:
+            rollouts.greedy_answers.append(group.answers[0])
+            rollouts.greedy_grades.append(grading.result())
+        else:
+            rollouts.answers.append(group.answers)
+            rollouts.grades.append(grading.result())
+    return rollouts
+
+
+def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: TrainConfig) -> Rollouts:
+    """Return the rollouts of all ranks as one batch, in the order of `questions` [n]."""
+    answers: list[list[Answer]] = []
+    grades: list[Grades] = []
+    greedy_answers: list[Answer] = []
+    greedy_grades: list[Grades] = []
+    for rank in all_ranks:
+        answers += rank.answers
+        grades += rank.grades
+        greedy_answers += rank.greedy_answers
+        greedy_grades += rank.greedy_grades
+    failures: Counter[str] = Counter()
+    for grade in grades + greedy_grades:
+        failures += grade.failures
+    greedy_rewards = None
+    if config.method.algo == "remax":
+        greedy_rewards = np.concatenate([grade.rewards for grade in greedy_grades])  # [n, K]
     return Rollouts(
         questions=questions,
-        answers=list(chain.from_iterable(samples)),
-        rewards=np.concatenate(rewards),
-        failed=np.concatenate(failed).astype(bool),
-        greedy=list(chain.from_iterable(greedies)),
-        greedy_rewards=np.concatenate(greedy_rewards)[:, 0] if config.method.algo == "remax" else None,
-        failures=sum(failures, Counter()),
-        sampling_seconds=np.array(seconds),
+        answers=answers,
+        rewards=np.stack([grade.rewards for grade in grades]),
+        failed=np.stack([grade.failed for grade in grades]),
+        greedy_answers=greedy_answers,
+        greedy_rewards=greedy_rewards,
+        failures=failures,
+        sampling_seconds=np.array([rank.sampling_seconds for rank in all_ranks]),
     )
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """What the learner trains on, from advantages [n, m]: the answers of all questions in one row, N = n m."""
-    answers = list(chain.from_iterable(rollouts.answers))
-    return Experience(
-        prompts=[task.prompts[q] for q in rollouts.questions for _ in rollouts.answers[0]],
-        answers=[answer.token_ids for answer in answers],
-        sampler_logprobs=[answer.logprobs for answer in answers],
-        advantages=advantages.ravel(),
-    )
+    """Return what the learner trains on, from advantages [n, m]: the N = n m answers question by question."""
+    prompts, answers, sampler_logprobs = [], [], []
+    for question, group in zip(rollouts.questions, rollouts.answers, strict=True):
+        for answer in group:
+            prompts.append(task.prompts[question])
+            answers.append(answer.token_ids)
+            sampler_logprobs.append(answer.logprobs)
+    return Experience(prompts, answers, sampler_logprobs, advantages.ravel())

@@ -1,4 +1,4 @@
-"""What a run trains on: the problems with their encoded prompts, the tokenizer and the grader."""
+"""The task of a run: its problems with their encoded prompts, the tokenizer and the grader."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.problems import Problem, encode_prompt
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: the problems with their encoded prompts, the tokenizer that encoded them, and the grader."""
+    """What a run trains on. `prompts` are the problems' token ids, encoded by `tokenizer`."""
 
     problems: list[Problem]
     prompts: list[list[int]]
@@ -22,29 +22,32 @@ class Task:
 
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
-    """Tokens of the longest prompt and answer of training and, if there is one, of the evaluation by `suite`."""
+    """Return the most tokens of a prompt plus answer, in training and in the evaluation by `suite` if there is one."""
     longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
-    return max(longest, suite.max_prompt_tokens + suite.max_answer_tokens) if suite else longest
+    if suite:
+        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
+    return longest
 
 
 def encode_problems(
     config: TrainConfig, problems: list[Problem], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[Problem], list[list[int]]]:
-    """The problems whose prompts are not too long, and the prompts' token ids. Raises InputError for too few."""
-    kept, prompts = [], []
+    """Return the problems whose prompts are not too long, and the token ids of these prompts.
+
+    Raises InputError if fewer problems remain than a step needs.
+    """
+    data, longest, needed = config.data, config.sampling.max_prompt_tokens, config.batch.questions_per_step
+    short_problems, prompts = [], []
     for problem in problems:
-        prompt = encode_prompt(tokenizer, problem.problem, config.data.template)
-        if len(prompt) <= config.sampling.max_prompt_tokens:
-            kept.append(problem)
+        prompt = encode_prompt(tokenizer, problem.problem, data.template)
+        if len(prompt) <= longest:
+            short_problems.append(problem)
             prompts.append(prompt)
-    if not kept:
+    if not short_problems:
+        raise InputError(f"{data.train_data}: every prompt is longer than --max-prompt-tokens {longest}")
+    if len(short_problems) < needed:
         raise InputError(
-            f"{config.data.train_data}: every prompt is longer than --max-prompt-tokens "
-            f"{config.sampling.max_prompt_tokens}"
+            f"--questions-per-step: {needed} different questions are needed, {data.train_data} has "
+            f"{len(short_problems)}; lower it"
         )
-    if len(kept) < config.batch.questions_per_step:
-        raise InputError(
-            f"--questions-per-step: {config.batch.questions_per_step} different questions are needed, "
-            f"{config.data.train_data} has {len(kept)}; lower it"
-        )
-    return kept, prompts
+    return short_problems, prompts

@@ -9,7 +9,7 @@ from typing import Literal
 import tyro
 
 from bnpo.files import InputError, read_json_lines
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from mathequal.equality import final_answer
 
 

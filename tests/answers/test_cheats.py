@@ -7,7 +7,7 @@ import pytest
 from cheats import candidates
 from references import value_of
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.problems import load_problems
 
 REFERENCES, EACH = 300, 25

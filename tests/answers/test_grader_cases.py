@@ -7,7 +7,7 @@ from pathlib import Path
 import numerically
 import pytest
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "grader_cases.jsonl").read_text().splitlines()]
 KINDS = sorted({case["kind"] for case in CASES})

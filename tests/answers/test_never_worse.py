@@ -6,7 +6,7 @@ import numerically
 import pytest
 from test_spellings import DIFFERENT, SAME, rewritten
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.problems import load_problems
 
 EACH = 20

@@ -12,7 +12,7 @@ import spellings
 from references import Rule
 
 import changes
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.problems import load_problems
 
 SAMPLE = 60
@@ -199,7 +199,7 @@ GRADE = """
 import json
 import sys
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 
 grader = Grader(workers=2)
 references, answers = zip(*json.load(sys.stdin))

@@ -7,10 +7,11 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 
 from hostile import hostile_answers
 
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 
 
 def main(seed: int, count: int, time_limit: float) -> None:
@@ -18,13 +19,15 @@ def main(seed: int, count: int, time_limit: float) -> None:
     pairs = list(hostile_answers(seed, count))
     values: dict[int, list[float]] = {}
     seconds: dict[int, float] = {}
+    failures: dict[int, Counter[str]] = {}
 
     def grade(share: range) -> None:
         for i in share:
             reference, text = pairs[i]
             started = time.perf_counter()
-            values[i] = grader([text], [reference], tags=True)[0].tolist()
+            grades = grader([text], [reference], tags=True)
             seconds[i] = time.perf_counter() - started
+            values[i], failures[i] = grades.rewards[0].tolist(), grades.failures
 
     threads = [threading.Thread(target=grade, args=(range(first, count, 2),)) for first in range(2)]
     for thread in threads:
@@ -36,7 +39,7 @@ def main(seed: int, count: int, time_limit: float) -> None:
         "values": sorted({value for row in values.values() for value in row}),
         "right": [pairs[i] for i, row in values.items() if row[0] == 1],
         "late": [[taken, *pairs[i]] for i, taken in seconds.items() if taken > time_limit + 0.5],
-        "failures": grader.take_failures(),
+        "failures": sum(failures.values(), Counter()),
     }
     grader.close()
     print(json.dumps(report))

@@ -56,7 +56,7 @@ def fixed_experience(setting: str):
     """12 answers of uneven length; the fourth question's three have advantage 0."""
     import numpy as np
 
-    from bnpo.policy.learner import Experience
+    from bnpo.policy.update import Experience
 
     rng = np.random.default_rng(0)
     longest = 150 if setting == "wide head" else 20
@@ -122,7 +122,7 @@ def main() -> None:
         learner = Learner(config.data.model, VOCABULARY[name == "wide head"], config)
         experience = fixed_experience(name)
         before = scores(learner, experience)
-        metrics = [learner.update(experience, lr=1e-4) for _ in range(2)]
+        metrics = [learner.update(experience, lr=1e-4).metrics() for _ in range(2)]
         report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience)}
     report["long"] = long_scores(sys.argv[-3])
     if dist.get_rank() == 0:

@@ -35,7 +35,7 @@ def status(field: str) -> int:
 def experience(answers: int):
     import numpy as np
 
-    from bnpo.policy.learner import Experience
+    from bnpo.policy.update import Experience
 
     tokens = np.random.default_rng(0).integers(20, 110, (answers, 252))
     return Experience(

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from bnpo.config import parse_train_config
-from bnpo.policy.learner import Experience, Learner
+from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.settings import SamplerSettings
+from bnpo.policy.update import Experience
 from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
 from bnpo.problems import encode_prompt
 from bnpo.ranks import gather
@@ -47,7 +48,7 @@ class Pair:
     def update(self) -> tuple[Experience, float]:
         """Of all ranks' answers; they, and the largest gap between the log-probabilities of sampler and learner."""
         sampling = {"n": 8, "max_tokens": 64, "temperature": 1.0, "logprobs": True}
-        [(_, group)] = self.sampler.sample([self.prompt], [dist.get_rank()], **sampling)
+        [(_, _, group)] = self.sampler.sample([self.prompt], [dist.get_rank()], **sampling)
         everyone = [answer for answers in gather(group) for answer in answers]
         experience = Experience(
             prompts=[prompt for prompt in gather(self.prompt) for _ in range(8)],
@@ -55,7 +56,7 @@ class Pair:
             sampler_logprobs=[answer.logprobs for answer in everyone],
             advantages=np.where(np.arange(16) % 2, 1.0, -1.0),
         )
-        return experience, self.learner.update(experience, lr=1e-3)["sampler_learner_gap_max"]
+        return experience, self.learner.update(experience, lr=1e-3).means.gap_max
 
     def errors(self, experience: Experience) -> list[str | None]:
         """Of the two checks: by log-probabilities, and by bits."""

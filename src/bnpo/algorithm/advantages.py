@@ -1,125 +1,121 @@
-"""Advantages of a whole batch: rewards are checked, mapped to [0, 1], combined or taken apart, and estimated from."""
+"""Advantages of a whole batch: check the rewards, map them to [0, 1], sum or separate them, call the estimator."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit
-from bnpo.algorithm.estimators import ALGORITHMS, OF_LENGTHS, ON_UNIT_INTERVAL, Batch
+from bnpo.algorithm.beta import BetaFit
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate
+from bnpo.algorithm.method import Method
 
 ROUNDING = 1e-6
-"""Advantages up to it are rounding errors of rewards that are all the same, such as 0.1, and are not rescaled."""
-MAX_BETA_PARAMETER = 100.0
-"""Largest alpha and beta that may be given: up to it 1/f is finite at every accuracy of up to 1,000 answers."""
+"""Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""
+
+
+class Advantages(NamedTuple):
+    """Advantages of a batch, and the Beta distributions that BNPO fitted to it."""
+
+    values: np.ndarray  # [n, m] float64
+    fits: list[BetaFit]  # from bnpo: one, or one per reward with `decompose`; from other estimators: none
 
 
 def compute_advantages(
-    algo: str,
-    rewards: np.ndarray | Sequence,
+    method: Method,
+    rewards: np.ndarray | Sequence,  # [n, m, K]
     *,
-    decompose: bool = False,
-    ranges: np.ndarray | Sequence = (0.0, 1.0),
-    greedy_rewards: np.ndarray | None = None,
-    lengths: np.ndarray | None = None,
-    beta_parameters: tuple[float, float] | None = None,
-    moments: str = "sample",
-    max_concentration: float = MAX_CONCENTRATION,
-    rescale: bool = False,
-) -> tuple[np.ndarray, list[BetaFit]]:
-    """Advantages [n, m] of the K rewards [n, m, K] of a whole batch, and the Beta fits (BNPO: one, or K).
+    ranges: np.ndarray | Sequence = (0.0, 1.0),  # [K, 2], or [2] for all rewards
+    greedy_rewards: np.ndarray | None = None,  # [n, K]
+    lengths: np.ndarray | None = None,  # [n, m]
+) -> Advantages:
+    """Return the advantages [n, m] of a batch of n questions with m answers each. Each answer has K rewards.
 
-    `ranges` [K, 2] has the lowest and the highest value of each reward, or of all ([2]). They are first mapped to
-    [0, 1] by (R - lo) / (hi - lo), as the paper's section on limitations allows. With `decompose` every reward gets
-    its own advantage, and these are averaged (Eq. 17). Without it the rewards are summed first and, where a Beta
-    density needs them in [0, 1], averaged. `rescale` divides the result by its root mean square over all answers.
-    `greedy_rewards` [n, K] is needed by remax, `lengths` [n, m] by opo and reinforce_pp with and without baseline,
-    `beta_parameters` (alpha, beta) by beta.
+    `ranges` holds the lowest and the highest value of each reward. Each reward is mapped from its range to [0, 1] by
+    (R - lo) / (hi - lo), as the paper's section on limitations allows. With `method.decompose` the advantages of each
+    reward are computed separately, then averaged (Eq. 17). Otherwise the rewards of an answer are summed, or averaged
+    for bnpo and beta, whose density is defined on [0, 1] only.
+    remax needs `greedy_rewards`. opo, reinforce_pp and reinforce_pp_baseline need `lengths`, the tokens per answer.
 
-    One question, two answers, two rewards; the second reward tells the answers not apart:
+    One question has two answers. They differ in the first of two rewards:
 
-    >>> compute_advantages("reinforce", [[[1, 1], [0, 1]]], decompose=True)[0]
+    >>> rewards = [[[1, 1], [0, 1]]]
+    >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
-    >>> compute_advantages("reinforce", [[[1, 1], [0, 1]]])[0]
+    >>> compute_advantages(Method("reinforce"), rewards).values
     array([[ 0.5, -0.5]])
-    >>> compute_advantages("reinforce", [[[1, 1], [0, 1]]], rescale=True)[0]
+    >>> compute_advantages(Method("reinforce", rescale_advantages=True), rewards).values
     array([[ 1., -1.]])
 
-    Raises ValueError naming the question where groups differ in size, a reward is not finite or leaves its range,
-    or what the algorithm needs is absent, or does not go with it (`method_problem`).
+    Raises ValueError if questions differ in their number of answers, if a reward is not finite or outside its range
+    (the message names the question), if the estimator lacks an argument, or if `method` has a problem.
     """
+    algo = method.algo
     if algo not in ALGORITHMS:
         raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    rewards = _unit_rewards(_as_array(rewards), ranges, "answer")
-    greedy_rewards = _greedy(greedy_rewards, rewards, ranges) if algo == "remax" else np.zeros(rewards.shape[::2])
-    if algo in OF_LENGTHS and (lengths is None or np.shape(lengths) != rewards.shape[:2]):
-        raise ValueError(f"{algo} needs lengths [n, m] = {rewards.shape[:2]}: the tokens of each answer")
-    lengths = None if lengths is None else np.asarray(lengths)
-    if problem := method_problem(algo, decompose, beta_parameters):
+    if problem := method.problem():
         raise ValueError(problem)
+    rewards = _to_unit_interval(_as_array(rewards), ranges, "answer")  # [n, m, K]
+    n, m, k = rewards.shape
+    greedy_rewards = _checked_greedy(greedy_rewards, (n, k), ranges) if algo == "remax" else np.zeros((n, k))  # [n, K]
+    if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
+        raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
+    lengths = None if lengths is None else np.asarray(lengths)  # [n, m]
 
     combine = np.mean if algo in ON_UNIT_INTERVAL else np.sum
-    parts = rewards.shape[2] if decompose else 1
-    estimates = []
-    for each, greedy in zip(np.split(rewards, parts, 2), np.split(greedy_rewards, parts, 1), strict=True):
-        combined, greedy = combine(each, axis=2), combine(greedy, axis=1)
-        batch = Batch(combined, each, greedy, lengths, beta_parameters, moments, max_concentration)
-        estimates.append(ALGORITHMS[algo](batch))
-    advantages = np.mean([advantages for advantages, _ in estimates], axis=0)
-    if rescale and (largest := np.abs(advantages).max()) > ROUNDING:
-        advantages = advantages / largest  # whose squares do not overflow
-        advantages = advantages / np.sqrt((advantages**2).mean())
-    return advantages, [fit for _, fit in estimates if fit is not None]
+    # `decompose` makes K parts of one reward each. Otherwise one part has all K rewards.
+    parts = k if method.decompose else 1
+    reward_parts = np.split(rewards, parts, axis=2)  # parts x [n, m, K / parts]
+    greedy_parts = np.split(greedy_rewards, parts, axis=1)  # parts x [n, K / parts]
+    estimates: list[Estimate] = []
+    for part, greedy_part in zip(reward_parts, greedy_parts, strict=True):
+        combined = combine(part, axis=2)  # [n, m]
+        greedy = combine(greedy_part, axis=1)  # [n]
+        estimates.append(ALGORITHMS[algo](Batch(combined, method, part, greedy, lengths)))
+    values = np.mean([advantages for advantages, _ in estimates], axis=0)  # [n, m]
+    largest = np.abs(values).max()
+    if method.rescale_advantages and largest > ROUNDING:
+        values = values / largest  # first, so that no square overflows
+        values = values / np.sqrt((values**2).mean())
+    return Advantages(values, [fit for _, fit in estimates if fit is not None])
 
 
-def method_problem(algo: str, decompose: bool, beta_parameters: tuple[float, float] | None) -> str | None:
-    """What is wrong with the options of `algo`, in one line; None if nothing is.
-
-    >>> method_problem("beta", False, (0, 1))
-    '--beta-parameters: are 0 1, must be above 0 and at most 100'
-    """
-    if (algo == "beta") != (beta_parameters is not None):
-        return "--algo beta and --beta-parameters ALPHA BETA go together, as in --algo beta --beta-parameters 1.5 1.5"
-    # Not `parameter <= 0`: nan must be refused too.
-    if beta_parameters and not all(0 < parameter <= MAX_BETA_PARAMETER for parameter in beta_parameters):
-        given = " ".join(f"{parameter:g}" for parameter in beta_parameters)
-        return f"--beta-parameters: are {given}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
-    if algo == "gdpo" and decompose:
-        return "--decompose: gdpo takes the rewards apart itself; give --no-decompose"
-    return None
-
-
-def _greedy(greedy_rewards: np.ndarray | None, rewards: np.ndarray, ranges: np.ndarray | Sequence) -> np.ndarray:
+def _checked_greedy(
+    greedy_rewards: np.ndarray | None, shape: tuple[int, int], ranges: np.ndarray | Sequence
+) -> np.ndarray:
+    """Return `greedy_rewards` [n, K] mapped to [0, 1]. Raises ValueError if they are absent or not of `shape`."""
     if greedy_rewards is None:
-        raise ValueError("remax needs greedy_rewards [n, K]: sample one greedy answer a question and grade it")
+        raise ValueError("remax needs greedy_rewards [n, K]: sample one greedy answer per question and grade it")
     greedy_rewards = np.asarray(greedy_rewards, dtype=np.float64)
-    if greedy_rewards.shape != rewards.shape[::2]:
-        raise ValueError(f"greedy_rewards has shape {greedy_rewards.shape}, not [n, K] = {rewards.shape[::2]}")
-    return _unit_rewards(greedy_rewards[:, None], ranges, "greedy answer")[:, 0]
+    if greedy_rewards.shape != shape:
+        raise ValueError(f"greedy_rewards has shape {greedy_rewards.shape}, not [n, K] = {shape}")
+    return _to_unit_interval(greedy_rewards[:, None], ranges, "greedy answer")[:, 0]
 
 
 def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:
+    """Return `rewards` as float64 [n, m, K]. Raises ValueError if they have another shape or are empty."""
     if not isinstance(rewards, np.ndarray):
-        sizes = [len(group) for group in rewards]
-        odd = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
-        if odd is not None:
-            raise ValueError(
-                f"question {odd} has {sizes[odd]} answers, question 0 has {sizes[0]}: "
-                "sample the same number for every question, or drop the question"
-            )
+        # numpy's own error about ragged lists would not name the question.
+        for question, group in enumerate(rewards):
+            if len(group) != len(rewards[0]):
+                raise ValueError(
+                    f"question {question} has {len(group)} answers, question 0 has {len(rewards[0])}: "
+                    "sample the same number of answers to every question, or drop the question"
+                )
     rewards = np.asarray(rewards, dtype=np.float64)
     if rewards.ndim != 3 or 0 in rewards.shape:
         raise ValueError(f"rewards have shape {rewards.shape}; they must be [questions, answers, rewards], none empty")
     return rewards
 
 
-def _unit_rewards(rewards: np.ndarray, ranges: np.ndarray | Sequence, what: str) -> np.ndarray:
-    low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T
-    # A comparison with nan is False, so this catches rewards that are not finite too.
-    bad = ~((rewards >= low) & (rewards <= high))
-    if bad.any():
-        question, answer, reward = (int(i) for i in np.argwhere(bad)[0])
+def _to_unit_interval(rewards: np.ndarray, ranges: np.ndarray | Sequence, kind: str) -> np.ndarray:
+    """Return `rewards` [n, m, K] mapped from their ranges to [0, 1]. `kind` names the answers in the error message."""
+    low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T  # [K] each
+    # A comparison with nan is False, so this also finds rewards that are not finite.
+    outside = ~((rewards >= low) & (rewards <= high))  # [n, m, K]
+    if outside.any():
+        question, answer, k = np.argwhere(outside)[0].tolist()
         raise ValueError(
-            f"reward {reward} of question {question}, {what} {answer}, is {rewards[question, answer, reward]}, outside "
-            f"[{low[reward]:g}, {high[reward]:g}]: mend the reward function or declare its range (--reward-range)"
+            f"reward {k} of question {question}, {kind} {answer}, is {rewards[question, answer, k]}, outside "
+            f"[{low[k]:g}, {high[k]:g}]: fix the reward function or declare its range with --reward-range"
         )
     return (rewards - low) / (high - low)

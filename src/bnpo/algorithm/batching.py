@@ -1,220 +1,250 @@
 """Micro-batches: which rank trains on which answers, how many at a time, and their tensors.
 
-Answers to the same prompt share it: its tokens pass the model once for all of them that are in a micro-batch. Only
-attention takes its keys and values again for each answer (bnpo.policy.attention).
+The answers to one prompt share it. If several of them are in a micro-batch, the tokens of the prompt pass through the
+model once. Only attention copies their keys and values for each answer (bnpo.policy.attention).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 REPEATED_KEY = 1 / 8
-"""Cost of a prompt token for every answer but the first to it, beside a token that passes the model: its key and value
-are held again. An eighth is about their share of a layer's memory where there are as many key heads as query heads."""
+"""Cost of a prompt token for each answer after the first. A token that passes through the model costs 1. The key and
+the value of the prompt token are stored again for each answer. They are about an eighth of a layer's memory in models
+that have as many key heads as query heads."""
 
 
 def groups_of(prompts: Sequence[list[int]]) -> np.ndarray:
-    """The group of each answer: those with the same prompt have the same number, from 0 in the order they come.
+    """Return the group number [answers] of each answer. Answers with the same prompt are one group.
 
     >>> groups_of([[1, 2], [1, 2], [3]]).tolist()
     [0, 0, 1]
     """
-    numbers: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
     return np.array([numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts], dtype=np.int64)
 
 
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
-    """Share things of `sizes` out over `ranks`: largest first, each to the rank that has least.
+    """Distribute items of `sizes` [items] over `ranks`. Return the indices of the items of each rank, largest first.
 
-    Returns the indices of each rank, largest first. Ties go to the rank with fewer of them, then to the lower rank, so
-    that every rank computes the same plan.
+    The largest item comes first, and each goes to the rank with the lowest load.
 
-    >>> [part.tolist() for part in share_out(np.array([5, 1, 4, 2]), 2)]
+    >>> [items.tolist() for items in share_out(np.array([5, 1, 4, 2]), 2)]
     [[0, 1], [2, 3]]
     """
-    loads = [(0.0, 0, rank) for rank in range(ranks)]
-    parts: list[list[int]] = [[] for _ in range(ranks)]
+    # Every rank runs this and must find the same shares, so ties are broken by item count, then by rank.
+    loads = [(0.0, 0, rank) for rank in range(ranks)]  # load, item count, rank
+    shares: list[list[int]] = [[] for _ in range(ranks)]
     for index in np.argsort(-sizes, kind="stable"):
-        size, count, rank = min(loads)
-        loads[rank] = (size + float(sizes[index]), count + 1, rank)
-        parts[rank].append(int(index))
-    return [np.array(part, dtype=np.int64) for part in parts]
+        load, count, rank = min(loads)
+        loads[rank] = (load + float(sizes[index]), count + 1, rank)
+        shares[rank].append(int(index))
+    return [np.array(share, dtype=np.int64) for share in shares]
 
 
-def pack(sizes: np.ndarray, room: float) -> list[np.ndarray]:
-    """Put things of `sizes` into bins of `room`: largest first, each where it fits first.
+def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
+    """Put items of `sizes` [items] into bins of `capacity`. Return the indices of the items in each bin.
 
-    Returns the indices of each bin. What is larger than a bin has one for itself.
+    The largest item comes first, and each goes into the first bin where it fits. An item that is larger than a bin
+    gets a bin of its own.
 
-    >>> [part.tolist() for part in pack(np.array([9, 4, 2, 5, 2]), 8)]
+    >>> [items.tolist() for items in pack(np.array([9, 4, 2, 5, 2]), 8)]
     [[0], [3, 2], [1, 4]]
     """
     bins: list[list[int]] = []
-    free: list[float] = []
+    free: list[float] = []  # space left in each bin
     for index in np.argsort(-sizes, kind="stable"):
         size = float(sizes[index])
-        number = next((number for number, left in enumerate(free) if size <= left), len(bins))
-        if number == len(bins):
+        target = 0
+        while target < len(bins) and size > free[target]:
+            target += 1
+        if target == len(bins):
             bins.append([])
-            free.append(room)
-        bins[number].append(int(index))
-        free[number] -= size
-    return [np.array(part, dtype=np.int64) for part in bins]
+            free.append(capacity)
+        bins[target].append(int(index))
+        free[target] -= size
+    return [np.array(items, dtype=np.int64) for items in bins]
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of the prompt and the answer, and the group, of each answer of a batch: arrays [answers]."""
+    """Token counts of the answers of a batch and of their prompts, one entry per answer."""
 
-    prompts: np.ndarray
-    answers: np.ndarray
-    groups: np.ndarray
+    prompts: np.ndarray  # [answers]
+    answers: np.ndarray  # [answers]
+    groups: np.ndarray  # [answers], group numbers from 0
 
     @classmethod
     def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> "Lengths":
-        """Those of prompts and answers given as token ids, a prompt for each answer."""
-        return cls(_lengths(prompts), _lengths(answers), groups_of(prompts))
+        """Return the lengths of prompts and answers that are given as token ids, one prompt per answer."""
+        return cls(_token_counts(prompts), _token_counts(answers), groups_of(prompts))
 
     def cost(self, part: np.ndarray) -> float:
-        """Tokens that the answers in `part`, of one group, are worth in a micro-batch: their prompt passes once."""
+        """Return the cost in tokens of the answers with indices `part`, all of one group, in a micro-batch."""
         repeated = REPEATED_KEY * self.prompts[part[1:]].sum()
         return float(self.prompts[part[0]] + self.answers[part].sum() + repeated)
 
     def pieces(self, limit: float) -> list[np.ndarray]:
-        """The groups, each cut into pieces that cost at most `limit` where that is possible: a prompt for each."""
-        order = np.argsort(self.groups, kind="stable")
-        starts = np.diff(self.groups[order], prepend=-1).nonzero()[0][1:]
-        found = []
-        for group in np.split(order, starts) if len(order) else []:
+        """Return the answer indices of each group, cut into pieces that cost at most `limit` or have one answer."""
+        if not len(self.groups):
+            return []
+        order = np.argsort(self.groups, kind="stable")  # [answers], group after group
+        starts = np.diff(self.groups[order], prepend=-1).nonzero()[0][1:]  # [groups - 1], of the groups in `order`
+        pieces = []
+        for group in np.split(order, starts):
             prompt = self.prompts[group[0]]
-            costs = self.answers[group] + REPEATED_KEY * prompt
-            found += [group[part] for part in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
-        return found
+            costs = self.answers[group] + REPEATED_KEY * prompt  # [answers of the group]
+            # The first answer pays for the whole prompt: what it costs beyond a repeated one leaves the limit.
+            for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt):
+                pieces.append(group[items])
+        return pieces
 
 
-def _lengths(sequences: Sequence[list[int]]) -> np.ndarray:
+def _token_counts(sequences: Sequence[Sized]) -> np.ndarray:
     return np.array([len(ids) for ids in sequences], dtype=np.int64)
 
 
-def plan(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
-    """Micro-batches of answer indices for every rank, of at most `budget` tokens each or with one answer; all ranks
-    have the same number, at least one.
+def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
+    """Return the micro-batches of every rank, each as an array of answer indices.
 
-    Groups stay together unless one is larger than the budget, or the rank with most tokens gets fewer where they are
-    cut. Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would hang the others: it
-    gets empty ones, which `collate` fills with one token of zero weight.
+    A micro-batch costs at most `budget` tokens or has one answer. A group is cut only if it costs more than the budget
+    or if that lowers the highest load of a rank. All ranks get equally many micro-batches, at least one, some empty.
     """
-    # Whole groups first, then ever smaller pieces, which are easier to balance and repeat more prompts.
+    # Limits on the size of a piece, from a rank's share of the batch downwards. Small pieces are easier to balance, but
+    # repeat more prompts. `min` takes the first of equal divisions, the one with the largest pieces.
     share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
     divisions = [_divide(lengths, ranks, min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)]
-    pieces_of = min(divisions, key=lambda division: max(sum(map(lengths.cost, mine)) for mine in division))
+    pieces_per_rank = min(divisions, key=lambda division: _highest_load(lengths, division))
     plans = []
-    for pieces in pieces_of:
-        bins = pack(np.array([lengths.cost(piece) for piece in pieces]), budget)
-        parts = [np.concatenate([pieces[i] for i in part]) for part in bins]
-        # Answers of equal shape lie side by side: attention takes them at once.
-        plans.append([part[np.lexsort((lengths.prompts[part], lengths.answers[part]))] for part in parts])
+    for pieces in pieces_per_rank:
+        costs = np.array([lengths.cost(piece) for piece in pieces])  # [pieces]
+        micro_batches = []
+        for items in pack(costs, budget):
+            part = np.concatenate([pieces[i] for i in items])  # [answers of the micro-batch]
+            # Answers of equal shape become neighbours, because attention computes such neighbours in one call.
+            micro_batches.append(part[np.lexsort((lengths.prompts[part], lengths.answers[part]))])
+        plans.append(micro_batches)
+    # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make the others hang.
+    # It gets empty ones, which `collate` fills with one token of zero weight.
     count = max(1, *map(len, plans))
-    empty = np.empty(0, dtype=np.int64)
-    return [[*micro, *[empty] * (count - len(micro))] for micro in plans]
+    for micro_batches in plans:
+        micro_batches += [np.empty(0, dtype=np.int64)] * (count - len(micro_batches))
+    return plans
 
 
 def _divide(lengths: Lengths, ranks: int, limit: float) -> list[list[np.ndarray]]:
-    """The pieces of every rank, of at most `limit` each where that is possible."""
+    """Return the pieces of every rank. Each costs at most `limit` or has one answer."""
     pieces = lengths.pieces(limit)
     shares = share_out(np.array([lengths.cost(piece) for piece in pieces]), ranks)
     return [[pieces[i] for i in share] for share in shares]
 
 
+def _highest_load(lengths: Lengths, pieces_per_rank: list[list[np.ndarray]]) -> float:
+    return max(sum(map(lengths.cost, pieces)) for pieces in pieces_per_rank)
+
+
 @dataclass(frozen=True)
 class Sequences:
-    """Which tokens of a packed row attend to which. Sequences are the shared prompts, then what passes of the answers,
-    with its prompt if that is not shared.
+    """Which tokens of a packed row attend to which tokens.
 
-    starts [sequences + 1] int32, where each begins and the last one ends; keys, the tokens that each attends to, end to
-    end: its own, before them those of a shared prompt; key_starts [sequences + 1] int32, where those
-    of each begin; longest and longest_keys, the most tokens and keys of a sequence. The last of a sequence's tokens
-    attends to all its keys, every one before to one key less.
+    First comes one sequence per shared prompt. Then comes one per answer: the answer without its last token, after its
+    prompt if no other answer shares that. The keys of a sequence are the tokens of its shared prompt, if any, then its
+    own. The last token of the sequence attends to all its keys, the token before it to one key less, and so on.
     """
 
-    starts: torch.Tensor
-    keys: torch.Tensor
-    key_starts: torch.Tensor
-    longest: int
-    longest_keys: int
+    starts: torch.Tensor  # [sequences + 1] int32, places in the row where the sequences begin, and the row's length
+    keys: torch.Tensor  # [keys], places of the keys in the row, sequence after sequence
+    key_starts: torch.Tensor  # [sequences + 1] int32, where the keys of each sequence begin, and the number of keys
+    longest: int  # most tokens of a sequence
+    longest_keys: int  # most keys of a sequence
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Answers, and each prompt to which there are some once, in one row without padding. The last token of an answer
-    predicts nothing and does not pass.
+    """Answers and their prompts in one row without padding. A prompt that several answers share is there once.
 
-    input_ids, position_ids [tokens]; targets [answer tokens], end to end, and the token in the row that predicts each,
-    predicting [answer tokens]; lengths [answers], answer tokens; indices [answers], their places in the batch (empty: a
-    filler of zero weight).
+    The last token of each answer is not in the row, because it predicts nothing.
     """
 
-    input_ids: torch.Tensor
-    position_ids: torch.Tensor
+    input_ids: torch.Tensor  # [tokens]
+    position_ids: torch.Tensor  # [tokens]
     sequences: Sequences
-    targets: torch.Tensor
-    predicting: torch.Tensor
-    lengths: np.ndarray
-    indices: np.ndarray
+    targets: torch.Tensor  # [answer tokens], answer after answer
+    predicting: torch.Tensor  # [answer tokens], place in the row of the token that predicts each target
+    lengths: np.ndarray  # [answers], tokens per answer
+    indices: np.ndarray  # [answers], places of the answers in the batch; [0] in a filler of zero weight
 
     def flat(
         self,
         per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
         dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
-        """Values of the batch [answer tokens]: those of each answer's tokens, or one value an answer, repeated."""
+        """Return the values [answer tokens] of this micro-batch's tokens from those of the whole batch.
+
+        `per_answer` holds an array [tokens] for each answer, or is an array [batch] with one value per answer.
+        """
         if len(self.indices) == 0:
             values = np.zeros(self.lengths.sum())
         elif isinstance(per_answer, np.ndarray):
             values = np.repeat(per_answer[self.indices], self.lengths)
         else:
             values = np.concatenate([per_answer[i] for i in self.indices])
-        return torch.from_numpy(values).to(self.input_ids.device, dtype)
+        return torch.from_numpy(values).to(self.input_ids.device, dtype)  # [answer tokens]
 
 
 def collate(
     prompts: Sequence[list[int]], answers: Sequence[list[int]], indices: np.ndarray, device: torch.device | str
 ) -> MicroBatch:
-    """Tensors of the answers at `indices`; `prompts` and `answers` are token ids of the whole batch, one per answer."""
+    """Return the tensors of the answers at `indices`, or of a filler if there are none.
+
+    `prompts` and `answers` are token ids of the whole batch, one prompt per answer.
+    """
+    # The filler is one prompt token and one answer token, of zero weight (`MicroBatch.flat`).
     pairs = [(tuple(prompts[i]), answers[i]) for i in indices] or [((0,), [0])]
-    answers_to = Counter(prompt for prompt, _ in pairs)
-    row: list[int] = []  # token ids: first the prompts that are shared
-    places: dict[tuple[int, ...], np.ndarray] = {}  # of their tokens in the row
-    for prompt in sorted((prompt for prompt, count in answers_to.items() if count > 1), key=len):
-        places[prompt] = len(row) + np.arange(len(prompt))
+    row: list[int] = []  # token ids [tokens]
+    positions: list[np.ndarray] = []  # per sequence: [tokens]
+    keys: list[np.ndarray] = []  # per sequence: [keys], places in the row
+    predicting: list[np.ndarray] = []  # per answer: [answer tokens], places in the row
+
+    answer_counts = Counter(prompt for prompt, _ in pairs)
+    shared_prompts = [prompt for prompt, count in answer_counts.items() if count > 1]
+    places_of_prompt: dict[tuple[int, ...], np.ndarray] = {}  # of shared prompts: [prompt tokens], places in the row
+    # Sorted, so that prompts of equal length become neighbours, which attention computes in one call.
+    for prompt in sorted(shared_prompts, key=len):
+        places_of_prompt[prompt] = len(row) + np.arange(len(prompt))
+        positions.append(np.arange(len(prompt)))
+        keys.append(places_of_prompt[prompt])
         row += prompt
-    positions, keys, predicting = [np.arange(len(prompt)) for prompt in places], list(places.values()), []
+
     for prompt, answer in pairs:
-        shared = places.get(prompt, np.empty(0, dtype=np.int64))
-        passing = (*prompt, *answer[:-1])[len(shared) :]
-        own = len(row) + np.arange(len(passing))
-        row += passing
-        sequence = np.concatenate([shared, own])
-        predicting.append(sequence[len(prompt) - 1 :])
+        shared = places_of_prompt.get(prompt, np.empty(0, dtype=np.int64))  # [prompt tokens], or [0] if not shared
+        own_ids = (*prompt, *answer[:-1])[len(shared) :]
+        own = len(row) + np.arange(len(own_ids))  # [own tokens], places in the row
+        row += own_ids
+        places = np.concatenate([shared, own])  # [prompt and answer tokens but the last]
+        # The last token of the prompt predicts the first token of the answer.
+        predicting.append(places[len(prompt) - 1 :])
+        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last token predicts it.
         if len(own):
             positions.append(len(shared) + np.arange(len(own)))
-            keys.append(sequence)
+            keys.append(places)
 
     def tensor(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device)
 
     def starts(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.tensor([0, *np.cumsum([len(part) for part in parts])], dtype=torch.int32, device=device)
+        return torch.tensor([0, *np.cumsum(_token_counts(parts))], dtype=torch.int32, device=device)
 
+    sequences = Sequences(starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys)))
     return MicroBatch(
-        torch.tensor(row, device=device),
-        tensor(positions),
-        Sequences(starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys))),
-        torch.tensor([token for _, answer in pairs for token in answer], device=device),
-        tensor(predicting),
-        np.array([len(answer) for _, answer in pairs]),
-        indices,
+        input_ids=torch.tensor(row, device=device),
+        position_ids=tensor(positions),
+        sequences=sequences,
+        targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
+        predicting=tensor(predicting),
+        lengths=_token_counts([answer for _, answer in pairs]),
+        indices=indices,
     )

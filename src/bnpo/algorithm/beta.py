@@ -1,28 +1,28 @@
-r"""The Beta distribution of the accuracies p(q): moments -> (a, b) -> (alpha, beta) -> weights (Section 3).
+"""BNPO's Beta distributions: from the accuracies of a batch to the weights of its questions (Section 3 of the paper).
 
-The accuracies of a batch are modelled as draws from Beta(a, b), fitted by moments (Eq. 13). The advantage of an
-answer is divided by the density of another one, Beta(alpha, beta) with alpha = 1 + a/3 and beta = 1 + b/3, which
-minimises the variance of the gradient estimate (Theorem 1).
+The accuracies p(q) of a batch are modelled as draws from Beta(a, b). Their mean and variance give a and b (Eq. 13).
+The advantage of an answer is divided by the density f of another distribution, Beta(alpha, beta), where
+alpha = 1 + a/3 and beta = 1 + b/3. This choice minimises the variance of the gradient estimate (Theorem 1).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts are imported when they are used: flags are refused without
+import scipy  # `scipy.special` is loaded on first use, so that flags are checked without waiting for it
 
 MAX_CONCENTRATION = 100.0
-"""Largest a + b. Binomial noise alone keeps a + b below about m, the number of answers, so with the usual 8 to 64
-answers this bound acts only where the accuracies of a batch (nearly) coincide or, with corrected moments, differ by no
-more than sampling noise. Their spread is no estimate then, and `bnpo` gives all questions the same weight."""
+"""Largest a + b of a fit. It acts only where the accuracies of a batch nearly coincide or, with corrected moments,
+differ by no more than sampling noise. Elsewhere the noise of m answers (8 to 64) keeps a + b below about m."""
 
 
 @dataclass(frozen=True)
 class BetaFit:
-    """Beta(a, b) fitted to a batch of accuracies, and the normalising Beta(alpha, beta) of Theorem 1.
+    """Beta(a, b) fitted to the accuracies of a batch, and the normalising Beta(alpha, beta) of Theorem 1.
 
-    `edge` says which special case was met: "" (none), "constant" (all accuracies 0 or all 1: nothing to fit),
-    "dispersed" (variance at or above that of a coin, where no Beta fits: a = b = 0), "concentrated" (variance so
-    small that a + b was bounded).
+    `edge` names the special case that occurred:
+    "" (none), "constant" (all accuracies are 0 or all are 1, so there is nothing to fit),
+    "dispersed" (the variance is that of a coin flip or larger, so no Beta distribution fits, and a = b = 0),
+    "concentrated" (the variance is so small that a + b was limited to the largest allowed value).
     """
 
     mean: float
@@ -41,25 +41,26 @@ class BetaFit:
 
 
 def fit_beta(
-    accuracies: np.ndarray,
+    accuracies: np.ndarray,  # [n]
     answers: int,
     moments: str = "sample",
     max_concentration: float = MAX_CONCENTRATION,
 ) -> BetaFit:
-    """Fit Beta(a, b) to `accuracies` [n], each a mean over `answers` = m answers, by moments (Eqs. 13 and 14).
+    """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
-    The variance has divisor n - 1 (for n = 1 it is taken as 0). `moments="sample"` is the paper's: the variance of
-    the estimated accuracies. It includes the noise of m answers: Var[p_hat] = Var[p] + E[p (1 - p)] / m.
-    `moments="corrected"` subtracts an unbiased estimate of that term, mean(p_hat (1 - p_hat)) / (m - 1), which
-    leaves the moments of the Beta-binomial distribution.
+    Each accuracy is a mean over `answers` = m answers. The variance has divisor n - 1, and is 0 for n = 1.
+    `moments="sample"` takes this variance as it is, like the paper. It includes the sampling noise of m answers:
+    Var[p_hat] = Var[p] + E[p (1 - p)] / m.
+    `moments="corrected"` subtracts an unbiased estimate of the noise, mean(p_hat (1 - p_hat)) / (m - 1). The result is
+    the moments of a Beta-binomial distribution.
 
-    By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8; E(1-E)/V - 1 = 1, so a = b = 1/2.
+    By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8. E(1-E)/V - 1 = 1, so a = b = 1/2.
 
     >>> fit = fit_beta(np.array([0.25, 0.75]), answers=4)
     >>> fit.a, fit.b, round(fit.alpha, 4), round(fit.beta, 4)
     (0.5, 0.5, 1.1667, 1.1667)
 
-    Corrected, V = 1/8 - (3/16)/3 = 1/16 and E(1-E)/V - 1 = 3, so a = b = 3/2:
+    Corrected: V = 1/8 - (3/16)/3 = 1/16 and E(1-E)/V - 1 = 3, so a = b = 3/2:
 
     >>> fit = fit_beta(np.array([0.25, 0.75]), answers=4, moments="corrected")
     >>> fit.a, fit.b, fit.alpha, fit.beta
@@ -68,33 +69,35 @@ def fit_beta(
     mean = float(accuracies.mean())
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
     if moments == "corrected" and answers > 1:
-        variance = max(0.0, variance - float((accuracies * (1 - accuracies)).mean()) / (answers - 1))
-    spread = mean * (1 - mean)
-    if spread <= 0:
+        noise = float((accuracies * (1 - accuracies)).mean()) / (answers - 1)
+        variance = max(0.0, variance - noise)
+    coin_variance = mean * (1 - mean)  # the largest variance of a distribution on [0, 1] with this mean
+    if coin_variance <= 0:
         return BetaFit(mean, variance, 0.0, 0.0, "constant")
-    if variance >= spread:
+    if variance >= coin_variance:
         return BetaFit(mean, variance, 0.0, 0.0, "dispersed")
-    if spread >= (max_concentration + 1) * variance:
+    # Multiplied, not divided: the variance may be 0.
+    if coin_variance >= (max_concentration + 1) * variance:
         return BetaFit(mean, variance, max_concentration * mean, max_concentration * (1 - mean), "concentrated")
-    concentration = spread / variance - 1
+    concentration = coin_variance / variance - 1  # a + b
     return BetaFit(mean, variance, concentration * mean, concentration * (1 - mean), "")
 
 
 def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """1 / f(p; alpha, beta) with f the Beta density (Eq. 1), and 0 where p is 0 or 1.
+    """Return 1 / f(p; alpha, beta), of the shape of `p`. f is the Beta density (Eq. 1). Where p is 0 or 1, return 0.
 
-    At p in {0, 1} every answer of the question has the same reward, so R - p is 0 and so is the advantage,
-    whatever f is; the 0 spares the product 0 * inf.
-
-    Beta(1, 1) is uniform; Beta(2, 2) has density 6 p (1 - p):
+    Beta(1, 1) is uniform, and Beta(2, 2) has the density 6 p (1 - p):
 
     >>> inverse_density(np.array([0.0, 0.2, 0.5, 1.0]), 1, 1)
     array([0., 1., 1., 0.])
     >>> inverse_density(np.array([0.5]), 2, 2).round(12)
     array([0.66666667])
     """
+    # Where p is 0 or 1, all answers have the same reward. R - p is 0 there, and so is the advantage for any f.
+    # The weight 0 avoids the product 0 * inf.
     inside = (p > 0) & (p < 1)
-    q = np.where(inside, p, 0.5)
+    q = np.where(inside, p, 0.5)  # 0.5 is a placeholder
     special = scipy.special
-    logarithm = special.betaln(alpha, beta) - special.xlogy(alpha - 1, q) - special.xlog1py(beta - 1, -q)
-    return np.where(inside, np.exp(logarithm), 0.0)
+    # In logarithms, because the Beta function underflows for large alpha and beta.
+    log_inverse = special.betaln(alpha, beta) - special.xlogy(alpha - 1, q) - special.xlog1py(beta - 1, -q)
+    return np.where(inside, np.exp(log_inverse), 0.0)

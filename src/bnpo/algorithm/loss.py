@@ -5,48 +5,51 @@ from dataclasses import dataclass
 import torch
 
 LOGIT_CHUNK = {"cpu": 2**25, "cuda": 2**28}
-"""Logits held at once, in elements by kind of device: 220 and 1,766 positions of a 152k vocabulary, 128 MB and 1 GB in
-fp32. On GPUs every chunk costs a pass over the head's gradient, so there are fewer."""
+"""Number of logits in memory at once, by type of device: 128 MB and 1 GB in fp32, or 220 and 1,766 tokens with a
+vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes the gradient of the whole head."""
 
 
 def token_logprobs(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    targets: torch.Tensor,
+    hidden: torch.Tensor,  # [tokens, hidden size]
+    weight: torch.Tensor,  # [head rows, hidden size], of the language model's head
+    targets: torch.Tensor,  # [tokens]
     vocab_size: int,
     temperature: float,
     *,
     with_entropy: bool = False,
     chunk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """log pi(target) [tokens] in fp32 at `temperature`, and on demand the entropy of pi [tokens], without gradient.
+    """Return log pi(target) [tokens] in fp32 at `temperature`, and the entropy of pi [tokens], or None.
 
-    hidden [tokens, hidden size], the head's weight [rows, hidden size], targets [tokens]. Ids from `vocab_size` on
-    (padding rows of the embedding) are not in the policy: the sampler never draws them, so they get no probability
-    here either. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the backward pass too.
+    The entropy is computed only if `with_entropy` is set, and has no gradient. Ids from `vocab_size` on are padding
+    rows of the embedding. The sampler never draws them, so they have probability 0 here too. At most `chunk` logits
+    exist at a time (default: LOGIT_CHUNK), in the backward pass too.
     """
-    rows = max(1, (chunk or LOGIT_CHUNK[hidden.device.type]) // len(weight))
-    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, vocab_size, temperature, with_entropy, rows)
+    chunk_tokens = max(1, (chunk or LOGIT_CHUNK[hidden.device.type]) // len(weight))
+    settings = vocab_size, temperature, with_entropy, chunk_tokens
+    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, *settings)
     return logprobs, entropy if with_entropy else None
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """The backward pass computes the logits again: with d = onehot(target) - pi, the gradients are d W and d^T hidden.
+    """Log-probabilities whose backward pass computes the logits again instead of storing them.
 
-    Own code, since torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
+    With d = onehot(target) - pi the gradients are d W and d^T hidden. This is our own code because torch's chunked
+    `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets, vocab_size, temperature, with_entropy, rows):
-        ctx.vocab_size, ctx.temperature, ctx.rows = vocab_size, temperature, rows
-        logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
-        normalizers, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs if with_entropy else logprobs[:0])
-        for part in _parts(len(targets), rows):
-            logits = _logits(hidden[part], weight, vocab_size, temperature)
+    def forward(ctx, hidden, weight, targets, vocab_size, temperature, with_entropy, chunk_tokens):
+        ctx.vocab_size, ctx.temperature, ctx.chunk_tokens = vocab_size, temperature, chunk_tokens
+        logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
+        normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
+        entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
+        for part in _slices(len(targets), chunk_tokens):
+            logits = _logits(hidden[part], weight, vocab_size, temperature)  # [chunk tokens, head rows]
             normalizers[part] = logits.logsumexp(dim=1)
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
-                logits = logits[:, :vocab_size]
+                logits = logits[:, :vocab_size]  # the padding is -inf, and 0 * -inf would be nan
                 entropy[part] = normalizers[part] - (torch.softmax(logits, dim=1) * logits).sum(dim=1)
         ctx.save_for_backward(hidden, weight, targets, normalizers)
         ctx.mark_non_differentiable(entropy)
@@ -55,35 +58,37 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx, upstream, _):
         hidden, weight, targets, normalizers = ctx.saved_tensors
-        hidden_gradient = torch.empty_like(hidden)
-        # In fp32, since in bf16 the sum over the chunks would lose what the later ones add.
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
-        for part in _parts(len(targets), ctx.rows):
-            scale = upstream[part, None] / ctx.temperature
-            logits = _logits(hidden[part], weight, ctx.vocab_size, ctx.temperature)
-            d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)
+        hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
+        # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)  # [head rows, hidden size]
+        for part in _slices(len(targets), ctx.chunk_tokens):
+            scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
+            logits = _logits(hidden[part], weight, ctx.vocab_size, ctx.temperature)  # [chunk tokens, head rows]
+            # -scale * pi, written over the logits to save memory. Then add scale at the targets.
+            d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
             d = d.scatter_add_(1, targets[part, None], scale).to(hidden.dtype)
             hidden_gradient[part] = d @ weight
             weight_gradient += _product(d.t(), hidden[part])
         return hidden_gradient, weight_gradient.to(weight.dtype), None, None, None, None, None
 
 
-def _parts(tokens: int, rows: int) -> list[slice]:
-    return [slice(begin, begin + rows) for begin in range(0, tokens, rows)]
+def _slices(tokens: int, chunk_tokens: int) -> list[slice]:
+    return [slice(begin, begin + chunk_tokens) for begin in range(0, tokens, chunk_tokens)]
 
 
 def _logits(hidden: torch.Tensor, weight: torch.Tensor, vocab_size: int, temperature: float) -> torch.Tensor:
-    # All rows of the head, of which there is a round number: matrices with 151,665 columns are slow ones on GPUs.
+    """Return the logits [chunk tokens, head rows] in fp32, with -inf for the padding."""
+    # Multiply by all rows of the head, then mask. The padded number of rows is round, and matrices with an odd number
+    # of columns (151,665 without padding) are slow on GPUs.
     logits = _product(hidden, weight.t()).div_(temperature)
     logits[:, vocab_size:] = -torch.inf
     return logits
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The matrix product a b in fp32, as the sampler's head computes it: bf16 factors, sums that are never rounded to
-    bf16. GPUs do so at the speed of bf16."""
+    """Return the matrix product a b in fp32. The sums are not rounded to bf16, as in the head of the sampler."""
     if a.dtype == torch.bfloat16 and a.is_cuda:
-        return torch.mm(a, b, out_dtype=torch.float32)
+        return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
     if a.dtype == torch.bfloat16:
         a, b = a.float(), b.float()
     return (a @ b).float()
@@ -91,28 +96,28 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """The loss of some tokens and, detached, what is worth knowing about its ratios: sums over these tokens."""
+    """The loss of some tokens, and how many of their ratios were clipped. All three are sums over the tokens."""
 
-    loss: torch.Tensor
-    clipped_low: torch.Tensor
-    clipped_high: torch.Tensor
+    loss: torch.Tensor  # scalar
+    clipped_low: torch.Tensor  # scalar, detached
+    clipped_high: torch.Tensor  # scalar, detached
 
 
 def clipped_surrogate(
-    logprobs: torch.Tensor,
+    logprobs: torch.Tensor,  # [tokens], like the next three
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
     weights: torch.Tensor,
     clip_low: float,
     clip_high: float,
 ) -> Surrogate:
-    """The negated clipped objective (Eq. 8) summed over tokens with `weights`; all arguments are [tokens].
+    """Return the negated clipped objective (Eq. 8), summed over tokens with `weights`.
 
-    A token counts as clipped where the clip takes its gradient away: below where A < 0, above where A > 0.
+    A token counts as clipped if the clip removes its gradient: at the lower bound for A < 0, at the upper for A > 0.
     """
-    ratio = torch.exp(logprobs - old_logprobs)
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    objective = torch.minimum(ratio * advantages, clipped * advantages)
+    ratio = torch.exp(logprobs - old_logprobs)  # [tokens]
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)  # [tokens]
+    objective = torch.minimum(ratio * advantages, clipped * advantages)  # [tokens]
     with torch.no_grad():
         low = ((ratio < 1 - clip_low) & (advantages < 0)).sum()
         high = ((ratio > 1 + clip_high) & (advantages > 0)).sum()
@@ -120,9 +125,9 @@ def clipped_surrogate(
 
 
 def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
-    """Truncated importance weights min(pi_old / pi_sampler, cap) [tokens], without gradient.
+    """Return truncated importance weights min(pi_old / pi_sampler, cap) [tokens], without gradient.
 
-    They correct for the sampler's arithmetic differing from the learner's (Yao et al. 2025, "Your efficient RL
-    framework secretly brings you off-policy RL training").
+    The sampler and the learner round differently, so the answers come from a slightly different policy. The weights
+    correct for this (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
     """
     return torch.exp(old_logprobs - sampler_logprobs).clamp(max=cap).detach()

@@ -1,4 +1,4 @@
-"""The settings of the policy-gradient estimator, as one object that is handed over whole."""
+"""The settings of the policy-gradient estimator, as one object."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,7 +8,7 @@ from bnpo.algorithm.estimators import ALGORITHMS
 from bnpo.flags import NotCompared, Positive, one_of
 
 MAX_BETA_PARAMETER = 100.0
-"""Largest alpha and beta that may be given: up to it 1/f is finite at every accuracy of up to 1,000 answers."""
+"""Largest alpha and beta that a user may set. Up to here 1/f is finite at every accuracy of up to 1,000 answers."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Method:
     """The estimator of the policy gradient."""
 
     algo: NotCompared[Annotated[str, *one_of(ALGORITHMS)]] = "bnpo"
-    """How rewards become advantages. docs/estimators.md has the formulas."""
+    """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
     decompose: NotCompared[bool] = False
-    """Compute the advantage of each reward alone, then average them (Eq. 17). Otherwise rewards are summed first."""
+    """Average the advantages of each reward, computed separately (Eq. 17). Otherwise rewards are summed first."""
     rescale_advantages: bool = False
-    """Divide the advantages of a batch by their root mean square: methods then differ in shape only, not in scale."""
+    """Divide the advantages by their root mean square, so that methods differ in shape only, not in scale."""
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
     beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
@@ -36,13 +36,12 @@ class Method:
         '--beta-parameters: are 0 1, must be above 0 and at most 100'
         """
         if (self.algo == "beta") != (self.beta_parameters is not None):
-            return (
-                "--algo beta and --beta-parameters ALPHA BETA go together, as in --algo beta --beta-parameters 1.5 1.5"
-            )
-        # Not `parameter <= 0`: nan must be refused too.
+            example = "--algo beta --beta-parameters 1.5 1.5"
+            return f"--algo beta and --beta-parameters ALPHA BETA go together, as in {example}"
+        # Not `value <= 0`: nan must be refused too.
         if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
-            given = " ".join(f"{value:g}" for value in self.beta_parameters)
-            return f"--beta-parameters: are {given}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
+            values = " ".join(f"{value:g}" for value in self.beta_parameters)
+            return f"--beta-parameters: are {values}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
         if self.algo == "gdpo" and self.decompose:
             return "--decompose: gdpo takes the rewards apart itself; use --no-decompose"
         return None

@@ -77,8 +77,8 @@ def _sample(
             if message is None:
                 del busy[connection]
             else:
-                number, answers = message
-                yield number * count + i, answers
+                number, greedy, answers = message
+                yield number * count + i, greedy, answers
 
 
 def _receive(connection: Connection, process: multiprocessing.Process) -> object:

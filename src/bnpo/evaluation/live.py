@@ -10,7 +10,7 @@ from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.scores import scores
 from bnpo.evaluation.suites import Request
 from bnpo.files import write_json, write_json_lines, writing
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 

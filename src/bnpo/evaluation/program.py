@@ -19,7 +19,7 @@ from bnpo.evaluation.scores import compare, scores
 from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, write_json
 from bnpo.flags import check_marks, check_planning
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 from bnpo.policy.settings import SamplerSettings
 

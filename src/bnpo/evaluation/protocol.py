@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.evaluation.suites import Request, Suite, content_hash, dataset_problems, encode_prompts
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.problems import Problem, asks_for_tags, sampling_seeds
@@ -117,10 +117,10 @@ def sample_records(
         }
 
     pending: dict[Future, tuple[int, Answer, str]] = {}
-    for number, [answer] in sample(prompts, seeds, **sampling):
+    for number, _, [answer] in sample(prompts, seeds, **sampling):
         text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         reference = evaluation.problems[requests[number].dataset][requests[number].index].answer
-        [verdict] = grader.judge([text], [reference], tags)
+        verdict = grader.judge(text, reference, tags)
         pending[verdict] = (number, answer, text)
         for future in [future for future in pending if future.done()]:
             yield record(*pending.pop(future), future.result())

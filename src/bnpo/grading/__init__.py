@@ -1,1 +1,1 @@
-"""Rewards of answers, and the worker processes that compute them."""
+"""Rewards of answers, and the worker processes that compute what may hang or crash."""

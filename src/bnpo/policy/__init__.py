@@ -1,1 +1,1 @@
-"""The policy twice, as learner under ZeRO-3 and as sampler in vLLM, and the way of the weights between them."""
+"""The policy twice: the learner under ZeRO-3 and the sampler in vLLM, and the weight sync between them."""

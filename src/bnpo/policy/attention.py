@@ -1,4 +1,4 @@
-"""Attention of the learner, as transformers calls it: over prompts and answers packed end to end in one row."""
+"""The learner's attention, as transformers calls it: over prompts and answers packed end to end in one row."""
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,9 @@ ATTENTION = "bnpo"
 
 def attention(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: torch.Tensor,  # [1, heads, tokens, head size]
+    key: torch.Tensor,  # [1, key heads, tokens, head size]
+    value: torch.Tensor,  # [1, key heads, tokens, head size]
     attention_mask: None,
     *,
     scaling: float,
@@ -24,38 +24,49 @@ def attention(
     sliding_window: int | None = None,
     **_,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention of each of the sequences to its keys, whose last belongs to the sequence's last token.
+    """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
-    query [1, heads, tokens, head size]; key and value may have fewer heads. Returns [1, tokens, heads, head size].
-    The sequences go through one kernel of torch where it runs (GPUs, half precision); elsewhere one after the other,
-    neighbours of the same shape together.
+    The last key of a sequence belongs to its last token. An answer's keys are its prompt's and its own. One kernel of
+    torch does all sequences where it runs (GPUs with half precision). Elsewhere neighbours of equal shape go together.
     """
     if attention_mask is not None or sliding_window is not None:
         raise ValueError("attention masks and sliding windows are not supported")
-    query = query[0].transpose(0, 1)
-    key, value = (_rows(x[0].transpose(0, 1), sequences.keys) for x in (key, value))
+    query = query[0].transpose(0, 1)  # [tokens, heads, head size]
+    key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
+    value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
         out = varlen_attn(query, key, value, *bounds, scale=scaling, window_size=(-1, 0), enable_gqa=True)
         return out[None], None
-    shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])
-    shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)
-    # Not slices: each would have a gradient as long as the row.
-    tokens, keys = (shapes * counts).tolist()
-    runs = zip(query.split(tokens), key.split(keys), value.split(keys), counts.tolist(), strict=True)
-    parts = [_same_shape(*run, scaling) for run in runs]
-    return torch.cat(parts)[None], None
+    shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])  # [2, sequences]: tokens, keys
+    shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
+    tokens_per_run, keys_per_run = (shapes * counts).tolist()
+    # split, not slices: each slice would get a gradient as long as the whole row.
+    queries = query.split(tokens_per_run)
+    keys = key.split(keys_per_run)
+    values = value.split(keys_per_run)
+    outputs = []
+    for q, k, v, count in zip(queries, keys, values, counts.tolist(), strict=True):
+        outputs.append(_attend_equal_shapes(q, k, v, count, scaling))
+    return torch.cat(outputs)[None], None
 
 
-def _rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """x[index] for x [tokens, heads, head size]: as a lookup, whose gradient GPUs add up in fp32 and a fixed order."""
+def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return x[index] for x [tokens, heads, head size].
+
+    An embedding look-up, because GPUs add up its gradient in fp32 and in a fixed order.
+    """
     return F.embedding(index, x.flatten(1)).unflatten(1, x.shape[1:])
 
 
-def _same_shape(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: int, scaling: float
+def _attend_equal_shapes(
+    query: torch.Tensor,  # [count * tokens, heads, head size]
+    key: torch.Tensor,  # [count * keys, key heads, head size]
+    value: torch.Tensor,  # [count * keys, key heads, head size]
+    count: int,
+    scaling: float,
 ) -> torch.Tensor:
-    """`count` sequences of one shape, end to end: query [tokens, heads, head size], key and value [keys, ...]."""
+    """Return the attention of `count` sequences of one shape, [count * tokens, heads, head size]."""
     query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (query, key, value))
     mask = causal_lower_right(query.shape[2], key.shape[2])
     out = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)

@@ -1,4 +1,4 @@
-"""Models on disk: find one to start from, its tokenizer, its hash."""
+"""Model folders: find one to start from, its tokenizer, its hash."""
 
 import hashlib
 from pathlib import Path
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def model_folder(model: str) -> Path:
-    """The local folder of `model`: itself, the last checkpoint of a run's folder, or a download of a hub name such as
-    Qwen/Qwen2.5-Math-1.5B.
+    """Return the local folder of `model`.
 
-    Raises InputError when there is no such folder, it holds no model, or the hub cannot be reached.
+    `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as Qwen/Qwen2.5-Math-1.5B,
+    which is downloaded. Raises InputError if there is no such folder, it holds no model, or the download fails.
     """
     folder = local_folder(model) or _download(model)
     for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
@@ -28,7 +28,7 @@ def model_folder(model: str) -> Path:
 def _download(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
-    except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
+    except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
             f"{model}: no such local folder, and the download from the model hub failed ({reason}); "
@@ -37,7 +37,7 @@ def _download(model: str) -> Path:
 
 
 def local_folder(model: str) -> Path | None:
-    """The folder that `model` names, or the last checkpoint of the run whose folder it is; None for a hub name.
+    """Return the folder that `model` names, or the last checkpoint of a run's folder. None for a hub name.
 
     Raises InputError for what is neither.
     """
@@ -47,34 +47,42 @@ def local_folder(model: str) -> Path | None:
     elif "preset" in _settings(folder):
         raise InputError(f"{model}: this run has no checkpoint yet; wait for its first one, or name another model")
     if folder.is_dir():
-        return folder.resolve()  # a run that goes on gives `last` and `best` to other checkpoints
+        return folder.resolve()  # a run that is still going moves `last` and `best` to other checkpoints
     if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
     return None
 
 
 def model_hash(folder: Path) -> str:
-    """SHA-256 over names and contents of the files that make the model: weights, configuration, tokenizer."""
+    """Return the SHA-256 of names and contents of a model's files: weights, configuration, tokenizer."""
+    files: list[Path] = []
+    for pattern in ("*.json", "*.safetensors", "*.jinja", "*.txt"):
+        files.extend(folder.glob(pattern))
     total = hashlib.sha256()
-    for path in sorted(p for pattern in ("*.json", "*.safetensors", "*.jinja", "*.txt") for p in folder.glob(pattern)):
+    for path in sorted(files):
         with path.open("rb") as file:
             total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()
 
 
 def training_config(folder: Path) -> dict | None:
-    """The config.json of the run that `folder`, a checkpoint, is part of; None if it is of no run."""
-    run = folder.resolve().parent.parent
-    return (_settings(run) or None) if folder.resolve().parent.name == "checkpoints" else None
+    """Return the config.json of the run that the checkpoint `folder` belongs to. None if it belongs to no run."""
+    folder = folder.resolve()
+    if folder.parent.name != "checkpoints":
+        return None
+    return _settings(folder.parent.parent) or None
 
 
 def _settings(folder: Path) -> dict:
     config = folder / "config.json"
-    return read_json(config, "mend it, or name another folder") if config.is_file() else {}
+    return read_json(config, "fix it, or name another folder") if config.is_file() else {}
 
 
 def load_tokenizer(folder: Path, longest: int):
-    """The tokenizer of a model folder. Raises InputError when prompts plus answers of `longest` tokens do not fit."""
+    """Return the tokenizer of a model folder.
+
+    Raises InputError if it has no chat template, or if prompt and answer of `longest` tokens do not fit the model.
+    """
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
@@ -85,8 +93,10 @@ def load_tokenizer(folder: Path, longest: int):
 
 
 def check_context(folder: Path, longest: int) -> None:
-    """Raise InputError when prompts plus answers of `longest` tokens do not fit the model whose config.json `folder`
-    holds, or it is of an unknown kind."""
+    """Raise InputError if prompt plus answer of `longest` tokens do not fit the model's context.
+
+    Only config.json in `folder` is read. Also raises InputError for a model of an unknown kind.
+    """
     context = _model_config(folder).max_position_embeddings
     if longest > context:
         raise InputError(
@@ -97,8 +107,9 @@ def check_context(folder: Path, longest: int) -> None:
 
 def check_attention(folder: Path) -> None:
     """Raise InputError for a model that the learner cannot train: some of its layers attend to a sliding window."""
-    if "sliding_attention" in (getattr(_model_config(folder), "layer_types", None) or ()):
-        raise InputError(f"{folder}: has sliding-window attention, which cannot be trained; take another model")
+    layer_types = getattr(_model_config(folder), "layer_types", None) or ()
+    if "sliding_attention" in layer_types:
+        raise InputError(f"{folder}: has sliding-window attention, which cannot be trained; use another model")
 
 
 def _model_config(folder: Path) -> "PretrainedConfig":
@@ -111,6 +122,6 @@ def _model_config(folder: Path) -> "PretrainedConfig":
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"{folder}: not the config.json of a known language model ({reason}); take another model"
+            f"{folder}: not the config.json of a known language model ({reason}); use another model"
         ) from error
     return config

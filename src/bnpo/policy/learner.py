@@ -1,7 +1,6 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import deepspeed
@@ -14,37 +13,26 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.aggregation import token_weights
-from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan
-from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights
+from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
+from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
 from bnpo.policy.model import Policy, compute_buffers_again
+from bnpo.policy.update import Experience, TokenSums, Update
 from bnpo.speed import update_operations
 
 
-@dataclass(frozen=True)
-class Experience:
-    """The answers of one step from all ranks, in the order question by question; N = questions x answers.
-
-    prompts, answers: N lists of token ids; sampler_logprobs: N arrays [tokens]; advantages [N].
-    """
-
-    prompts: list[list[int]]
-    answers: list[list[int]]
-    sampler_logprobs: list[np.ndarray]
-    advantages: np.ndarray
-
-
 class Learner:
-    """Owns the weights and the optimizer. Every method but `model` is a collective: call it on all ranks.
+    """Owns the weights and the optimizer. Every method is a collective: call it on all ranks.
 
-    `model_folder` is a Hugging Face folder; ids from `vocab_size` on are never predicted. `universal` is for `load`.
+    `model_folder` is a Hugging Face folder. Ids from `vocab_size` on are padding rows and never predicted. `universal`
+    says that `load` will read a checkpoint that DeepSpeed has converted for another number of ranks.
     """
 
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
         self.config = config
-        # Nothing to compile: DeepSpeed would build a collective for inference on CPUs in a folder that all programs
-        # share, behind a lock file. One that is killed leaves it there, and every later one waits for ever.
+        # DeepSpeed would compile a collective for inference on CPUs, in a folder that all programs share, behind a lock
+        # file. A killed program leaves the lock behind, and every later one waits for ever. Nothing needs that op.
         deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
@@ -54,20 +42,17 @@ class Learner:
         )
         compute_buffers_again(model)
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
-        # A layer's parameters are gathered at once: a hook for each of its ten modules costs more than it saves.
+        # Gather all parameters of a layer at once: a hook for each of its ten modules costs more than it saves.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size, config.sampling.temperature)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
         self._engine.train()
-        self.old_logprobs: dict[int, np.ndarray] = {}
-        """Log-probabilities [tokens], before the last update, of the answers that this rank passed in it, by their
-        places in the experience."""
 
     @property
     def model(self) -> torch.nn.Module:
-        """The Hugging Face model, its parameters partitioned over the ranks."""
+        """The Hugging Face model, its parameters partitioned over the ranks. Not a collective."""
         return self._engine.module.model
 
     def save(self, folder: Path) -> None:
@@ -78,13 +63,15 @@ class Learner:
         self._engine.save_checkpoint(str(folder), "zero", client_state={"random_states": states}, save_latest=False)
 
     def load(self, folder: Path) -> None:
-        """Take up what as many ranks have written with `save`; if this object is `universal`, what DeepSpeed has
-        converted from it to <folder>/universal, whatever the number of ranks."""
+        """Read what `save` has written to <folder>/zero with the same number of ranks.
+
+        A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
+        """
         universal = self._engine.load_universal_checkpoint()
         _, client_state = self._engine.load_checkpoint(str(folder), "universal" if universal else "zero")
         if universal:
-            # DeepSpeed gives all parts of the optimizer (of 10^9 parameters each) one counter, and AdamW would add to
-            # it once for every part.
+            # DeepSpeed gives all parts of the optimizer (10^9 parameters each) one shared step counter. AdamW would
+            # increment it once per part, so every part gets a copy.
             for state in self._engine.optimizer.optimizer.state.values():
                 state["step"] = torch.as_tensor(state["step"]).clone()
         states = client_state["random_states"]
@@ -93,187 +80,176 @@ class Learner:
             torch.cuda.set_rng_state(states["cuda"])
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
-        """Log-probabilities [tokens] of the given answer at temperature 1; every rank may score its own."""
+        """Return the log-probability of each token of `answer` after `prompt`, at temperature 1.
+
+        Every rank may pass another pair, but all ranks must call this together, because ZeRO-3 gathers the weights
+        layer by layer. Returns a float64 array [tokens of the answer].
+        """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # Without a backward pass DeepSpeed could leave weights half fetched for the next one, and they could not be
-        # gathered. It fetches none ahead as long as max_live_parameters, which whole layers and head fill, is at most
+        # Without a backward pass DeepSpeed could leave weights half fetched, and they could not be gathered for the
+        # sync. It fetches none ahead as long as max_live_parameters, which whole layers and the head fill, is at most
         # max_reuse_distance.
         with torch.no_grad():
-            return self._engine(batch, temperature=1.0)[0].double().cpu().numpy()
+            logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
+        return logprobs.double().cpu().numpy()
 
-    def update(self, experience: Experience, lr: float) -> dict[str, float]:
-        """`ppo_iterations` passes over the answers in `mini_batches` updates each; returns metrics of all ranks.
+    def update(self, experience: Experience, lr: float) -> Update:
+        """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.
 
-        Answers whose advantage is exactly 0 add nothing to the gradient and are left out of the passes; they still
-        count in the means of the loss. An update whose loss or gradient norm is not finite is skipped, on all ranks,
-        and counted in `updates/skipped`; `grad_norm` is the mean of the others (nan: there are none).
+        Answers whose advantage is exactly 0 add nothing to the gradient, so they are left out of the passes. They still
+        count in the means of the loss. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
+        batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
-        mini_batches = np.split(np.arange(len(experience.answers)), self.config.batch.mini_batches)
-        totals = Totals(self._engine.device)
-        # The first update's pass sees the policy that sampled, so its own log-probabilities are the old ones. It moves
-        # the policy before the other mini-batches are first seen: these need a pass beforehand.
-        self.old_logprobs = old = {}
-        for mini_batch in mini_batches[1:]:
-            for micro in self._micro_batches(experience, mini_batch):
-                with torch.no_grad():
-                    self._remember(old, micro, self._engine(micro)[0])
+        mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
+        old_logprobs = self._logprobs_before(experience, mini_batches[1:])
+        sums = TokenSums(self._engine.device)
         norms: list[float] = []
-        for _ in range(self.config.batch.ppo_iterations):
+        for _ in range(batch.ppo_iterations):
             for mini_batch in mini_batches:
-                self._accumulate(experience, mini_batch, old, totals)
+                self._accumulate_gradient(experience, mini_batch, old_logprobs, sums)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
                 self._engine.step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
-        updates = self.config.batch.ppo_iterations * self.config.batch.mini_batches
-        metrics = {
-            "grad_norm": float(np.mean(norms)) if norms else np.nan,
-            "lr": lr,
-            "updates/skipped": updates - len(norms),
-            "update/tflop": self._flops(experience) / 1e12,
-        }
-        return totals.metrics(updates, self.config.logging.exact_entropy) | metrics
+        updates = batch.ppo_iterations * batch.mini_batches
+        loss, tokens, means = sums.reduce(with_entropy=self.config.logging.exact_entropy)
+        return Update(
+            loss=loss / updates,
+            trained_tokens=tokens,
+            means=means,
+            grad_norm=float(np.mean(norms)) if norms else np.nan,
+            lr=lr,
+            skipped=updates - len(norms),
+            tflop=self._operations(experience) / 1e12,
+            old_logprobs=old_logprobs,
+        )
 
-    def _flops(self, experience: Experience) -> float:
-        """Operations of the forward and backward passes of an update: 6 for every parameter and token, and causal
-        attention (Chowdhery et al. 2022, appendix B). What is computed twice to save memory, or because a group is cut,
-        does not count: every prompt passes once."""
-        trained = experience.advantages.nonzero()[0]
-        prompts, answers = ([part[i] for i in trained] for part in (experience.prompts, experience.answers))
+    def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
+        """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
+
+        The first mini-batch of an update needs no such pass: its own training pass still sees the policy that sampled.
+        Its update moves the policy before the other mini-batches are trained on, so these are passed here, beforehand.
+        """
+        old_logprobs: dict[int, np.ndarray] = {}
+        for mini_batch in mini_batches:
+            for micro_batch in self._micro_batches(experience, mini_batch):
+                with torch.no_grad():
+                    logprobs, _ = self._engine(micro_batch)  # [tokens]
+                _store_by_answer(old_logprobs, micro_batch, logprobs)
+        return old_logprobs
+
+    def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
+        """Yield this rank's micro-batches of the answers in `mini_batch` that have a gradient.
+
+        Every rank gets the same number of them, since each pass gathers weights from all ranks.
+        """
+        trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
+        prompts = [experience.prompts[i] for i in trained]
+        answers = [experience.answers[i] for i in trained]
+        parts_per_rank = plan_micro_batches(
+            Lengths.of(prompts, answers), dist.get_world_size(), self.config.hardware.micro_batch_tokens
+        )
+        for part in parts_per_rank[dist.get_rank()]:
+            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
+
+    def _accumulate_gradient(
+        self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: TokenSums
+    ) -> None:
+        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch.
+
+        Answers without old log-probabilities take those of this pass, which are added to `old_logprobs`.
+        """
+        update = self.config.update
+        lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
+        weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
+        weights[mini_batch] = token_weights(lengths, update.aggregation, self.config.sampling.max_answer_tokens)
+        micro_batches = list(self._micro_batches(experience, mini_batch))
+        for i, micro_batch in enumerate(micro_batches):
+            self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
+            # All arrays from here on are [tokens of the micro-batch's answers].
+            logprobs, entropy = self._engine(micro_batch, with_entropy=self.config.logging.exact_entropy)
+            if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
+                _store_by_answer(old_logprobs, micro_batch, logprobs.detach())
+            old = micro_batch.flat(old_logprobs)
+            sampler_logprobs = micro_batch.flat(experience.sampler_logprobs)
+            token_weight = micro_batch.flat(weights)
+            if update.importance_cap is not None:
+                token_weight *= importance_weights(old, sampler_logprobs, update.importance_cap)
+            advantages = micro_batch.flat(experience.advantages)
+            surrogate = clipped_surrogate(logprobs, old, advantages, token_weight, update.clip_low, update.clip_high)
+            # 1, or nan where the loss is not finite: its gradient might be finite, and the update must be skipped.
+            finite = 1 + 0 * surrogate.loss.detach()
+            # DeepSpeed averages gradients over ranks. The loss is a sum over ranks.
+            self._engine.backward(surrogate.loss * finite * dist.get_world_size())
+            if len(micro_batch.indices):
+                sums.add(surrogate, entropy, old, sampler_logprobs)
+
+    def _operations(self, experience: Experience) -> float:
+        """Return the operations of an update's forward and backward passes (Chowdhery et al. 2022, appendix B).
+
+        That is 6 per parameter and token, and causal attention. Every prompt counts once per group. What is computed
+        twice to save memory, or because a group is cut, does not count.
+        """
+        trained = experience.advantages.nonzero()[0]  # indices of answers
+        prompts = [experience.prompts[i] for i in trained]
+        answers = [experience.answers[i] for i in trained]
         lengths = Lengths.of(prompts, answers)
-        first = np.unique(lengths.groups, return_index=True)[1]
-        tokens = float(lengths.prompts[first].sum() + lengths.answers.sum())
-        after_prompts = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
-        pairs = float((lengths.prompts[first] ** 2).sum() + after_prompts)
+        first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
+        prompt_tokens = lengths.prompts[first_of_group]  # [groups]
+        tokens = float(prompt_tokens.sum() + lengths.answers.sum())
+        # Twice the number of pairs of tokens that attend to each other.
+        pairs_of_answers = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
+        pairs = float((prompt_tokens**2).sum() + pairs_of_answers)
         model = self.model
         parameters = sum(parameter.ds_numel for parameter in model.parameters())
-        if not model.config.tie_word_embeddings:  # then the embedding is a table that is only looked up
+        if not model.config.tie_word_embeddings:  # then the embedding is only a look-up table
             parameters -= model.get_input_embeddings().weight.ds_numel
         layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
         return self.config.batch.ppo_iterations * update_operations(parameters, layers, hidden, tokens, pairs)
 
-    def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
-        """This rank's micro-batches of the answers in `mini_batch` that have a gradient."""
-        trained = mini_batch[experience.advantages[mini_batch] != 0]
-        prompts, answers = ([part[i] for i in trained] for part in (experience.prompts, experience.answers))
-        parts = plan(Lengths.of(prompts, answers), dist.get_world_size(), self.config.hardware.micro_batch_tokens)
-        for part in parts[dist.get_rank()]:
-            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
 
-    def _accumulate(
-        self, experience: Experience, mini_batch: np.ndarray, old: dict[int, np.ndarray], totals: "Totals"
-    ) -> None:
-        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch. Answers without old
-        log-probabilities take those of this pass."""
-        lengths = np.array([len(experience.answers[i]) for i in mini_batch])
-        weights = np.zeros(len(experience.answers))
-        weights[mini_batch] = token_weights(
-            lengths, self.config.update.aggregation, self.config.sampling.max_answer_tokens
-        )
-        micro_batches = list(self._micro_batches(experience, mini_batch))
-        for number, micro in enumerate(micro_batches, 1):
-            self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
-            logprobs, entropy = self._engine(micro, with_entropy=self.config.logging.exact_entropy)
-            if len(micro.indices) and micro.indices[0] not in old:
-                self._remember(old, micro, logprobs.detach())
-            old_logprobs = micro.flat(old)
-            sampler_logprobs = micro.flat(experience.sampler_logprobs)
-            token_weight = micro.flat(weights)
-            if self.config.update.importance_cap is not None:
-                token_weight *= importance_weights(old_logprobs, sampler_logprobs, self.config.update.importance_cap)
-            surrogate = clipped_surrogate(
-                logprobs,
-                old_logprobs,
-                micro.flat(experience.advantages),
-                token_weight,
-                self.config.update.clip_low,
-                self.config.update.clip_high,
-            )
-            # 1, or nan where the loss is not finite: its gradient might be, and the update must be skipped.
-            finite = 1 + 0 * surrogate.loss.detach()
-            # DeepSpeed averages gradients over ranks; the loss is a sum over them.
-            self._engine.backward(surrogate.loss * finite * dist.get_world_size())
-            if len(micro.indices):
-                totals.add(surrogate, entropy, old_logprobs, sampler_logprobs)
-
-    @staticmethod
-    def _remember(old: dict[int, np.ndarray], micro: MicroBatch, logprobs: torch.Tensor) -> None:
-        for index, part in zip(
-            micro.indices, np.split(logprobs.cpu().numpy(), micro.lengths.cumsum()[:-1]), strict=False
-        ):
-            old[int(index)] = part
-
-
-class Totals:
-    """Sums over the tokens of an update, kept on the device until the end: one transfer, one collective."""
-
-    def __init__(self, device: torch.device):
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
-        self._largest = torch.zeros((), dtype=torch.float64, device=device)
-
-    def add(
-        self,
-        surrogate: Surrogate,
-        entropy: torch.Tensor | None,
-        old_logprobs: torch.Tensor,
-        sampler_logprobs: torch.Tensor,
-    ) -> None:
-        gap = (old_logprobs - sampler_logprobs).abs()
-        self._sums += torch.stack(
-            [
-                torch.tensor(float(len(gap)), device=gap.device, dtype=torch.float64),
-                surrogate.loss.detach().double(),
-                surrogate.clipped_low.double(),
-                surrogate.clipped_high.double(),
-                gap.double().sum(),
-                gap.new_zeros((), dtype=torch.float64) if entropy is None else entropy.double().sum(),
-            ]
-        )
-        self._largest = torch.maximum(self._largest, gap.max().double())
-
-    def metrics(self, updates: int, with_entropy: bool) -> dict[str, float]:
-        """The mean loss of the updates, and means over the tokens of all ranks, where any was trained on."""
-        dist.all_reduce(self._sums)
-        dist.all_reduce(self._largest, op=dist.ReduceOp.MAX)
-        tokens, loss, low, high, gap, entropy = self._sums.tolist()
-        metrics = {"loss": loss / updates, "tokens/trained": tokens}
-        if tokens:
-            metrics |= {
-                "clipped_low": low / tokens,
-                "clipped_high": high / tokens,
-                "sampler_learner_gap_mean": gap / tokens,
-                "sampler_learner_gap_max": float(self._largest),
-            }
-            if with_entropy:
-                metrics["entropy_trained"] = entropy / tokens
-        return metrics
+def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, logprobs: torch.Tensor) -> None:
+    """Cut `logprobs` [tokens] of a micro-batch into its answers and store them under the answers' indices."""
+    ends = micro_batch.lengths.cumsum()  # [answers]
+    parts = np.split(logprobs.cpu().numpy(), ends[:-1])
+    for index, part in zip(micro_batch.indices, parts, strict=False):
+        by_answer[int(index)] = part
 
 
 def largest_layer(model: torch.nn.Module) -> int:
-    """Elements of the largest of the repeated blocks of a Hugging Face model, partitioned or whole."""
-    layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
-    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
+    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
+    sizes = []
+    for module in model.modules():
+        if type(module).__name__ in model._no_split_modules:
+            sizes.append(sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters()))
+    return max(sizes)
 
 
 def prefetch_bucket(layer: int) -> int:
-    """Elements gathered ahead of their use: a whole layer of `layer` elements, DeepSpeed's default at least."""
+    """Return the number of elements that ZeRO-3 gathers ahead of their use.
+
+    A whole layer of `layer` elements, and at least DeepSpeed's default.
+    """
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:
-    """DeepSpeed's configuration of ZeRO-3 with AdamW."""
+    """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
+    zero: dict[str, object] = {"stage": 3}
+    if config.hardware.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
     return {
-        # Micro-batches differ in size and number: the learner says itself which one is the last of an update.
+        # Micro-batches differ in size and number: the learner itself says which one is the last of an update.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "zero_optimization": {"stage": 3}
-        | ({"offload_optimizer": {"device": "cpu"}} if config.hardware.offload_optimizer else {}),
-        # With offloading too: one AdamW, torch's.
+        "zero_optimization": zero,
+        # torch's AdamW with offloading too, so that results do not depend on where the optimizer runs.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
-        # In fp32 from one micro-batch to the next and from rank to rank: bf16 would round every partial sum.
+        # Accumulate and reduce gradients in fp32: bf16 would round every partial sum, and with a learning rate of 1e-6
+        # small gradients would be lost.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "gradient_clipping": config.update.max_grad_norm,

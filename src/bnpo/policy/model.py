@@ -1,4 +1,4 @@
-"""The policy: a causal language model that gives log-probabilities in place of logits."""
+"""The policy's model: a causal language model that returns log-probabilities in place of logits."""
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,10 @@ from bnpo.algorithm.loss import token_logprobs
 
 
 class LogprobHead(torch.nn.Module):
-    """The language model's head with the log-probabilities on top, as one module that owns the weight.
+    """The language model's head and the log-probabilities, as one module that owns the weight.
 
-    Under ZeRO-3 every module call gathers the module's weights, which all ranks must do equally often. The number of
-    chunks depends on a rank's answers, so the chunks may not be calls of a module: the weight is gathered once, here.
+    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many calls. The number of
+    chunks of logits depends on a rank's answers. So chunks are no module calls: the weight is gathered once, here.
     """
 
     def __init__(self, weight: torch.nn.Parameter, vocab_size: int):
@@ -25,7 +25,7 @@ class LogprobHead(torch.nn.Module):
 
 
 class Policy(torch.nn.Module):
-    """A causal language model that maps answers to their log-probabilities, so that logits never leave it."""
+    """A causal language model that maps answers to their log-probabilities. Logits never leave it."""
 
     def __init__(self, model: torch.nn.Module, vocab_size: int, temperature: float):
         super().__init__()
@@ -34,27 +34,25 @@ class Policy(torch.nn.Module):
         self.temperature = temperature
 
     def forward(self, batch: MicroBatch, temperature: float | None = None, with_entropy: bool = False):
-        """Log-probabilities [answer tokens] of the answers in `batch`, and on demand the entropies there (or None)."""
+        """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[None],
             use_cache=False,
             sequences=batch.sequences,
-        ).last_hidden_state[0]
-        return self.head(
-            F.embedding(batch.predicting, hidden),
-            batch.targets,
-            self.temperature if temperature is None else temperature,
-            with_entropy,
-        )
+        ).last_hidden_state[0]  # [tokens, hidden size]
+        hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
+        if temperature is None:
+            temperature = self.temperature
+        return self.head(hidden_before_targets, batch.targets, temperature, with_entropy)
 
 
 def compute_buffers_again(model: torch.nn.Module) -> None:
-    """Give `model` the computed buffers (rotary frequencies and their like) that its class makes by itself.
+    """Replace computed buffers of `model`, such as rotary frequencies, by those that its class computes by itself.
 
-    While DeepSpeed partitions a bf16 model as it is loaded, every tensor that is made is rounded to bf16, the exact
-    buffers of transformers' models too (DeepSpeed issue 4932): frequencies that are off by 0.4 % turn a head of size
-    128 by a wrong radian at distance 1,000. Buffers that a checkpoint holds are left as they were loaded.
+    While DeepSpeed partitions a bf16 model as it is loaded, it rounds every new tensor to bf16, also the buffers that
+    transformers computes in fp32 (DeepSpeed issue 4932). Frequencies that are off by 0.4 % turn a head of size 128 by a
+    wrong radian at distance 1,000. Buffers that a checkpoint holds stay as they were loaded.
     """
     with init_empty_weights():  # parameters without memory, buffers with their values
         exact = type(model)(model.config)

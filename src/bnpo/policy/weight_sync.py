@@ -1,4 +1,4 @@
-"""ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
+"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
 
 import re
 from collections import deque
@@ -12,32 +12,34 @@ import torch.distributed as dist
 
 from bnpo.ranks import gather
 
-if TYPE_CHECKING:  # vLLM takes seconds to import, and the account of memory needs this module without it
-    from bnpo.policy.learner import Experience, Learner
+if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/memory.py needs this module without it
+    from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.update import Experience
 
 GROUP_BYTES = 2**30
-"""Parameters gathered at once: few collectives, and little memory beside the model."""
+"""Bytes of parameters gathered at once: few collectives, and little memory beside the model."""
 
 
 class SyncError(RuntimeError):
-    """Sampler and learner disagree on the probabilities of an answer after a weight sync."""
+    """Sampler and learner disagree after a weight sync."""
 
 
 def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order; a collective on all ranks.
+    """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order. A collective.
 
-    With `tied_too` a tied head comes under its own name as well: vLLM keeps its old head if it is left out. The
-    tensors are clones, since the gathered ones are freed with their group while the receiver may still hold them.
+    With `tied_too` a tied head also comes under its own name: vLLM keeps its old head if it is left out. The tensors
+    are clones, since the gathered ones are freed with their group, and the receiver may hold them for longer.
     """
-    for group in _groups(model, tied_too):
+    for group in _parameter_groups(model, tied_too):
         with deepspeed.zero.GatheredParameters([parameter for _, parameter in group]):
             clones = deque((name, parameter.detach().clone()) for name, parameter in group)
-        while clones:  # not held any longer while the next group is gathered
+        while clones:  # hand them over one by one, so that none is held while the next group is gathered
             yield clones.popleft()
 
 
-def _groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
+def _parameter_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
+    """Yield the named parameters of a model in groups of at least GROUP_BYTES, the last one smaller."""
     group, size = [], 0
     for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
         size += parameter.ds_numel * parameter.element_size()
@@ -50,27 +52,31 @@ def _groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, 
 
 
 def compared_names(model: torch.nn.Module) -> list[str]:
-    """Names of a few parameters to compare after a sync: the first (the embedding), those of the middle layer, the
-    last (the head, under its own name where it is tied)."""
+    """Return the names of the parameters that are compared after a sync.
+
+    These are the first one (the embedding), those of the middle layer, and the last one (the head, also where it is
+    tied).
+    """
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    layers = [int(found[1]) for name in names if (found := re.search(r"\.(\d+)\.", name))]
-    middle = f".{max(layers) // 2}."
-    return [names[0], *(name for name in names if middle in name), names[-1]]
+    layers = [int(match[1]) for match in (re.search(r"\.(\d+)\.", name) for name in names) if match]
+    middle_layer = f".{max(layers) // 2}."
+    return [names[0], *(name for name in names if middle_layer in name), names[-1]]
 
 
-def check_equal(model: torch.nn.Module, held: Mapping[str, torch.Tensor], step: int) -> None:
-    """Raise SyncError on all ranks where a parameter of the partitioned `model` is not, to the last bit, the tensor
-    that this rank's sampler holds under its name (its rows past the parameter's are padding). A collective.
+def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int) -> None:
+    """Raise SyncError on all ranks if a compared parameter differs from the sampler's in any bit. A collective.
 
-    An update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
-    `check_sync` cannot see that it was lost; bits can.
+    `sampler_tensors` are this rank's, by name. Rows past the learner's last row are padding. Bits are compared because
+    an update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
+    `check_sync` alone would not see that an update was lost.
     """
     ends = compared_names(model)
-    if missing := [name for name in (ends[0], ends[-1]) if name not in held]:
+    if missing := [name for name in (ends[0], ends[-1]) if name not in sampler_tensors]:
         raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
     parameters = dict(model.named_parameters(remove_duplicate=False))
     differing = []
-    for name, tensor in held.items():
+    # Every rank holds the same names in the same order, so that all of them gather the same parameters.
+    for name, tensor in sampler_tensors.items():
         with deepspeed.zero.GatheredParameters([parameters[name]]):
             whole = parameters[name].detach()
             if not torch.equal(whole, tensor[: len(whole)]):
@@ -78,47 +84,48 @@ def check_equal(model: torch.nn.Module, held: Mapping[str, torch.Tensor], step: 
     for rank, names in enumerate(gather(differing)):
         if names:
             raise SyncError(
-                f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler are not the "
+                f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler differ from the "
                 "learner's: an update was lost, or only a part of the weights arrived"
             )
 
 
 def check_sync(difference: float, tolerance: float, step: int) -> None:
-    """Raise SyncError where the log-probabilities of sampler and learner differ by more than `tolerance`.
+    """Raise SyncError if the log-probabilities of sampler and learner differ by more than `tolerance`.
 
-    `difference` is the mean over the tokens of one answer: in bf16 the largest is a matter of luck (measured: means of
-    0.002 with single tokens at 0.5), while a lost update or head moves all of them.
+    `difference` is the mean over the tokens of one answer. In bf16 the largest difference is a matter of luck
+    (measured: means of 0.002 with single tokens at 0.5), while a lost update or head moves all tokens.
     """
     # Not `difference > tolerance`: nan must fail too.
     if not difference <= tolerance:
         raise SyncError(
             f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of one answer "
-            f"differ by {difference:.2g} a token, more than --sync-tolerance {tolerance:g}. The sampler lacks the "
+            f"differ by {difference:.2g} per token, more than --sync-tolerance {tolerance:g}. The sampler lacks the "
             "learner's weights (a lost update, a head left behind), or their arithmetic differs more than allowed"
         )
 
 
 def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
-    """Give the sampler the learner's weights, and raise SyncError on all ranks if a few of them are not the same to the
-    last bit; its cache takes memory only after the gathering has given it back."""
-    sampler.wake("weights")
+    """Give the sampler the learner's weights. Raise SyncError on all ranks if compared tensors differ. A collective.
+
+    The sampler's weights must be awake. Its cache should still be asleep: gathering needs memory.
+    """
     sampler.load_weights(whole_weights(learner.model, tied_too=True))
     check_equal(learner.model, sampler.parameters(compared_names(learner.model)), step)
-    sampler.wake("kv_cache")
 
 
 def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int) -> float:
-    """Mean difference between sampler and learner over the tokens of one answer a rank, the largest of the ranks.
+    """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
-    Each rank takes the longest answer of its own part. Raises SyncError on all ranks past the tolerance.
+    Each rank takes the longest answer of its own part. Raises SyncError on all ranks past --sync-tolerance. A
+    collective.
     """
-    mine = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
-    longest = max(mine, key=lambda i: len(experience.answers[i]))
-    prompt, config = experience.prompts[longest], learner.config
-    # The sampler scores a prompt only if it can go on by one token.
-    room = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens - len(prompt) - 1
+    own_answers = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
+    longest = max(own_answers, key=lambda i: len(experience.answers[i]))
+    prompt, sampling = experience.prompts[longest], learner.config.sampling
+    # vLLM scores a prompt only if one more token would fit behind it.
+    room = sampling.max_prompt_tokens + sampling.max_answer_tokens - len(prompt) - 1
     answer = experience.answers[longest][:room]
-    own = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
-    difference = float(np.max(gather(own)))  # the largest, or nan: all ranks raise, or none
-    check_sync(difference, config.hardware.sync_tolerance, step)
+    own_difference = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
+    difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks raise, or none
+    check_sync(difference, learner.config.hardware.sync_tolerance, step)
     return difference

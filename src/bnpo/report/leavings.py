@@ -10,7 +10,7 @@ from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.flags import Free, marked
-from bnpo.grading.rewards import REWARDS, reward_name
+from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.problems import asks_for_tags
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
@@ -43,7 +43,7 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set
     mapped to [0, 1], and their texts: [text, final answer, tokens]. What is asked is added to `questions`."""
     rows, texts = [], []
     tokens = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
-    ranges = np.array([(0, 1) if reward in REWARDS else config["reward_range"] for reward in config["rewards"]])
+    ranges = np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
     for identity, group in groupby(whole_json_lines(path), key=lambda row: row["id"]):
         for place, row in enumerate(group if not only or identity in only else ()):
             question = {"number": len(questions)} | {name: row[name] for name in ("id", "prompt", "reference")}

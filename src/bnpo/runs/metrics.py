@@ -1,4 +1,4 @@
-"""What is told of a step: its metrics and its answers, as they stand in a run's folder."""
+"""Metrics and rollout records of one step, as they stand in a run's folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,76 +8,86 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
+from bnpo.policy.update import Update
 from bnpo.rollouts import Rollouts
 from bnpo.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.task import Task
 
 TOKEN_GROUPS = 2
-"""Questions of a step whose answers are also kept token by token."""
+"""Questions per step whose answers are also written token by token."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What step `number` (from 1) made: rollouts, advantages [n, m], the Beta fits of BNPO, the learner's metrics, the
-    mean difference of log-probabilities between sampler and learner after the sync, and the time it took."""
+    """What step `number` (from 1) did."""
 
     number: int
     rollouts: Rollouts
-    advantages: np.ndarray
-    fits: list[BetaFit]
-    update: dict[str, float]
-    sync_difference: float
-    watch: Stopwatch
+    advantages: np.ndarray  # [n, m]
+    fits: list[BetaFit]  # of BNPO: one, or one per reward
+    update: Update
+    sync_difference: float  # mean |sampler's - learner's log-probability| of one answer after the weight sync
+    stopwatch: Stopwatch
 
     def metrics(self, reward_names: Sequence[str]) -> dict[str, float]:
-        """All of it but what the run around the step adds."""
-        metrics = self.update | batch_metrics(self.rollouts, self.advantages, self.fits, reward_names)
+        """Return all metrics of the step itself."""
+        metrics = self.update.metrics()
+        metrics |= batch_metrics(self.rollouts, self.advantages, self.fits, reward_names)
         metrics["sync/difference"] = self.sync_difference
-        sampling = self.rollouts.sampling_seconds
-        return metrics | speed_metrics(metrics, self.watch, sampling, dist.get_world_size(), gpu_name())
+        sampling = self.rollouts.sampling_seconds  # [ranks]
+        return metrics | speed_metrics(metrics, self.stopwatch, sampling, dist.get_world_size(), gpu_name())
 
 
 def batch_metrics(
     rollouts: Rollouts, advantages: np.ndarray, fits: list[BetaFit], reward_names: Sequence[str]
 ) -> dict[str, float]:
-    """Metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
-    rewards, lengths = rollouts.rewards, rollouts.lengths
-    finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])
+    """Return metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
+    rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
+    finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])  # [n, m]
+    logprobs = np.concatenate([answer.logprobs for group in rollouts.answers for answer in group])  # [tokens]
+    timeouts = rollouts.failures["timeout"]
     metrics = {
         "reward/mean": rewards.mean(),
         "reward/se": _standard_error(rewards),
-        "reward/timeouts": rollouts.failures["timeout"],
-        "reward/errors": rollouts.failures.total() - rollouts.failures["timeout"],
+        "reward/timeouts": timeouts,
+        "reward/errors": rollouts.failures.total() - timeouts,
         "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
         "advantage/std": advantages.std(),
         # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
-        "entropy": -np.concatenate([answer.logprobs for group in rollouts.answers for answer in group]).mean(),
+        "entropy": -logprobs.mean(),
         "answers/mean_tokens": lengths.mean(),
         "answers/max_tokens": lengths.max(),
         "answers/truncated": 1 - finished.mean(),
         "tokens/sampled": lengths.sum(),
-        "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy),
+        "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
     }
-    metrics |= {f"reward/errors/{kind}": n for kind, n in rollouts.failures.items() if kind != "timeout"}
-    metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
+    for kind, count in rollouts.failures.items():
+        if kind != "timeout":
+            metrics[f"reward/errors/{kind}"] = count
+    for k, name in enumerate(reward_names):
+        metrics[f"reward/{name}"] = rewards[:, :, k].mean()
     for k, fit in enumerate(fits):
         prefix = f"beta/{reward_names[k]}/" if len(fits) > 1 else "beta/"
         values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
-        metrics |= {prefix + name: value for name, value in values.items()} | {f"{prefix}edge": bool(fit.edge)}
+        for name, value in values.items():
+            metrics[prefix + name] = value
+        metrics[f"{prefix}edge"] = bool(fit.edge)
     return {name: float(value) for name, value in metrics.items()}
 
 
 def _standard_error(rewards: np.ndarray) -> float:
-    """Of the mean of rewards [n, m, K]: its n independent draws are the questions."""
-    groups = rewards.mean(axis=(1, 2))
-    return groups.std(ddof=1) / np.sqrt(len(groups)) if len(groups) > 1 else np.nan
+    """Return the standard error of the mean of rewards [n, m, K]. Its independent draws are the n questions."""
+    question_means = rewards.mean(axis=(1, 2))  # [n]
+    n = len(question_means)
+    return question_means.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
 
 
 def eval_metrics(results: dict) -> dict[str, float]:
-    """The scores of an evaluation."""
+    """Return the scores of an evaluation as metrics.jsonl names them."""
     metrics = {"eval/average": results["average"]["pass1"]}
-    for name, result in results["results"].items():
-        metrics |= {f"eval/{name}/{score}": result[score] for score in ("pass1", "se", "mean_tokens", "truncated")}
+    for dataset, result in results["results"].items():
+        for score in ("pass1", "se", "mean_tokens", "truncated"):
+            metrics[f"eval/{dataset}/{score}"] = result[score]
     return metrics
 
 
@@ -89,8 +99,10 @@ def rollout_rows(
     *,
     tokens: bool = False,
 ) -> list[dict]:
-    """One row an answer, for people to read, with `advantages` [n, m] if there are; with `tokens` also all that the
-    learner was given."""
+    """Return one row per answer, for people to read, with `advantages` [n, m] if given.
+
+    With `tokens` a row also has all that the learner was given.
+    """
     rows = []
     for i, question in enumerate(rollouts.questions):
         problem, prompt = task.problems[question], task.prompts[question]
@@ -116,14 +128,17 @@ def rollout_rows(
 
 
 def token_groups(advantages: np.ndarray) -> np.ndarray:
-    """The first TOKEN_GROUPS questions that have a signal, from advantages [n, m]."""
+    """Return the indices of the first TOKEN_GROUPS questions that have a signal, from advantages [n, m]."""
     return np.flatnonzero(advantages.any(axis=1))[:TOKEN_GROUPS]
 
 
 def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
-    """The groups of `token_groups` token by token, a row an answer: id of the question, place in its group, token ids,
-    the text of each, and log-probabilities under the sampler and, from `learner_logprobs` by place in the experience,
-    under the learner before the update (None where the answer did not pass it)."""
+    """Return the groups of `token_groups` token by token, one row per answer.
+
+    A row has the question's id, the answer's place in its group, token ids, the text of each token, and
+    log-probabilities [tokens] under the sampler and under the learner before the update. The learner's come from
+    `learner_logprobs`, by index in the experience. They are None for an answer that was not trained on.
+    """
     rows = []
     for i in token_groups(step.advantages):
         group = step.rollouts.answers[i]
@@ -138,6 +153,6 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
 
 
 def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Its text or, where its bytes are no text by themselves, what the vocabulary calls it."""
+    """Return the text of a token, or its name in the vocabulary where its bytes alone are no text."""
     text = tokenizer.decode([token])
     return tokenizer.convert_ids_to_tokens(token) if "\ufffd" in text else text

@@ -1,4 +1,4 @@
-"""What surrounds the steps of a run: models and where it goes on, evaluations, records, checkpoints, and its end."""
+"""What surrounds the steps of a run: loading the models, evaluations, records, checkpoints, and the run's end."""
 
 import time
 from contextlib import suppress
@@ -13,64 +13,65 @@ from bnpo.grading.rewards import reward_name
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
-from bnpo.problems import WATCHED, watched_questions
 from bnpo.ranks import Ranks, gather
-from bnpo.rollouts import collect
+from bnpo.rollouts import WatchedAnswers
 from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint, verify_checkpoint
 from bnpo.runs.console import keep_console
 from bnpo.runs.folder import rewind
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.start import Start
 from bnpo.runs.tracking import Tracker
-from bnpo.speed import Stopwatch
 from bnpo.summary import summary
 
 
 class BadStepsError(RuntimeError):
-    """The loss or the gradient norm was not finite in too many steps in a row."""
+    """Too many steps in a row had an update whose loss or gradient norm was not finite."""
 
 
 class Run:
-    """The context of a run's steps; all ranks call every method alike.
+    """The context of a run's steps. All ranks call every method alike.
 
-    It ends in <run>/end.json: the last step, and why. `progress` says how far it is.
+    `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
 
     def __init__(self, start: Start, ranks: Ranks):
         self._start, self._config, self._ranks = start, start.config, ranks
-        self._rewards = [reward_name(reward) for reward in self._config.data.rewards]
-        self._tracker: Tracker | None = None  # rank 0 has one
+        self._folder = start.config.folder.output_dir
+        self._reward_names = [reward_name(reward) for reward in start.config.data.rewards]
+        self._tracker: Tracker | None = None  # only rank 0 has one
         self._stopping = False
         self.progress = start.progress
 
     def __enter__(self) -> "Run":
-        keep_console(self._config.folder.output_dir)
-        self._ranks.last_words = self._end
+        keep_console(self._folder)
+        self._ranks.last_words = self._write_end
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is not None:  # self._ranks tells it
+        if error is not None:  # self._ranks reports it
             return
         if self._tracker:
             done = self.progress.step >= self._start.steps
-            self._end("done" if done else "signalled")
+            self._write_end("done" if done else "signalled")
             self._tracker.close()
-            if (self._config.folder.output_dir / "metrics.jsonl").stat().st_size:
-                print(f"\n{summary(self._config.folder.output_dir)}\n")
-            end = "done" if done else "stopped (--resume goes on)"
-            where = f"; the model is in {self._config.folder.output_dir / 'last'}" if self.progress.step else ""
+            if (self._folder / "metrics.jsonl").stat().st_size:
+                print(f"\n{summary(self._folder)}\n")
+            end = "done" if done else "stopped (--resume continues)"
+            where = f"; the model is in {self._folder / 'last'}" if self.progress.step else ""
             print(f"{end}: {self.progress.step} steps{where}", flush=True)
         self._start.task.grader.close()
         self._sampler.close()
 
-    def _end(self, why: str) -> None:
-        with suppress(OSError):  # a full disk is the reason more often than not
+    def _write_end(self, why: str) -> None:
+        with suppress(OSError):  # a full disk is the most frequent reason of an end
             end = {"step": self.progress.step, "why": why.splitlines()[0]}
-            write_json(self._config.folder.output_dir / "end.json", end)
+            write_json(self._folder / "end.json", end)
 
     def load(self) -> tuple[Learner, Sampler]:
-        """The models as they are where the run goes on. Raises InputError for ranks that disagree, a damaged
-        checkpoint, a disk that cannot be written."""
+        """Load the models as they are where the run continues, and start the records.
+
+        Raises InputError for ranks that disagree, a damaged checkpoint, or a disk that cannot be written.
+        """
         start, config = self._start, self._config
         start.check_agreement()
         if start.checkpoint:
@@ -78,10 +79,11 @@ class Run:
         if dist.get_rank() == 0:
             start.describe()
             if config.folder.resume:
-                rewind(config.folder.output_dir, self.progress)
-                with writing(config.folder.output_dir):
-                    write_json(config.folder.output_dir / "config.json", json_settings(config, **start.facts))
+                rewind(self._folder, self.progress)
+                with writing(self._folder):
+                    write_json(self._folder / "config.json", json_settings(config, **start.facts))
         converted = start.checkpoint is not None and self.progress.ranks != dist.get_world_size()
+        # The learner first: what it leaves of the GPU memory is the sampler's.
         self._learner = Learner(str(start.model), len(start.task.tokenizer), config, universal=converted)
         self._sampler = Sampler(str(start.model), start.task.tokenizer, start.sampler)
         if start.checkpoint:
@@ -89,29 +91,29 @@ class Run:
         if dist.get_rank() == 0:
             self._tracker = Tracker(config, start.steps, self.progress.step)
             if config.folder.resume:
-                self._tracker.say(f"going on after step {self.progress.step}")
+                self._tracker.say(f"continuing after step {self.progress.step}")
         self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler
 
     @property
     def is_new(self) -> bool:
-        """Whether no step was done before, by an earlier start of the run either."""
+        """Whether no step was done before, also not by an earlier start of the run."""
         return self._start.checkpoint is None
 
-    def goes_on(self) -> bool:
-        """Whether steps are left, and nobody has asked to stop."""
+    def continues(self) -> bool:
+        """Return whether steps are left and nobody has asked to stop."""
         return self.progress.step < self._start.steps and not self._stopping
 
     def evaluation_is_due(self, step: int) -> bool:
-        """Whether the model is to be evaluated after `step` (0: before the first)."""
+        """Return whether the model is evaluated after `step` (0: before the first)."""
         if self._start.evaluation is None or self._stopping:
             return False
         return step % self._config.logging.eval_every == 0 or step == self._start.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """The scores of the model after `step`; the best since the start is noted, and will be saved."""
+        """Return the scores of the model after `step`. The best step except the start will be saved."""
         started, grader = time.perf_counter(), self._start.task.grader
-        checkpoint = checkpoint_folder(self._config.folder.output_dir, step)  # if it is saved
+        checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
@@ -119,79 +121,88 @@ class Run:
         self._stopping = self._ranks.asked_to_stop()
         return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
 
-    def record_start(self, scores: dict[str, float]) -> None:
-        """Write the scores of the model that the run starts from, as step 0."""
-        if self._tracker:
+    def watch_is_due(self, step: int) -> bool:
+        """Return whether the watched questions are answered after `step` (0: before the first)."""
+        logging = self._config.logging
+        if not (logging.watch_questions and logging.rollouts_every):
+            return False
+        if self._stopping and step == 0:  # a step that was done is recorded completely
+            return False
+        return step % logging.rollouts_every == 0 or step == self._start.steps
+
+    def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
+        """Write scores and watched answers of the model that the run starts from, as step 0."""
+        if self._tracker is None:
+            return
+        if watched:
+            self._tracker.save_rows("watch", 0, self._answer_rows(watched))
+        if scores:
             self._tracker.write(0, scores)
 
-    def record(self, step: Step, scores: dict[str, float]) -> None:
-        """Count the step and write its metrics and answers, with the `scores` of an evaluation if there was one.
+    def record(self, step: Step, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
+        """Count the step and write its metrics and answers, with `scores` of an evaluation and watched answers if any.
 
-        Raises BadStepsError after too many updates in a row that were left out, InputError for a full disk.
+        Raises BadStepsError after too many steps in a row with a skipped update, InputError for a full disk.
         """
         config, number = self._config, step.number
-        bad_steps = self.progress.bad_steps + 1 if step.update["updates/skipped"] else 0
+        bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
         self.progress = replace(self.progress, step=number, bad_steps=bad_steps)
-        watching = self.watch(number)
         if self._tracker:
-            metrics = step.metrics(self._rewards) | scores | watching | {"bad_steps": bad_steps}
+            metrics = step.metrics(self._reward_names) | scores
+            if watched:
+                self._tracker.save_rows("watch", number, self._answer_rows(watched))
+                metrics["seconds/watch"] = watched.seconds
+            metrics["bad_steps"] = bad_steps
             self._tracker.log(number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
             if bad_steps:
-                rows = rollout_rows(self._start.task, step.rollouts, self._rewards, step.advantages, tokens=True)
+                rows = rollout_rows(self._start.task, step.rollouts, self._reward_names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(number, rows)
         if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
-            self._keep_answers(step)
+            self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
                 f"the loss or the gradient norm was not finite in step {number}, the last of {bad_steps} in a row "
-                f"(--max-bad-steps); the updates were left out, the batches are in {config.folder.output_dir / 'bad'}"
+                f"(--max-bad-steps); the updates were skipped, the batches are in {self._folder / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
 
-    def watch(self, step: int) -> dict[str, float]:
-        """Answer the watched questions after `step` (0: before the first) if it is time; the seconds that it took.
+    def _answer_rows(self, watched: WatchedAnswers) -> list[dict]:
+        return rollout_rows(self._start.task, watched.rollouts, self._reward_names)
 
-        They have seeds of their own and stay out of the batch: the run computes what it would without them.
-        """
-        config, task = self._config, self._start.task
-        number, every = config.logging.watch_questions, config.logging.rollouts_every
-        stopping = self._stopping and not step  # a step that was done is recorded whole
-        if not (number and every) or stopping or (step % every and step != self._start.steps):
-            return {}
-        started, questions = time.perf_counter(), watched_questions(len(task.problems), number)
-        rollouts = collect(task, questions, WATCHED, self._sampler, config, Stopwatch(), then_sleep=False)
-        if self._tracker:
-            self._tracker.save_rows("watch", step, rollout_rows(task, rollouts, self._rewards))
-        return {"seconds/watch": time.perf_counter() - started}
-
-    def _keep_answers(self, step: Step) -> None:
-        """Write the answers of a step, a few groups of them token by token."""
+    def _save_answers(self, step: Step) -> None:
+        """Write the answers of a step, and a few groups of them token by token. A collective."""
         task, m = self._start.task, self._config.batch.samples_per_question
-        wanted = {i * m + j for i in token_groups(step.advantages) for j in range(m)}
-        old = self._learner.old_logprobs
-        learner_logprobs = {place: old[place] for place in wanted & old.keys()}
-        for others in gather(learner_logprobs):
-            learner_logprobs |= others
+        # Each rank knows the learner's log-probabilities of the answers that it trained on.
+        own_logprobs = {}
+        for group in token_groups(step.advantages):
+            for place in range(group * m, (group + 1) * m):
+                if place in step.update.old_logprobs:
+                    own_logprobs[place] = step.update.old_logprobs[place]
+        learner_logprobs = {}
+        for rank_logprobs in gather(own_logprobs):
+            learner_logprobs |= rank_logprobs
         if self._tracker:
-            rows = rollout_rows(task, step.rollouts, self._rewards, step.advantages)
+            rows = rollout_rows(task, step.rollouts, self._reward_names, step.advantages)
             self._tracker.save_rows("rollouts", step.number, rows)
             self._tracker.save_rows("tokens", step.number, token_rows(task, step, learner_logprobs))
 
     def save_is_due(self) -> bool:
-        """Whether the step just recorded gets a checkpoint."""
-        step, last = self.progress.step, not self.goes_on()
-        return last or step % self._config.folder.save_every == 0 or self.progress.best_step == step
+        """Return whether the step that was just recorded gets a checkpoint."""
+        step, is_last = self.progress.step, not self.continues()
+        return is_last or step % self._config.folder.save_every == 0 or self.progress.best_step == step
 
     def save(self) -> None:
-        """Write a checkpoint while the sampler sleeps, and wake it with the weights that it had. Raises InputError for
-        a full disk."""
+        """Write a checkpoint. Raises InputError for a full disk.
+
+        The sampler sleeps meanwhile, since saving needs GPU memory. That loses its weights, so it gets them again.
+        """
         config, step = self._config, self.progress.step
         started = time.perf_counter()
-        asleep = self._sampler.sleep()
-        save_checkpoint(
-            self._learner, self._start.task.tokenizer, config.folder.output_dir, self.progress, config.folder.keep
-        )
-        if asleep:
+        slept = self._sampler.sleep()
+        save_checkpoint(self._learner, self._start.task.tokenizer, self._folder, self.progress, config.folder.keep)
+        if slept:
+            self._sampler.wake("weights")
             sync_weights(self._learner, self._sampler, step)
+            self._sampler.wake("kv_cache")
         if self._tracker:
             self._tracker.say(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s")

@@ -11,7 +11,7 @@ from bnpo.config import TrainConfig, check_config, differences
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import content_hash, load_suite
 from bnpo.files import InputError, file_hash
-from bnpo.grading.rewards import Grader
+from bnpo.grading.grader import Grader
 from bnpo.planning.fit import plan_here
 from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
 from bnpo.policy.settings import SamplerSettings

@@ -1,0 +1,164 @@
+"""The grader: rewards of many answers, computed where they cannot hang or crash the training process."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+
+from bnpo.files import InputError
+from bnpo.grading import rewards as reward_module
+from bnpo.grading.rewards import BUILT_IN, RELEASED_REWARDS, REWARDS
+from bnpo.grading.workers import Failure, Workers
+from mathequal.equality import final_answer, quick_verdict
+
+TIME_LIMIT = 5.0
+"""Seconds for one verdict in a worker or one call of a user's function."""
+MAX_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Grades:
+    """The rewards of some answers."""
+
+    rewards: np.ndarray  # [answers, K]
+    failed: np.ndarray  # [answers], True where at least one reward could not be computed
+    failures: Counter[str]
+    """Failed calls by kind: `timeout`, `death`, `OutOfRange` or an exception's name. Equal calls count once."""
+
+
+class Grading:
+    """Grading that is under way. `result` waits for it."""
+
+    def __init__(self, grader: "Grader", outcomes: list[list[Future]]):
+        self._grader, self._outcomes = grader, outcomes  # [K][answers]
+
+    def result(self) -> Grades:
+        """Return the grades. A failed call scores the reward's lowest value."""
+        failures: Counter[str] = Counter()
+        values = np.zeros((len(self._outcomes[0]), len(self._outcomes)))  # [answers, K]
+        failed = np.zeros(len(values), dtype=bool)  # [answers]
+        for k, outcomes in enumerate(self._outcomes):
+            low, high = self._grader.ranges[k]
+            counted = set()  # answers that make the same call share one outcome
+            for i, outcome in enumerate(outcomes):
+                value = outcome.result()
+                if not isinstance(value, Failure) and not low <= value <= high:
+                    reward = self._grader.rewards[k]
+                    value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
+                if not isinstance(value, Failure):
+                    values[i, k] = value
+                    continue
+                values[i, k], failed[i] = low, True
+                if outcome not in counted:
+                    counted.add(outcome)
+                    failures[value.kind] += 1
+                    self._grader.report(value)
+        return Grades(values, failed, failures)
+
+
+class Grader:
+    """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may use it.
+
+    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. What takes longer than
+    `time_limit` seconds, exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a
+    user's reward cannot be loaded or called.
+    """
+
+    def __init__(
+        self,
+        rewards: Sequence[str] = ("accuracy",),
+        *,
+        grader: str = "default",
+        users_range: tuple[float, float] = (0.0, 1.0),
+        workers: int | None = None,
+        time_limit: float = TIME_LIMIT,
+    ):
+        self.rewards, self._rules = tuple(rewards), grader
+        self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
+        self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
+        self._reported: set[str] = set()
+        if workers is None:
+            ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
+            workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
+        self._workers = Workers(workers, time_limit, preload="mathequal.warm")
+        if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
+            self._check_users_rewards(time_limit)
+
+    def _check_users_rewards(self, time_limit: float) -> None:
+        users_rewards = [reward for reward in self.rewards if reward not in BUILT_IN]
+        checks = [self._in_worker("check_users_reward", reward) for reward in users_rewards]
+        for reward, check in zip(users_rewards, checks, strict=True):
+            problem = check.result()
+            if isinstance(problem, Failure):
+                self.close()
+                raise InputError(
+                    f"--rewards: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
+                    f"reference: str), in a file that is imported within {time_limit:g} s"
+                )
+
+    def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
+        """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
+        return self.start(texts, references, tags).result()
+
+    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grading:
+        """Begin to grade. Most verdicts are immediate, others are computed while the caller goes on."""
+        return Grading(self, [self._start_reward(reward, texts, references, tags) for reward in self.rewards])
+
+    def _start_reward(self, reward: str, texts: Sequence[str], references: Sequence[str], tags: bool) -> list[Future]:
+        """Return the future of one reward for every answer."""
+        if reward == "accuracy" and self._rules == "default":
+            texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
+            start_call = self._verdict
+        elif reward == "accuracy":
+            start_call = self._released_verdict
+        elif reward in BUILT_IN:
+            start_call = partial(self._inline_reward, reward)
+        else:
+            start_call = partial(self._in_worker, "users_reward", reward)
+        start_once = cache(start_call)
+        return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
+
+    def judge(self, text: str, reference: str, tags: bool) -> Future:
+        """Return the future of whether the final answer of `text` is `reference`: True, False or a Failure.
+
+        With `tags` the final answer is the one inside the answer tags.
+        """
+        [verdict] = self._start_reward("accuracy", [text], [reference], tags)
+        return verdict
+
+    def _verdict(self, answer: str, reference: str) -> Future:
+        verdict = quick_verdict(reference, answer)
+        if verdict is None:
+            return self._workers.submit("mathequal.symbolic:slow_verdict", reference, answer)
+        return _finished(verdict)
+
+    def _released_verdict(self, text: str, reference: str) -> Future:
+        return self._workers.submit("mathequal.symbolic:released_verdict", reference, text)
+
+    def _inline_reward(self, reward: str, text: str, reference: str) -> Future:
+        return _finished(self._inline[reward](text, reference))
+
+    def _in_worker(self, function: str, *arguments: str) -> Future:
+        return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
+
+    def report(self, failure: Failure) -> None:
+        """Print the first failure of each kind."""
+        if failure.kind not in self._reported:
+            self._reported.add(failure.kind)
+            line = f"grading: {failure.kind}: {failure.message} (scored lowest, and counted)"
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._workers.close()
+
+
+def _finished(value: float) -> Future:
+    future: Future = Future()
+    future.set_result(value)
+    return future

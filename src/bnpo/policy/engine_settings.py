@@ -1,0 +1,25 @@
+"""Settings of the sampler's engine, in a module that does not import vLLM (which takes seconds)."""
+
+from dataclasses import dataclass
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens that the sampler processes at once, at least."""
+MOST_SEQUENCES = 1024
+"""Answers that the sampler draws at once, at most. With more, the logits of a decoding step would fill gigabytes."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a `Sampler` is made with."""
+
+    max_tokens: int
+    """Longest prompt plus answer."""
+    dtype: str
+    gpu_memory: float | None = 0.5
+    """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
+    sequences: int | None = None
+    """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
+    enforce_eager: bool = False
+    """Run without CUDA graphs."""
+    tensor_parallel: int = 1
+    """Number of GPUs that share one copy of the model."""
