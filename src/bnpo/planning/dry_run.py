@@ -19,8 +19,8 @@ from bnpo.planning.fit import PlannedRun, plan_memory
 from bnpo.planning.gpus import speed_of
 from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
 from bnpo.planning.memory import GIB
+from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.folder import local_folder
-from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.task import longest_sequence
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"

@@ -17,7 +17,7 @@ from bnpo.config import TrainConfig
 from bnpo.files import InputError
 from bnpo.flags import with_settings
 from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
-from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.task import longest_sequence
 
 USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
