@@ -142,8 +142,7 @@ def _print_estimate(seconds: dict[str, float], planning: Planning, inputs: PlanI
     parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
     hours = sum(seconds.values()) / 3600
     gpu_hours = hours * (planning.gpus or 1)
-    given = f" with {flags}" if flags else ""
-    print(f"estimate{given}: {hours:.1f} hours, {gpu_hours:.1f} GPU-hours (in hours: {parts})")
+    print(f"estimate{' with ' * bool(flags)}{flags}: {hours:.1f} hours, {gpu_hours:.1f} GPU-hours (in hours: {parts})")
     speed = speed_of(planning.gpu, inputs.model.shape)
     print(*cost.assumption_lines([speed], planning.answer_tokens), sep="\n")
 

@@ -69,11 +69,10 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     """Return the plan for the model in folder `model` on this machine's GPUs. Raises InputError if it does not fit."""
     if not torch.cuda.is_available():
         return MemoryPlan()
-    gpus = [torch.cuda.get_device_properties(gpu) for gpu in range(torch.cuda.device_count())]
-    smallest = min(gpu.total_memory for gpu in gpus)  # so that all ranks here plan alike
+    # The smallest GPU, so that all ranks here plan alike.
+    gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
     ranks = int(os.environ["WORLD_SIZE"])
-    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
-    machine = Machine(ranks, ranks_here, smallest, psutil.virtual_memory().total)
+    machine = Machine(ranks, int(os.environ.get("LOCAL_SIZE", ranks)), gpu, psutil.virtual_memory().total)
     return require_memory_plan(PlannedRun(read_shape(model), config, machine, longest))
 
 
@@ -167,14 +166,11 @@ def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:
 
 def flags_text(changes: dict[str, object]) -> str:
     """Return the command-line flags of settings by name."""
-    words = []
+    flags = []
     for name, value in changes.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words.append(f"--{flag} {value}")
-    return " ".join(words)
+        flag = name.replace("_", "-") if value is not False else "no-" + name.replace("_", "-")
+        flags.append(f"--{flag}" if isinstance(value, bool) else f"--{flag} {value}")
+    return " ".join(flags)
 
 
 def fitting_changes(run: PlannedRun) -> dict[str, object]:
@@ -189,17 +185,13 @@ def fitting_changes(run: PlannedRun) -> dict[str, object]:
 
 def _possible_changes(config: TrainConfig) -> Iterator[dict[str, object]]:
     """Yield settings that take less memory: fewer changes first, then those that cost less time."""
-    smaller = []
-    tokens = config.hardware.micro_batch_tokens // 2
-    while tokens >= longest_sequence(config, None):
-        smaller.append(tokens)
-        tokens //= 2
+    hardware = config.hardware
+    halves = [hardware.micro_batch_tokens // 2**count for count in range(1, 64)]
     choices: dict[str, list] = {
-        "gpu_memory": [None] if config.hardware.gpu_memory is not None else [],
-        "micro_batch_tokens": smaller,
-        "gradient_checkpointing": [True] if not config.hardware.gradient_checkpointing else [],
-        # Off, too: who offloads without need may lack CPU memory.
-        "offload_optimizer": [not config.hardware.offload_optimizer],
+        "gpu_memory": [] if hardware.gpu_memory is None else [None],
+        "micro_batch_tokens": [tokens for tokens in halves if tokens >= longest_sequence(config, None)],
+        "gradient_checkpointing": [] if hardware.gradient_checkpointing else [True],
+        "offload_optimizer": [not hardware.offload_optimizer],  # False saves CPU memory
     }
     for count in range(1, len(choices) + 1):
         for names in combinations(choices, count):

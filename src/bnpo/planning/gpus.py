@@ -38,17 +38,12 @@ def speed_of(gpu: str, shape: ModelShape) -> GpuSpeed:
         words = path.stem.upper().split("-")
         # An H100 NVL is not an H100: its name has the same words, but its peak is another one.
         if set(gpu.upper().split("-")) <= set(words) and peak_tflops(" ".join(words)) == peak:
-            return _with_measured(speed, shape, json.loads(path.read_text(encoding="utf-8")), path.name)
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            model = BENCHMARKS.get(shape.hidden, "")
+            # One GPU cannot hold the optimizer of the 7B. Its update is measured with half of the layers.
+            mfu = rows.get(f"{model}_mfu", rows.get(f"{model}-half_mfu"))
+            values = {"mfu": mfu, "sync": rows.get(f"{model}_sync_seconds")}
+            measured = {name: value for name, value in values.items() if value is not None}
+            source = f"{', '.join(measured)}: benchmarks/rows/{path.name}" if measured else ""
+            return replace(speed, measured=source, **measured)
     return speed
-
-
-def _with_measured(speed: GpuSpeed, shape: ModelShape, rows: dict[str, float], file: str) -> GpuSpeed:
-    benchmark = BENCHMARKS.get(shape.hidden, "")
-    # One GPU cannot hold the optimizer of the 7B. Its update is measured with half of the layers.
-    mfu = rows.get(f"{benchmark}_mfu", rows.get(f"{benchmark}-half_mfu"))
-    sync = rows.get(f"{benchmark}_sync_seconds")
-    measured = [name for name, value in (("mfu", mfu), ("sync", sync)) if value is not None]
-    if not measured:
-        return speed
-    source = f"{', '.join(measured)}: benchmarks/rows/{file}"
-    return replace(speed, mfu=speed.mfu if mfu is None else mfu, sync=sync, measured=source)

@@ -119,8 +119,8 @@ def rank_memory(
 ) -> RankMemory:
     """Return the memory of one of `ranks` ranks on its `device` from the second step on.
 
-    The first step takes less, because AdamW's moments do not exist yet. `sampler` is the sampler's bytes while it is
-    awake; 0 leaves the sampler out, as for "cpu", where it never sleeps and its cache has a fixed size.
+    In the first step AdamW's moments do not exist yet. `sampler` is the sampler's bytes while it is awake. 0 leaves it
+    out, as for "cpu", where it never sleeps and its cache has a fixed size.
     """
     memory = _RankParts(shape, config, ranks, device)
     resident = memory.resident()
@@ -146,9 +146,9 @@ def rank_memory(
 
 
 class _RankParts:
-    """Computes the parts of a rank's memory. Every method returns bytes, most of them by the name of a part.
+    """Computes the parts of a rank's memory in bytes.
 
-    Five parts differ on CPUs, where tests measure them: only the used part of the reduce bucket is really taken,
+    CPUs, where tests measure them, differ in five parts: only the used part of the reduce bucket is really taken,
     gradients are reduced after the backward pass and not during it, gloo copies them once more, AdamW needs one more
     temporary, and an offloaded optimizer counts too.
     """
@@ -193,8 +193,7 @@ class _RankParts:
 
     def reused_layers(self) -> int:
         """Return how many layers stay gathered after a forward pass, because DeepSpeed expects to use them soon."""
-        # DeepSpeed measures the distance to the next use through the head, and counts the whole model as near where its
-        # root module comes next.
+        # DeepSpeed measures the distance to the next use through the head, and the whole model is near its root module.
         layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1
         return min(max(layers, 0), self.shape.layers)
 
@@ -256,11 +255,10 @@ class _RankParts:
         return {"reduction": 4 * copies * elements + 4 * ceil(elements / self.ranks) * self.offload}
 
     def optimizer_step(self) -> dict[str, int]:
-        """One group of gradients in one piece, and AdamW's temporaries."""
+        """One group of gradients in one piece (offloaded ones are already), and AdamW's temporaries."""
         group = min(self.partition, self.zero.sub_group_size + ceil(self.shape.largest / self.ranks))
-        if self.offload:  # these gradients are in one piece already
-            return {"optimizer temporaries": 8 * group if self.on_cpu else 0}
-        return {"optimizer temporaries": group * (12 if self.on_cpu else 8)}
+        size = (8 if self.offload else 12) if self.on_cpu else (0 if self.offload else 8)  # bytes per parameter
+        return {"optimizer temporaries": size * group}
 
     def weight_groups(self) -> dict[str, int]:
         """Weights on their way to the sampler or to disk: a group at a time is gathered, then cloned."""
