@@ -10,17 +10,17 @@ from bnpo.algorithm.method import Method
 
 GROUP_CENTRED = ("bnpo", "beta", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
-"""Rewards whose GRPO advantages cancel out but for rounding, which GDPO's whitening divides by 1e-4."""
+"""Rewards whose GRPO advantages cancel out up to rounding errors. GDPO's whitening divides these errors by 1e-4."""
 
 
 def rounding(algo: str) -> float:
-    """What may be left where the truth is 0."""
+    """Return the largest rounding error where the exact value is 0."""
     return 1e-12 / 1e-4 if algo == "gdpo" else 1e-12
 
 
 @st.composite
 def batches(draw, max_rewards=3):
-    """Binary rewards [n, m, K] of any shape, with whole groups, columns or batches alike more often than by chance."""
+    """Binary rewards [n, m, K] of any shape. Equal groups, columns and batches are more frequent than by chance."""
     n, m, k = draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(1, max_rewards))
     values = draw(arrays(np.int8, (n, m, k), elements=st.integers(0, 1))).astype(float)
     if draw(st.booleans()):
@@ -102,7 +102,7 @@ def test_rescaled_advantages_have_unit_root_mean_square(batch):
 
 @pytest.mark.parametrize("m", [3, 6, 7, 16])
 def test_equal_rewards_give_nothing_to_rescale(m):
-    """The mean of seven times 0.7 is not 0.7: what is left must not become advantages of 1."""
+    """The mean of seven times 0.7 is not exactly 0.7. This rounding error must not become advantages of 1."""
     rewards, extra = np.full((4, m, 1), 0.7), {"lengths": np.arange(4 * m).reshape(4, m)}
     for algo in ALGORITHMS:
         if algo != "remax":
@@ -198,7 +198,7 @@ def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):
 
 
 def test_equally_hard_questions_get_one_weight():
-    """Accuracies that differ by less than sampling noise: corrected moments find no spread, and weigh nothing up."""
+    """If accuracies differ by less than sampling noise, corrected moments find no variance: all weights are equal."""
     rewards = np.zeros((3, 8, 1))
     for question, right in enumerate((3, 4, 5)):
         rewards[question, :right] = 1

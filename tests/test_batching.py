@@ -8,7 +8,7 @@ from bnpo.algorithm.batching import Lengths, collate, groups_of, plan_micro_batc
 
 @st.composite
 def batches(draw) -> Lengths:
-    """Groups of answers to one prompt each, the answers of a group not side by side."""
+    """Lengths of a batch. Each group of answers has one prompt; the answers of a group are not neighbours."""
     prompts = np.array(draw(st.lists(st.integers(1, 500), min_size=1, max_size=12)))
     groups = np.array(draw(st.lists(st.integers(0, len(prompts) - 1), max_size=60)), dtype=np.int64)
     answers = draw(st.lists(st.integers(1, 3000), min_size=len(groups), max_size=len(groups)))
@@ -16,7 +16,7 @@ def batches(draw) -> Lengths:
 
 
 def tokens(lengths: Lengths, part: np.ndarray) -> int:
-    """What passes the model of the answers in `part`, with the last tokens, which do not."""
+    """Count the tokens of the answers in `part` and of their prompts, each prompt once."""
     first = np.unique(lengths.groups[part], return_index=True)[1]
     return lengths.prompts[part][first].sum() + lengths.answers[part].sum()
 
@@ -45,7 +45,7 @@ def test_ranks_get_nearly_the_same_tokens():
             sum(tokens(lengths, part) for part in rank if len(part)) for rank in plan_micro_batches(lengths, 8, 16384)
         ]
         assert max(loads) / np.mean(loads) < ratio
-        assert max(loads) < (lengths.prompts + lengths.answers).sum() / 8  # what a rank has where none is shared
+        assert max(loads) < (lengths.prompts + lengths.answers).sum() / 8  # the mean load without shared prompts
 
 
 def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():

@@ -8,7 +8,7 @@ from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
 
 
 @given(a=st.floats(0.05, 20), b=st.floats(0.05, 20))
-def test_fit_recovers_the_parameters_whose_moments_it_sees(a, b):
+def test_fit_recovers_the_parameters_from_their_moments(a, b):
     """Two points at mean -+ sd/sqrt(2) have, with divisor n - 1, exactly the mean and variance of Beta(a, b)."""
     mean, variance = stats.beta.stats(a, b, moments="mv")
     spread = np.sqrt(variance / 2)
@@ -44,7 +44,7 @@ def test_max_concentration_is_a_parameter():
 
 
 def test_corrected_moments_are_those_of_the_accuracies_without_sampling_noise():
-    """Beta(2, 3) accuracies seen through 8 answers: `sample` overstates the variance, `corrected` does not."""
+    """Accuracies from Beta(2, 3), estimated by 8 answers: `sample` overstates the variance, `corrected` does not."""
     rng = np.random.default_rng(0)
     seen = rng.binomial(8, rng.beta(2, 3, size=200_000)) / 8
     true_variance = stats.beta.var(2, 3)

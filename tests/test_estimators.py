@@ -1,4 +1,4 @@
-"""Each estimator beside its formula written anew, in plain Python, and what it climbs."""
+"""Each estimator against its formula, written again in plain Python, and against the slope of its objective."""
 
 from math import exp, lgamma, sqrt
 from statistics import fmean, stdev, variance
@@ -44,7 +44,7 @@ def grpo(group):
 
 
 def gdpo(groups):
-    """Of groups [n][m][K]."""
+    """Advantages [n][m] of rewards [n][m][K]."""
     sums = []
     for group in groups:
         parts = [grpo(rewards) for rewards in zip(*group, strict=True)]
@@ -61,7 +61,7 @@ def frozen(group, alpha, beta):
 
 
 @given(batch=batches(), alpha=st.floats(0.3, 9), beta=st.floats(0.3, 9))
-def test_formulas_written_anew(batch, alpha, beta):
+def test_formulas_written_again(batch, alpha, beta):
     rewards, extra = batch
     summed, averaged, lengths = rewards.sum(axis=2).tolist(), rewards.mean(axis=2).tolist(), extra["lengths"].tolist()
     expected = {
@@ -112,7 +112,7 @@ def test_identities_between_the_methods(batch):
 @pytest.mark.parametrize("decompose", [False, True])
 @given(batch=batches())
 def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
-    """What the study freezes is what BNPO had; where it takes all questions for equally hard, it weighs otherwise."""
+    """Where BNPO takes all questions as equally hard (`concentrated`), it gives all one weight, and `beta` does not."""
     rewards, extra = batch
     parts = np.split(rewards, rewards.shape[2], axis=2) if decompose else [rewards.mean(axis=2, keepdims=True)]
     adaptive, fits = compute_advantages(Method("bnpo", decompose), rewards)
@@ -125,9 +125,10 @@ def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
 
 
 def slope(algo, m, p, **options):
-    """What one question's gradient estimate expects, over the gradient of p: the slope of what `algo` climbs.
+    """Return the expected gradient estimate of one question, divided by the gradient of p: the slope of its objective.
 
-    Right answers have the mean score grad p / p, wrong ones -grad p / (1 - p). A row for each number of right answers.
+    Right answers have the mean score grad p / p, wrong answers -grad p / (1 - p). The arrays have one row for each
+    possible number of right answers.
     """
     chances = binom.pmf(np.arange(m + 1), m, p)
     right = np.flatnonzero(chances > 1e-18)  # the others add nothing to the sum
@@ -138,8 +139,8 @@ def slope(algo, m, p, **options):
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.95])
-def test_what_each_estimator_climbs(p):
-    """docs/estimators.md, "What they climb": exactly with m answers, and in the limit."""
+def test_objective_of_each_estimator(p):
+    """docs/estimators.md, "What each estimator maximises": exactly with m answers, and in the limit of many."""
     for m in (2, 3, 16):
         assert slope("rloo", m, p) == pytest.approx(1)
         assert slope("reinforce", m, p) == pytest.approx((m - 1) / m)

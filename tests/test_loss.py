@@ -11,7 +11,7 @@ VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 
 @pytest.fixture
 def case():
-    """A float64 bigram 'model' (embedding, head) and 20 answers of uneven length with everything the loss takes."""
+    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length with all inputs of the loss."""
     rng = np.random.default_rng(0)
     generator = torch.Generator().manual_seed(0)
     embedding = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -27,7 +27,7 @@ def gradients(loss, *parameters):
 
 
 def by_micro_batches(case, aggregation, ranks, budget, clip=(0.2, 0.28)):
-    """The loss as the learner computes it, the ranks one after the other."""
+    """The loss as the learner computes it, one rank after the other."""
     embedding, head, prompts, answers, old, advantages = case
     lengths = np.array([len(answer) for answer in answers])
     weights = token_weights(lengths, aggregation, NORM_LENGTH)

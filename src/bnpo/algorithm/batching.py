@@ -28,9 +28,9 @@ def groups_of(prompts: Sequence[list[int]]) -> np.ndarray:
 
 
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
-    """Distribute items of `sizes` [items] over `ranks`. Return the indices of the items of each rank, largest first.
+    """Distribute items of `sizes` [items] over `ranks`. Return the indices of the items of each rank.
 
-    The largest item comes first, and each goes to the rank with the lowest load.
+    Items are placed from the largest to the smallest, each on the rank with the lowest load.
 
     >>> [items.tolist() for items in share_out(np.array([5, 1, 4, 2]), 2)]
     [[0, 1], [2, 3]]
@@ -48,8 +48,8 @@ def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
 def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
     """Put items of `sizes` [items] into bins of `capacity`. Return the indices of the items in each bin.
 
-    The largest item comes first, and each goes into the first bin where it fits. An item that is larger than a bin
-    gets a bin of its own.
+    Items are placed from the largest to the smallest, each in the first bin where it fits. An item that is larger than
+    a bin gets a bin of its own.
 
     >>> [items.tolist() for items in pack(np.array([9, 4, 2, 5, 2]), 8)]
     [[0], [3, 2], [1, 4]]
@@ -97,7 +97,8 @@ class Lengths:
         for group in np.split(order, starts):
             prompt = self.prompts[group[0]]
             costs = self.answers[group] + REPEATED_KEY * prompt  # [answers of the group]
-            # The first answer pays for the whole prompt: what it costs beyond a repeated one leaves the limit.
+            # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
+            # difference is subtracted from the limit.
             for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt):
                 pieces.append(group[items])
         return pieces
@@ -111,10 +112,11 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     """Return the micro-batches of every rank, each as an array of answer indices.
 
     A micro-batch costs at most `budget` tokens or has one answer. A group is cut only if it costs more than the budget
-    or if that lowers the highest load of a rank. All ranks get equally many micro-batches, at least one, some empty.
+    or if a cut lowers the highest load of a rank. All ranks have the same number of micro-batches, at least one. Some
+    may be empty.
     """
-    # Limits on the size of a piece, from a rank's share of the batch downwards. Small pieces are easier to balance, but
-    # repeat more prompts. `min` takes the first of equal divisions, the one with the largest pieces.
+    # Try smaller and smaller pieces, from a rank's share of the batch to a 16th of it. Small pieces are easier to
+    # balance, but repeat more prompts. Of equally good divisions `min` takes the first, with the largest pieces.
     share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
     divisions = [_divide(lengths, ranks, min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)]
     pieces_per_rank = min(divisions, key=lambda division: _highest_load(lengths, division))
@@ -175,7 +177,7 @@ class MicroBatch:
     targets: torch.Tensor  # [answer tokens], answer after answer
     predicting: torch.Tensor  # [answer tokens], place in the row of the token that predicts each target
     lengths: np.ndarray  # [answers], tokens per answer
-    indices: np.ndarray  # [answers], places of the answers in the batch; [0] in a filler of zero weight
+    indices: np.ndarray  # [answers], places of the answers in the batch; empty in a filler of zero weight
 
     def flat(
         self,

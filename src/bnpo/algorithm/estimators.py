@@ -140,8 +140,8 @@ def gdpo(batch: Batch) -> Estimate:
     """GDPO (Liu et al. 2026, arXiv:2601.05242): the GRPO advantages of each reward, summed, then whitened.
 
     Whitened over the answers of the batch, as in the paper (Eq. 6). verl whitens over tokens.
-    By hand: both rewards tell the answers of the first question apart, and one reward those of the second. The GRPO
-    advantages are +-0.7071 or 0, the sums +-1.4142 and +-0.7071, and their variance (2 + 2 + 1/2 + 1/2) / 3 = 5/3.
+    By hand: the answers of the first question differ in both rewards, those of the second in one. The GRPO advantages
+    are +-0.7071 or 0. Their sums are +-1.4142 and +-0.7071, with variance (2 + 2 + 1/2 + 1/2) / 3 = 5/3.
 
     >>> rewards = np.array([[[1.0, 1], [0, 0]], [[1, 1], [0, 1]]])
     >>> gdpo(Batch(rewards.sum(axis=2), separate_rewards=rewards))[0].round(4)
