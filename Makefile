@@ -1,19 +1,19 @@
-# make demo    install, train the tiny model with BNPO on two ranks, evaluate before and after: minutes
-# make test    install, run all tests: a quarter of an hour on 2 cores
-# make check   install, check style and types, run the tests that start no program and measure no seconds: minutes
-# make lint    install, check style and which rooms of the package import which
-# make bench   install, TRL too, and print the rows of docs/performance.md (about an hour on 2 cores)
-# make check-gpu-environment   install what GPUs get into .venv-gpu, on any machine, and test it without a GPU
+# make demo    install, train the tiny model with BNPO on two ranks, evaluate it before and after (5 minutes on 2 cores)
+# make test    install, run all tests (12 minutes on 2 cores)
+# make check   install, check style and types, run the tests that start no program and measure no time (2 minutes)
+# make lint    install, check style and the imports between packages
+# make bench   install with TRL, run the benchmarks of docs/performance.md (an hour on 2 cores)
+# make check-gpu-environment   install the packages for GPUs into .venv-gpu and test them; needs no GPU
 #
-# Without a GPU, PyTorch's CPU build is much smaller than the default one: set TORCH_INDEX to the address of the
-# CPU wheels that PyTorch's installation page gives, e.g. make demo TORCH_INDEX=https://...
+# PyTorch's CPU build is much smaller than the default one. On a machine without a GPU, set TORCH_INDEX to the address
+# of the CPU wheels on PyTorch's installation page: make demo TORCH_INDEX=https://...
 
 PYTHON ?= python3.11
 TORCH_INDEX ?=
 REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-# Three tests at a time on two cores: while one starts programs or waits, the others use its core.
+# Three tests at a time on two cores: while one of them waits for programs, the others use its core.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test check lint bench check-gpu-environment
@@ -37,7 +37,7 @@ lint: .venv/.ready
 bench: .venv/.ready .venv/trl/.ready
 	.venv/bin/python benchmarks/run.py
 
-# Downloads the wheels once more than the installation does. Other tests need vLLM, whose build for GPUs needs a GPU.
+# check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU.
 check-gpu-environment:
 	$(PYTHON) dev/check_pins.py
 	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready
@@ -45,15 +45,14 @@ check-gpu-environment:
 	.venv-gpu/bin/python dev/check_gpu_imports.py
 	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest -m "not sampler"
 
-# torch comes first and with its dependencies, since the build that suits the machine decides which those are.
+# torch is installed first and with its dependencies, because its build (CPU or CUDA) decides which ones it has.
 $(VENV)/.ready: $(REQUIREMENTS) pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(PIP) install --quiet --no-deps -r $(REQUIREMENTS)
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-# TRL, the rival of `make bench`, in a folder of its own: the environment of the product stays as it is.
+# TRL is installed into a folder of its own, so that the environment of bnpo does not change.
 .venv/trl/.ready: .venv/.ready benchmarks/requirements-trl.txt
 	rm -rf .venv/trl
 	$(PIP) install --quiet --no-deps --target .venv/trl -r benchmarks/requirements-trl.txt

@@ -7,8 +7,13 @@ micro-batch. Rows: repeated_prompts, the share of tokens that pass again, since 
 most tokens of a rank over the mean, less 1.
 """
 
-import numpy as np
 from common import row
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
+import numpy as np
 
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 from bnpo.config import TrainConfig

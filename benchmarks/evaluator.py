@@ -12,6 +12,10 @@ import time
 import zlib
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.samples import Samples

@@ -23,6 +23,8 @@ from pathlib import Path
 import tyro
 from common import launch, row
 
+from bnpo.environment import setup_environment
+
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096, "rope_theta": 10000.0}
 SHAPES = {
     "1.5b": COMMON
@@ -71,6 +73,7 @@ def main(args: Args) -> None:
             for name, meaning in rows_of(shape).items():
                 print(f"{shape}_{name}: {meaning}")
         return
+    setup_environment()
     import torch
 
     if not torch.cuda.is_available():
@@ -97,8 +100,6 @@ def main(args: Args) -> None:
 
 def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     """All rows of one shape, in a process that the DeepSpeed launcher started."""
-    from bnpo.environment import setup_environment
-
     setup_environment()
     import numpy as np
     import torch

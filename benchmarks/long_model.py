@@ -60,4 +60,7 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    from bnpo.environment import setup_environment
+
+    setup_environment()
     write(Path(sys.argv[1]))

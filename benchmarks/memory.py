@@ -11,8 +11,13 @@ import multiprocessing
 import resource
 import time
 
-import torch
 from common import row
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
+import torch
 
 from bnpo.algorithm.loss import token_logprobs
 

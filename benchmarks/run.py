@@ -17,9 +17,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import ROOT
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import torch
 import tyro
-from common import ROOT
 from rich.console import Console
 from rich.table import Table
 

@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import tyro
 from datasets import Dataset
 from long_model import even_length

@@ -6,6 +6,10 @@ breaks flashinfer keeps vLLM from starting. torch is made to describe an H100.
 
 from types import SimpleNamespace
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import torch
 import torchvision  # noqa: F401 - a build for another torch fails here, and with it transformers
 from transformers import AutoModelForCausalLM  # noqa: F401

@@ -12,6 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import numpy as np
 import torch
 import tyro

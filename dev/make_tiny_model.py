@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import numpy as np
 import torch
 import torch.nn.functional as F

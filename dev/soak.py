@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = ("sample", "update", "sync", "save")
 KILL = "BNPO_SOAK_KILL"
@@ -147,4 +149,5 @@ def killed_in(function, call: int, share: float):
 
 
 if __name__ == "__main__":
+    setup_environment()
     rank() if "RANK" in os.environ else main()

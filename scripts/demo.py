@@ -11,6 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import torch
 import tyro
 from rich.console import Console

@@ -10,7 +10,6 @@ already are checked and kept: a run that was interrupted goes on where it stoppe
 
 import hashlib
 import json
-import os
 import re
 import sys
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ import tyro
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
-from bnpo.files import ROOT, InputError
+from bnpo.files import ROOT, InputError, json_lines, write_whole
 from bnpo.problems import load_problems
 from mathequal.equality import final_answer
 
@@ -149,15 +148,9 @@ def download(name: str) -> Path:
 
 
 def write(path: Path, rows: list[dict]) -> None:
-    """Write JSON lines beside `path`, then give them its name: the file is whole or absent."""
+    """Write `rows` as a file of JSON lines that is complete or absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, json_lines(rows))
 
 
 def prepare(name: str, folder: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import tyro
 
 from bnpo.config import TrainConfig, check_config
+from bnpo.environment import setup_environment
 from bnpo.files import ROOT, InputError, read_json_lines
 from bnpo.flags import Planning, check_planning, settings_of
 from bnpo.report.read import NOT_COMPARED, load_results, open_folder, read_results
@@ -105,7 +106,7 @@ def is_trained(row: Row) -> bool:
         return True
     if not (row.run / "config.json").exists():
         return False
-    from bnpo.runs.folder import check_changes  # imports torch
+    from bnpo.runs.resume import check_changes  # imports torch
 
     try:
         stored = open_folder(row.run)
@@ -212,6 +213,7 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
 
 
 if __name__ == "__main__":
+    setup_environment()
     arguments = tyro.cli(Args, description=__doc__)
     os.chdir(ROOT)  # the commands and the paths in them are relative to it
     try:

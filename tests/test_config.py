@@ -6,9 +6,10 @@ import pytest
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
 from bnpo.files import InputError
 from bnpo.runs.checkpoint import Progress, checkpoints
-from bnpo.runs.console import set_end_aside
-from bnpo.runs.folder import claim_output_dir, lock_run, rewind
-from bnpo.runs.start import prepare
+from bnpo.runs.console import archive_console
+from bnpo.runs.folder import claim_output_dir, lock_run
+from bnpo.runs.prepare import prepare_run
+from bnpo.runs.resume import rewind
 from conftest import launch
 
 
@@ -107,7 +108,7 @@ def ranks(monkeypatch):
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):
     with pytest.raises(InputError, match=message) as error:
-        prepare(parse("--output-dir", str(tmp_path / "run"), *flags))
+        prepare_run(parse("--output-dir", str(tmp_path / "run"), *flags))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
@@ -123,12 +124,12 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
     """Without a network the download itself cannot be shown: this goes as far as the first request."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"Qwen/absent: no such local folder, and the download .* failed"):
-        prepare(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
+        prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
 
 
 def test_without_the_launcher():
-    with pytest.raises(InputError, match=r"start with `deepspeed train.py"):
-        prepare(parse())
+    with pytest.raises(InputError, match=r"RANK is not set\. Launch with: deepspeed train.py"):
+        prepare_run(parse())
 
 
 def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
@@ -136,7 +137,7 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     claim_output_dir(config)
     assert json.loads((tmp_path / "config.json").read_text())["lr"] == 2e-5
     (tmp_path / "metrics.jsonl").write_text("precious")
-    with pytest.raises(InputError, match="holds a run already; --overwrite deletes it, --output-dir names another"):
+    with pytest.raises(InputError, match=r"holds a run\. Delete it with --overwrite, or choose another --output-dir"):
         claim_output_dir(config)
     assert (tmp_path / "metrics.jsonl").read_text() == "precious"
     claim_output_dir(parse("--output-dir", str(tmp_path), "--overwrite"))
@@ -151,9 +152,9 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     (run / "last").symlink_to("checkpoints/step-000002")
     for model in (run / "last", run / "checkpoints" / "step-000002", run):
         with pytest.raises(
-            InputError, match=r"belongs to the run in .*run, which a new one would delete; --output-dir"
+            InputError, match=r"belongs to the run in .*run, which a new run would delete\. Choose another --output-dir"
         ):
-            prepare(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
+            prepare_run(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
     assert (run / "last" / "config.json").exists()
 
 
@@ -179,19 +180,21 @@ def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
     (run / "metrics.jsonl").write_text("precious")
     reward.write_text("def short(text): return 1")
     with pytest.raises(InputError, match=r"mine\.py:short: TypeError: too many positional arguments"):
-        prepare(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
+        prepare_run(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
     assert (run / "metrics.jsonl").read_text() == "precious"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); --output-dir names another folder"):
+    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another --output-dir"):
         lock_run(tmp_path / "file" / "run")
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     first = lock_run(tmp_path / "run")
-    with pytest.raises(InputError, match="run: another process is training in it; stop that one, or --output-dir"):
+    with pytest.raises(
+        InputError, match=r"run: another process is training in it\. Stop that process, or choose another --output-dir"
+    ):
         lock_run(tmp_path / "run")
     first.release()
     lock_run(tmp_path / "run").release()
@@ -225,7 +228,7 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
 def test_consoles_of_earlier_starts_are_kept_even_where_some_were_deleted(tmp_path):
     for name in ("console.log", "console-2.log"):
         (tmp_path / name).write_text(name)
-    set_end_aside(tmp_path)
+    archive_console(tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "console-2.log": "console-2.log",
         "console-3.log": "console.log",
@@ -242,7 +245,7 @@ def test_models_that_cannot_be_trained_are_refused(ranks, tmp_path):
     ):
         (model / "config.json").write_text(json.dumps(settings | changes))
         with pytest.raises(InputError, match=message):
-            prepare(parse("--model", str(model), "--output-dir", str(tmp_path / "run")))
+            prepare_run(parse("--model", str(model), "--output-dir", str(tmp_path / "run")))
 
 
 @pytest.mark.program

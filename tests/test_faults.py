@@ -36,7 +36,7 @@ def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subp
 
 @pytest.mark.program
 @pytest.mark.parametrize(
-    ("fault", "statuses", "told", "traceback"),
+    ("fault", "statuses", "message", "traceback"),
     [
         ("rank 2 killed", [1, 1, -9], "rank 2 (process PID on HOST) died without an error of its own", None),
         ("rank 2 raises", [1, 1, 1], "rank 2 (process PID on HOST) failed: MemoryError: a fault of rank 2", 2),
@@ -44,14 +44,14 @@ def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subp
         ("input", [1, 2, 2], "InputError: a fault of the input", 0),
     ],
 )
-def test_ranks_end_together_and_the_first_error_is_shown(fault, statuses, told, traceback, tmp_path):
+def test_ranks_end_together_and_the_first_error_is_shown(fault, statuses, message, traceback, tmp_path):
     started, port = time.monotonic(), free_port()
     ranks = [start_rank(rank, port, fault, "run", tmp_path / str(rank)) for rank in range(3)]
     assert [rank.wait(timeout=60) for rank in ranks] == statuses
     outputs = [(tmp_path / str(rank)).read_text() for rank in range(3)]
     assert [rank for rank in range(3) if "Traceback" in outputs[rank]] == ([] if traceback is None else [traceback])
     everything = re.sub(r"process \d+ on \S+\)", "process PID on HOST)", "".join(outputs))
-    assert everything.count(told) == 1, everything
+    assert everything.count(message) == 1, everything
     assert time.monotonic() - started < 30
 
 
@@ -62,8 +62,8 @@ def test_a_rank_of_another_run_is_turned_away(tmp_path):
     first = [start_rank(rank, port, "none", "runs/first", tmp_path / str(rank)) for rank in range(2)]
     stranger = start_rank(2, port, "none", "runs/second", tmp_path / "stranger")
     assert stranger.wait(timeout=60) == 1
-    told = f"127.0.0.1:{port} is where the ranks of runs/first meet, not of runs/second; deepspeed --master_port names"
-    assert told in (tmp_path / "stranger").read_text()
+    refusal = f"127.0.0.1:{port}: the ranks of runs/first meet here, not those of runs/second. Choose another port with"
+    assert refusal in (tmp_path / "stranger").read_text()
     first.append(start_rank(2, port, "none", "runs/first", tmp_path / "2"))
     assert [rank.wait(timeout=60) for rank in first] == [0, 0, 0]
 
@@ -77,8 +77,8 @@ def test_a_port_that_is_taken_is_one_line_and_nothing_is_written(tmp_path):
         refused = run_ranks(2, *run, check=False, environment={"MASTER_PORT": str(port)})
     assert refused.returncode == 2
     assert re.findall("error.*", refused.stdout) == [
-        f"error: port {port}, where the ranks would meet: Address already in use (another run on this machine?); "
-        f"name another: deepspeed --master_port {port + 1} train.py ..."
+        f"error: port {port}, at which the ranks meet: Address already in use (another run on this machine?). "
+        f"Choose another port: deepspeed --master_port {port + 1} train.py ..."
     ]
     assert "Traceback" not in refused.stdout
     assert not (tmp_path / "run").exists()

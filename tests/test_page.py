@@ -83,7 +83,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
-    assert visitor.column("end") == ["done", "goes on, or was killed"]
+    assert visitor.column("end") == ["done", "still running, or was killed"]
 
 
 def test_a_click_on_a_step_goes_to_its_answers(visitor):

@@ -171,7 +171,7 @@ def test_no_half_written_file_is_left(data_dir, cache, tmp_path):
         script.write(path, [{"id": "1"}, {"id": object()}])
     assert list(path.parent.iterdir()) == []
 
-    path.with_name(".unfinished-amc23.jsonl").write_text("left by a run that was killed")
+    path.with_name(".amc23.jsonl.unfinished").write_text("left by a run that was killed")
     fill(cache, "amc23", real_rows("amc23", data_dir))
     script.prepare("amc23", path.parent)
     assert list(path.parent.iterdir()) == [path]

@@ -53,7 +53,7 @@ def test_console_and_config(tiny_run):
         assert re.search(rf"\n  {name} +{config[name]} +preset: \d+\n", console)
     assert f"\nall settings: {tiny_run / 'config.json'}\n" in console
     lines = re.findall(
-        r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens an answer, [\d.]+ s, \S+ left", console
+        r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens per answer, [\d.]+ s, \S+ left", console
     )
     assert lines == ["1", "2", "3", "4"]
     assert "Traceback" not in console

@@ -131,7 +131,7 @@ def test_lines_that_were_edited_are_named(run):
 
 def test_a_summary_for_a_terminal(run, capsys):
     program.main(program.Args((run,), text=True))
-    lines = r"run +\S*run: goes on, or was killed after step 4\nreward +0\.25 -> 0\.5\n"
+    lines = r"run +\S*run: still running, or was killed after step 4\nreward +0\.25 -> 0\.5\n"
     assert re.match(lines, capsys.readouterr().out)
     write_json(run / "end.json", {"step": 4, "why": "done"})
     program.main(program.Args((run, run), text=True))

@@ -137,7 +137,7 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
         ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
         ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
-        ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would alter the run: lr was 0.1, is 0.0001; give "),
+        ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would change the run: lr was 0.1, is 0.0001. Use "),
     ],
 )
 def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):

@@ -18,7 +18,7 @@ from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.problems import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
-from bnpo.runs.start import prepare
+from bnpo.runs.prepare import prepare_run
 from conftest import forked, free_port, make_model, run_ranks, temporary_folder
 
 SPEC = importlib.util.spec_from_file_location("soak", ROOT / "dev" / "soak.py")
@@ -76,15 +76,19 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
         (
             2,
             ["--lr", "1e-3"],
-            "settings would alter the run: lr was 0.0001, is 0.001; give the old ones, or --allow-changes lr",
+            r"settings would change the run: lr was 0.0001, is 0.001\. Use the old settings, or --allow-changes lr$",
         ),
-        (2, ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"], "the run: algo was bnpo, is grpo; .* algo$"),
+        (
+            2,
+            ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"],
+            r"the run: algo was bnpo, is grpo\. .* algo$",
+        ),
         (2, ["--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
-        (2, ["--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
+        (2, ["--overwrite"], "--resume continues a run and --overwrite deletes it"),
         (
             1,
             [],
-            "was saved by 2 ranks, not 1; .* convert it: python -m deepspeed.checkpoint.ds_to_universal --input",
+            "was saved by 2 ranks, not 1. Start 2 ranks, or convert it: python -m deepspeed.checkpoint.ds_to_univ",
         ),
     ],
 )
@@ -94,12 +98,12 @@ def test_what_is_not_the_same_run_is_refused(ranks, flags, message, reference, m
     suite = str(reference.with_name("suite.json"))
     asked = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", str(reference), *flags]
     with pytest.raises(InputError, match=message) as error:
-        prepare(parse_train_config(asked, has_cuda=False)[0])
+        prepare_run(parse_train_config(asked, has_cuda=False)[0])
     assert "\n" not in str(error.value)
 
 
 def asking_to_resume(run, suite) -> None:
-    prepare(
+    prepare_run(
         parse_train_config([*soak.FLAGS, "--eval-suite", str(suite), "--resume", "--output-dir", str(run)], False)[0]
     )
 
@@ -111,7 +115,7 @@ def test_files_that_were_edited_are_refused(reference, monkeypatch):
     suite = reference.with_name("suite.json")
     whole = suite.read_text()
     suite.write_text(whole.replace('"runs": 2', '"runs": 3'))
-    with pytest.raises(InputError, match="other settings would alter the run: evaluated has changed; give the old"):
+    with pytest.raises(InputError, match=r"other settings would change the run: evaluated has changed\. Use the old"):
         asking_to_resume(reference, suite)
     suite.write_text(whole)
     run = reference.with_name("edited")
@@ -119,12 +123,12 @@ def test_files_that_were_edited_are_refused(reference, monkeypatch):
         shutil.copytree(reference, run, symlinks=True)
         file = run / "checkpoints" / "step-000010" / name
         file.write_text(content)
-        with pytest.raises(InputError, match=f"{file}: is not what the manifest says: truncated or edited; delete"):
+        with pytest.raises(InputError, match=f"{file}: differs from the manifest: truncated or edited. Delete"):
             asking_to_resume(run, suite)
         shutil.rmtree(run)
     shutil.copytree(reference, run, symlinks=True)
     (run / "checkpoints" / "step-000010" / "trainer" / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match=r"manifest\.json: does not list the checkpoint's files; delete"):
+    with pytest.raises(InputError, match=r"manifest\.json: does not list the checkpoint's files\. Delete"):
         asking_to_resume(run, suite)
 
 
@@ -143,8 +147,8 @@ def test_a_checkpoint_that_came_while_a_start_was_prepared_is_not_lost(reference
     asked = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", str(run), "--rewards", f"{reward}:one"]
     asked += ["--allow-changes", "rewards,reward_sha256"]
     others = multiprocessing.active_children()
-    with pytest.raises(InputError, match="run: another process trained in it until just now; start again"):
-        prepare(parse_train_config(asked, has_cuda=False)[0])
+    with pytest.raises(InputError, match=r"run: another process trained in it until now\. Start again"):
+        prepare_run(parse_train_config(asked, has_cuda=False)[0])
     assert (run / newest / "trainer" / "manifest.json").exists()
     assert not [child for child in multiprocessing.active_children() if child not in others]  # no grader stays behind
 
@@ -187,21 +191,21 @@ def test_damage_is_found_by_hashes(report):
     assert report["whole"] == ""
     for kind in ("truncated", "edited"):
         error, file = report[kind]
-        assert error.startswith(f"{file}: is not what the manifest says: truncated or edited; delete ")
+        assert error.startswith(f"{file}: differs from the manifest: truncated or edited. Delete ")
         assert error.endswith(
-            "step-000002, --resume then goes on from " + str(report["run"] / "checkpoints/step-000001")
+            "step-000002; --resume then continues from " + str(report["run"] / "checkpoints/step-000001")
         )
 
 
 @pytest.mark.program
 def test_ranks_that_see_other_files_say_so(report):
-    assert report["disagreeing"].startswith("rank 1 finds other data than rank 0, or another checkpoint in runs/")
+    assert report["disagreeing"].startswith("rank 1 has other data than rank 0, or another checkpoint in runs/")
 
 
 @pytest.mark.program
 def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(report):
     assert "cannot be written (" in report["full"]
-    assert "make room there, and go on with --resume" in report["full"]
+    assert "Earlier files are complete. Free some disk space, then continue with --resume" in report["full"]
     assert report["left"] == [".step-000003.unfinished", "step-000001", "step-000002"]
     assert report["last"] == "step-000002"
 

@@ -34,10 +34,11 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy():
     ("given", "threads"),
     [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
 )
-def test_importing_bnpo_sets_what_is_not_set(given, threads):
+def test_the_environment_gets_what_is_not_set(given, threads):
     """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
-    command = [sys.executable, "-c", "import bnpo, json, os; print(json.dumps(dict(os.environ)))"]
+    code = "import json, os; from bnpo.environment import setup_environment; setup_environment(); "
+    command = [sys.executable, "-c", code + "print(json.dumps(dict(os.environ)))"]
     after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     assert after["VLLM_LOGGING_LEVEL"] == "INFO"
     assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
@@ -48,8 +49,8 @@ def test_importing_bnpo_sets_what_is_not_set(given, threads):
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (("train.py", "--algo", "nope"), "error: --algo: unknown algo 'nope'; known: bnpo"),
-        (("train.py", "--gpus", "2"), "error: --gpus: needs --dry-run, whose plan it is for"),
+        (("train.py", "--preset", "tiny", "--algo", "nope"), "error: --algo: unknown algo 'nope'; known: bnpo"),
+        (("train.py", "--preset", "tiny", "--gpus", "2"), "error: --gpus: needs --dry-run"),
         (("eval.py", "--ckpt", "x", "--seed", "-1"), "error: --seed: is -1, must not be below 0"),
     ],
 )
@@ -117,12 +118,18 @@ GPU, NO_GPU = True, False
         (None, GPU, 12080, False, None),
         ("13.0", NO_GPU, 0, False, None),
         ("13.0", NO_GPU, 13000, False, None),  # a driver without a GPU
-        ("13.0", GPU, 12080, True, "CUDA 13.0, cannot use; the driver here knows CUDA 12.8 at most. It needs NVIDIA "),
-        ("13.0", GPU, 12080, False, "driver R580 or newer: update it, start the container with its runtime (--gpus"),
-        ("12.8", GPU, 11040, False, "It needs NVIDIA driver R525 or newer: "),
-        ("14.1", GPU, 13000, False, "It needs NVIDIA driver for CUDA 14 or newer: "),
-        ("13.0", GPU, 0, False, "libcuda.so.1 is not found: no driver, or a container without the NVIDIA runtime. It"),
-        ("13.0", GPU, 13000, False, "the driver is new enough, yet no GPU is usable (nvidia-smi may say why). It "),
+        (
+            "13.0",
+            GPU,
+            12080,
+            True,
+            "CUDA 13.0, cannot use the GPU of this machine: the driver supports CUDA 12.8 at most. ",
+        ),
+        ("13.0", GPU, 12080, False, "driver R580 or newer is needed. Update the driver, start the container with the "),
+        ("12.8", GPU, 11040, False, ". NVIDIA driver R525 or newer is needed. "),
+        ("14.1", GPU, 13000, False, ". NVIDIA driver for CUDA 14 or newer is needed. "),
+        ("13.0", GPU, 0, False, "libcuda.so.1 is not found: no driver, or a container without the NVIDIA runtime. NV"),
+        ("13.0", GPU, 13000, False, "the driver is new enough, but no GPU is usable (nvidia-smi may say why). NVIDIA"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, present, driver, available, message):

@@ -26,8 +26,8 @@ from study.verdict import verdict_table
 from study.weights import base_accuracies, base_weights, cosines
 from test_same_results import arithmetic
 
-ROWS_ARITHMETIC = "692ca92a848e941d on 2 cores"
-"""`arithmetic()` of the machine on which the study ran."""
+ARITHMETIC = "692ca92a848e941d on 2 cores"
+"""The machine that computed the rows, as `arithmetic()` names it."""
 TAGGED_METHODS = [name for name, _ in tagged_methods()]
 TUNED = [
     {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {"0": 1 - lr}}
@@ -250,7 +250,15 @@ def short(row: dict, steps: int, *flags: str) -> dict:
 
 
 @pytest.mark.sampler
-@pytest.mark.skipif(arithmetic() != ROWS_ARITHMETIC, reason=f"the rows come from other arithmetic than {arithmetic()}")
+def test_runs_start_from_a_process_that_has_imported_everything(tmp_path):
+    done = run_short(tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    imported = (tmp_path / "imports.txt").read_text().split()
+    assert {"study.preload", "bnpo.loop", "vllm.v1.worker.cpu_worker"} <= set(imported)
+
+
+@pytest.mark.sampler
+@pytest.mark.skipif(arithmetic() != ARITHMETIC, reason=f"recorded with other arithmetic than {arithmetic()}")
 def test_a_run_of_the_study_is_what_its_row_says_and_one_that_fails_has_a_row(tmp_path):
     stored = next(row for row in Rows().all if (row["part"], row["method"]) == ("main", "bnpo"))
     diverging = stored | {"seed": 7, "lr": 1e30}

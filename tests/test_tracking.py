@@ -1,4 +1,4 @@
-"""What tells of a run while it goes on: on a terminal, elsewhere, and on Weights & Biases."""
+"""What shows a run while it is running: a bar on a terminal, lines elsewhere, and Weights & Biases."""
 
 import json
 import os
@@ -8,11 +8,13 @@ import termios
 import threading
 import time
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
 from bnpo.config import parse_train_config
+from bnpo.runs import wandb_log
 from bnpo.runs.tracking import Tracker
 from conftest import run_ranks
 
@@ -56,16 +58,16 @@ def test_elsewhere_a_line_a_step(tmp_path, capsys):
     track(tmp_path / "run", 2)
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        f"step {step}/2: reward 0.250, gradient norm 3.1, 28 tokens an answer, 5.0 s, 00:00 left" for step in (1, 2)
+        f"step {step}/2: reward 0.250, gradient norm 3.1, 28 tokens per answer, 5.0 s, 00:00 left" for step in (1, 2)
     ]
     assert err == ""
 
 
 def records(folder) -> list:
-    """What W&B has written of a run: protocol buffers in the format of LevelDB's log, in blocks of 32 KiB."""
+    """Return what W&B has written of a run: protocol buffers in the format of LevelDB's log, in blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    [file] = folder.glob("offline-run-*/*.wandb")
+    [file] = folder.glob("*.wandb")
     data, place, found, whole = file.read_bytes(), 7, [], b""  # after W&B's own header
     while place < len(data):
         if (left := 32768 - place % 32768) < 7:
@@ -102,7 +104,8 @@ def test_wandb_that_never_answers_neither_stops_nor_slows_a_run_and_all_is_kept(
     assert "\ndone: 3 steps" in console
     assert "W&B did not get everything" in console
     assert "wandb: " not in console
-    found = records(run / "wandb")
+    [offline_folder] = (run / "wandb").glob("offline-run-*")
+    found = records(offline_folder)
     steps = [record.history.item for record in found if record.HasField("history")]
     history = [{"/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in steps]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -111,3 +114,69 @@ def test_wandb_that_never_answers_neither_stops_nor_slows_a_run_and_all_is_kept(
     assert ["rollouts/_type" in row for row in history] == [True, False, True]
     config = next(r.run for r in found if r.HasField("run")).config
     assert {item.key: item.value_json for item in config.update}["samples_per_question"] == "4"
+
+
+class WandbServer(ThreadingHTTPServer):
+    """As much of a W&B server as a new run needs; it answers nothing while `dead`, and keeps the uploaded metrics."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), WandbAnswers)
+        self.dead, self.history = threading.Event(), []
+
+
+class WandbAnswers(BaseHTTPRequestHandler):
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.server.dead.is_set():
+            time.sleep(60)
+            return
+        # The same to all queries; each takes from it what it has asked for.
+        project = {"id": "p", "name": "bnpo", "entity": {"id": "e", "name": "me"}}
+        bucket = {"id": "x", "name": "x", "displayName": "x", "config": "{}", "historyLineCount": 0, "project": project}
+        data = {
+            "model": {"bucket": None},  # no run to resume
+            "upsertBucket": {"bucket": bucket, "inserted": True},
+            "createRunFiles": {"runID": "x", "uploadHeaders": [], "files": []},
+        }
+        answer = json.dumps({"data": data}).encode()
+        lines = request.get("files", {}).get("wandb-history.jsonl", {"content": []})
+        self.server.history += [json.loads(line) for line in lines["content"]]
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("dies", [False, True])
+def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(dies, tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setattr(wandb_log, "FINISH_SECONDS", 2.0 if dies else 30.0)
+    server, run = WandbServer(), tmp_path / "run"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
+    (run / "wandb").mkdir(parents=True)
+    (run / "wandb" / "id").write_text("x")  # as an earlier start does, and as the server answers
+    config, _ = parse_train_config(["--preset", "tiny", "--wandb", "online", "--output-dir", str(run)], has_cuda=False)
+    log = wandb_log.WandbLog(config)
+    if dies:
+        server.dead.set()
+    for step in range(1, 6):
+        log.log(step, {"reward/mean": step / 8}, np.array([0.25]))
+    began = time.monotonic()
+    message = log.close()
+    assert time.monotonic() - began < 20
+    wandb.teardown()
+    server.shutdown()
+    [folder] = (run / "wandb").glob("run-*")
+    assert len([record for record in records(folder) if record.HasField("history")]) == 5
+    if dies:
+        assert message == f"W&B did not get everything. To upload the run: wandb beta sync {folder}"
+    else:
+        assert message is None
+        assert [row["reward/mean"] for row in server.history] == [step / 8 for step in range(1, 6)]

@@ -20,6 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+# Started as a file, this folder is first on the path, where `study` is not found and `statistics` hides Python's own.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import numpy as np
 import torch
 import tyro
@@ -169,7 +176,6 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         main(tyro.cli(Args, description=__doc__))
     except InputError as error:

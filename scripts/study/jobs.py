@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bnpo.grading.workers import signal_at_program_end
+from bnpo.environment import setup_environment
+from bnpo.processes import signal_at_program_end
 from study.design import StudyRun
 from study.rows import Rows, row_of
 
@@ -25,6 +26,9 @@ def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: i
     """Train `runs`, `jobs` at a time, in folders under `folder`; each becomes a row of commit `made_by` when it has
     ended, and its folder is deleted unless it failed. Raises InputError as `row_of` does."""
     os.environ |= {"LOCAL_SIZE": str(jobs), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    # The fork server ignores modules that it cannot find, and does not get our sys.path.
+    scripts = str(Path(__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [scripts, os.environ.get("PYTHONPATH")]))
     context = get_context("forkserver")
     context.set_forkserver_preload(["study.preload"])
     waiting, progress = list(runs), tqdm(total=len(runs), desc="runs", smoothing=0)
@@ -60,6 +64,7 @@ def train_run(command: Sequence[str], folder: Path) -> None:
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
+    setup_environment()
     from bnpo.config import parse_train_config
     from bnpo.loop import train
 

@@ -9,8 +9,16 @@ and the suites that evaluate them. docs/study.md says what the regimes are for.
 """
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+# Started as a file, this folder is first on the path, where `statistics` would hide the module of the standard library.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bnpo.environment import setup_environment
+
+setup_environment()
 
 import numpy as np
 import tyro

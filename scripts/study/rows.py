@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.summary import why_ended
+from bnpo.summary import NO_END, why_ended
 from study.design import BEYOND, EVALUATED, LEARNING_RATES, TUNING_SEEDS, StudyRun
 
 RESULTS = ROOT / "evals" / "results" / "study"
@@ -64,7 +64,7 @@ def row_of(run: StudyRun, folder: Path, status: int, made_by: str) -> dict:
     """
     end = why_ended(folder)
     log = folder.with_name(f"{folder.name}.log")
-    if status < 0 or not (folder / "metrics.jsonl").exists() or end.startswith(("signalled", "goes on")):
+    if status < 0 or not (folder / "metrics.jsonl").exists() or end.startswith(("signalled", NO_END)):
         raise InputError(f"{run.name}: stopped, or could not start ({end}); see {log}, mend it and start again")
     lines = whole_json_lines(folder / "metrics.jsonl")
     settings = json.loads((folder / "config.json").read_text()) | {"output_dir": None}

@@ -1,12 +1,12 @@
 r"""The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads.
 
-A question is a chain of sums over integers, in about a third of the cases divided by a small number:
+A question is a sum of integers. About a third of them are divided by a small number:
 
     37+9-21-45=?            answer -20
     (37+9-21)/6=?           answer \frac{25}{6}
 
-A question belongs to one split for ever: the hash of its text says which, so training, validation and test
-questions cannot overlap, whatever seed or count draws them.
+The hash of its text decides to which split a question belongs. Training, validation and test questions therefore never
+overlap, whatever the seed and the number of questions.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from bnpo.problems import Problem, load_problems
 DIVISORS = (2, 3, 4, 5, 6, 8)
 MAX_TERMS = 6
 TRAINING_PROBLEMS = 7500
-"""As many as MATH has."""
+"""The size of MATH's training set."""
 SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}
-"""Hash bucket (of 100) of a question's text -> split."""
+"""Hash buckets of each split, out of 100."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """`terms` summed, then divided by `divisor` (1: no division)."""
+    """The sum of `terms`, divided by `divisor` (1: no division)."""
 
     terms: tuple[int, ...]
     divisor: int
@@ -46,7 +46,7 @@ class Question:
         return next(split for split, buckets in SPLITS.items() if bucket in buckets)
 
     def worked(self) -> str:
-        """The chain of steps that leads to the answer: `37+9=46 46-21=25 25/6=25/6`."""
+        """Return the steps that lead to the answer: `37+9=46 46-21=25 25/6=25/6`."""
         steps, total = [], self.terms[0]
         for term in self.terms[1:]:
             steps.append(f"{total}{term:+d}={total + term}")
@@ -57,8 +57,8 @@ class Question:
 
 
 def draw_question(rng: np.random.Generator, split: str) -> Question:
-    """A random question of `split`, with 2 to MAX_TERMS terms between -49 and 49 (the first positive)."""
-    while True:
+    """Return a random question of `split`: 2 to MAX_TERMS terms between -49 and 49, of which the first is positive."""
+    while True:  # until a question falls into the split
         terms = rng.integers(1, 50, size=rng.integers(2, MAX_TERMS + 1))
         terms[1:] *= rng.choice([-1, 1], size=len(terms) - 1)
         divisor = int(rng.choice(DIVISORS)) if rng.random() < 1 / 3 else 1
@@ -68,7 +68,7 @@ def draw_question(rng: np.random.Generator, split: str) -> Question:
 
 
 def spellings(value: Fraction) -> list[str]:
-    r"""Ways to write `value`; the first is the reference.
+    r"""Return the ways to write `value`. The first is the reference.
 
     >>> spellings(Fraction(-5, 4)), spellings(Fraction(1, 3)), spellings(Fraction(-30))
     (['-\\frac{5}{4}', '-5/4', '-1.25'], ['\\frac{1}{3}', '1/3'], ['-30'])
@@ -78,13 +78,15 @@ def spellings(value: Fraction) -> list[str]:
     sign = "-" if value < 0 else ""
     ways = [f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}", str(value)]
     decimal = f"{float(value):.3f}".rstrip("0")
-    return [*ways, decimal] if Fraction(decimal) == value else ways
+    if Fraction(decimal) == value:  # not for thirds and sixths
+        ways.append(decimal)
+    return ways
 
 
 def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
-    """`count` different problems of `split`, the same for the same seed; a larger count only appends."""
+    """Return `count` different problems of `split`. They depend on the seed only; a larger count appends more."""
     rng = np.random.default_rng(seed)
-    questions: dict[Question, None] = {}
+    questions: dict[Question, None] = {}  # an ordered set
     while len(questions) < count:
         questions.setdefault(draw_question(rng, split))
     return [
@@ -94,8 +96,8 @@ def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
 
 
 def training_problems(data: str) -> list[Problem]:
-    """The problems of `data`: `arithmetic`, the built-in task, or the path of a JSON-lines file.
+    """Return the problems of `data`: `arithmetic`, or the path of a file of JSON lines.
 
-    Raises InputError as `load_problems` does.
+    Raises InputError like `load_problems`.
     """
     return arithmetic_problems("train", TRAINING_PROBLEMS) if data == "arithmetic" else load_problems(data)

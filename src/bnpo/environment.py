@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import warnings
+from importlib import metadata
 from pathlib import Path
 
 DEFAULTS = {
@@ -47,8 +48,25 @@ def setup_environment() -> None:
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != scripts:
         os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
+    # vLLM for CPUs requires torchvision and its like, and pip installs their builds for GPUs, which transformers then
+    # fails to import. No text model needs them, so they are hidden: importing them raises ModuleNotFoundError.
+    if build_of("torch") == "cpu":
+        for package in ("torchaudio", "torchcodec", "torchvision"):
+            if build_of(package) not in ("cpu", None):
+                sys.modules.setdefault(package, None)
     # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change that.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+
+
+def build_of(package: str) -> str | None:
+    """Return what the version of an installed package says about its build: `cpu` for 2.13.0+cpu, empty for 2.13.0.
+
+    Returns None for a package that is not installed.
+    """
+    try:
+        return metadata.version(package).partition("+")[2]
+    except metadata.PackageNotFoundError:
+        return None

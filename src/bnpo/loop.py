@@ -9,8 +9,8 @@ from bnpo.problems import questions_of_step
 from bnpo.ranks import Ranks
 from bnpo.rollouts import collect, collect_watched, make_experience
 from bnpo.runs.metrics import Step
+from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
-from bnpo.runs.start import prepare
 from bnpo.speed import Stopwatch
 from bnpo.task import Task
 
@@ -20,17 +20,17 @@ def train(config: TrainConfig) -> None:
 
     Raises InputError before a model is loaded. A rank that fails later takes the other ranks with it.
     """
-    start = prepare(config)
-    with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(start, ranks) as run:
+    prepared = prepare_run(config)
+    with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(prepared, ranks) as run:
         learner, sampler = run.load()
         if run.is_new:
-            watched = collect_watched(start.task, sampler, config) if run.watch_is_due(0) else None
+            watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(0) else None
             scores = run.evaluate(0) if run.evaluation_is_due(0) else {}
             run.record_start(scores, watched)
         while run.continues():  # steps are left, and nobody asked to stop
-            step = one_step(run.progress.step, start.task, learner, sampler, config)
+            step = one_step(run.progress.step, prepared.task, learner, sampler, config)
             scores = run.evaluate(step.number) if run.evaluation_is_due(step.number) else {}
-            watched = collect_watched(start.task, sampler, config) if run.watch_is_due(step.number) else None
+            watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(step.number) else None
             run.record(step, scores, watched)
             if run.save_is_due():
                 run.save()

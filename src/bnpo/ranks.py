@@ -1,7 +1,7 @@
-"""What ranks agree on and how they end: together, whether one is killed, raises, or the user stops the run.
+"""The ranks of a run: how they meet, what they agree on, and how they end together.
 
-Own code: gloo notices a dead rank without naming it, NCCL may wait for one for minutes, and the DeepSpeed launcher
-watches only the ranks of its own machine.
+They end together whether one is killed, raises, or the user stops the run. Libraries do not ensure this: gloo notices a
+dead rank without naming it, NCCL may wait minutes for it, and the DeepSpeed launcher sees only its own machine.
 """
 
 import errno
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -23,21 +24,22 @@ import torch.distributed as dist
 from bnpo.files import InputError
 
 ECHO_SECONDS = 1.0
-"""Signals this soon after the first are the same wish: Ctrl-C reaches a rank from the terminal and, as SIGTERM, from
-the launcher."""
+"""Signals this soon after the first one count as the same request. Ctrl-C reaches a rank twice: from the terminal, and
+as SIGTERM from the launcher."""
 
 
 def gather(own: object) -> list:
-    """The objects of all ranks, in their order. A collective."""
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, own)
-    return everyone
+    """Return the objects of all ranks, in the order of the ranks. A collective."""
+    objects = [None] * dist.get_world_size()
+    dist.all_gather_object(objects, own)
+    return objects
 
 
 def check_port() -> None:
-    """Raise InputError when the port at which the ranks would meet is another program's (for rank 0 to call)."""
+    """Raise InputError if another program uses the port at which the ranks meet. For rank 0."""
     port = os.environ.get("MASTER_PORT")
-    if port is None or dist.is_torchelastic_launched():  # then the launcher itself listens there
+    # Under torchelastic the launcher itself listens at the port.
+    if port is None or dist.is_torchelastic_launched():
         return
     try:
         socket.create_server(("", int(port))).close()
@@ -48,167 +50,191 @@ def check_port() -> None:
 def _port_error(reason: str) -> InputError:
     port = int(os.environ["MASTER_PORT"])
     return InputError(
-        f"port {port}, where the ranks would meet: {reason} (another run on this machine?); name another: deepspeed "
-        f"--master_port {port + 1} train.py ..."
+        f"port {port}, at which the ranks meet: {reason} (another run on this machine?). Choose another port: "
+        f"deepspeed --master_port {port + 1} train.py ..."
     )
 
 
-class Ranks:
-    """The ranks that the launcher started, as the context of all that they do together, from the process group on.
+class End(NamedTuple):
+    """How a rank ends with an error: its exit status, and the message for the other ranks ("": it was killed)."""
 
-    Rank 0 holds a connection to every other rank, which the kernel closes when that process ends, in whatever way.
-    An exception that leaves the context is shown as a traceback by the rank that raised it (rank 0, where all did) and
-    becomes SystemExit; InputError passes through. Rank 0 calls `last_words` with the line that says why all end.
-    `run` names the run, alike on all ranks: entering raises InputError for a rank that meets those of another.
+    status: int
+    message: str
+
+
+class Ranks:
+    """A context for the ranks that the launcher started. It connects them, and ends all of them if one fails.
+
+    `run` names the run and must be equal on all ranks: entering raises InputError on a rank that meets another run's.
+    Rank 0 has a connection to every other rank. The kernel closes it when the process at the other end dies.
+
+    If an exception leaves the context, the rank that raised it first (rank 0 if all raised it) prints the traceback,
+    and it becomes SystemExit. InputError passes through. Rank 0 calls `on_failure` with a line that says why all end.
     """
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self.last_words: Callable[[str], None] = lambda line: None
+        self.on_failure: Callable[[str], None] = lambda line: None
 
     def __enter__(self) -> "Ranks":
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         store, self._rank, ranks = self._meet()
+        # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=self._rank, world_size=ranks)
         self._connect()
-        # Not before: a rank that waits for others in vain is to end at the first signal.
+        # Last: a rank that waits in vain for the others above must end at the first signal.
         self._interrupt = Interrupt()
         return self
 
     def _meet(self) -> tuple[dist.Store, int, int]:
-        """Where the ranks of this run, and of no other, find each other; the number of this one, and of all."""
+        """Return the store that the ranks share, this rank, and the number of ranks. Raises InputError for the port."""
         try:
             store, rank, ranks = next(dist.rendezvous("env://"))
         except dist.DistNetworkError as error:
-            if "EADDRINUSE" in str(error):  # since `check_port`, by a run that was started at the same time
+            # The port was free in `check_port`. A run that was started at the same time has taken it since.
+            if "EADDRINUSE" in str(error):
                 raise _port_error(os.strerror(errno.EADDRINUSE)) from error
             raise
+        # Compared here, since the process group would accept a rank of another run in place of one of this run.
         if rank == 0:
             store.set("run", self._run)
-        elif (theirs := store.get("run").decode()) != self._run:
+            return store, rank, ranks
+        run_of_rank_0 = store.get("run").decode()
+        if run_of_rank_0 != self._run:
+            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise InputError(
-                f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} is where the ranks of {theirs} meet, not of "
-                f"{self._run}; deepspeed --master_port names another port"
+                f"{address}: the ranks of {run_of_rank_0} meet here, not those of {self._run}. Choose another port "
+                "with deepspeed --master_port"
             )
         return store, rank, ranks
 
     def asked_to_stop(self) -> bool:
-        """Whether any rank was signalled. A collective, so that all agree."""
+        """Return whether any rank was signalled. A collective, so that all ranks stop after the same step."""
         return any(gather(self._interrupt.requested))
 
     def _connect(self) -> None:
+        """Open the connections between rank 0 and every other rank, and start the thread that watches them."""
         name = f"rank {self._rank} (process {os.getpid()} on {socket.gethostname()})"
-        place = [None]
+        address = [None]  # a list: the broadcast replaces its element
         if self._rank == 0:
             key, ranks = secrets.token_bytes(16), dist.get_world_size()
             with Listener(("", 0), backlog=ranks, authkey=key) as listener:
-                place = [(listener.address[1], key)]
-                dist.broadcast_object_list(place)
+                # After the listener is open: the broadcast lets other ranks connect.
+                address = [(listener.address[1], key)]
+                dist.broadcast_object_list(address)
                 peers = [listener.accept() for _ in range(1, ranks)]
         else:
-            dist.broadcast_object_list(place)
-            port, key = place[0]
+            dist.broadcast_object_list(address)
+            port, key = address[0]
             peers = [Client((os.environ["MASTER_ADDR"], port), authkey=key)]
         for peer in peers:
             peer.send(name)
         self._peers: dict[Connection, str] = {peer: peer.recv() for peer in peers}
-        self._lost, self._leaving = threading.Event(), False
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._peer_failed, self._leaving = threading.Event(), False
+        threading.Thread(target=self._watch_peers, daemon=True).start()
 
     def __exit__(self, kind, error, trace) -> None:
+        # KeyboardInterrupt and SystemExit are no failures to explain.
         if not isinstance(error, Exception):
-            self._leave(error and (1, f"ended: {kind.__name__}"))
+            self._leave(End(1, f"ended: {kind.__name__}") if error else None)
             return
-        # What follows from another rank's end (a collective that fails) is raised about when the news of it comes, and
-        # what all ranks raise comes from rank 0 first: wait for the news, whose thread then ends this process.
-        if self._lost.wait(1 if self._rank == 0 else 5):
+        # This error may follow from the end of another rank, such as a collective that fails. News of that rank then
+        # arrives at about the same time, so wait for it: the thread that gets it ends this process. Other ranks wait
+        # for longer than rank 0, so that rank 0 is first to show an error that all ranks raise.
+        if self._peer_failed.wait(1 if self._rank == 0 else 5):
             time.sleep(60)
         line = f"{kind.__name__}: {error}"
         if self._rank == 0:
-            self.last_words(line)
+            self.on_failure(line)
         if isinstance(error, InputError):
-            self._leave((2, f"error: {error}"))
+            self._leave(End(2, f"error: {error}"))
             return
         sys.excepthook(kind, error, trace)
+        # Before the others know: they end at once, and the launcher then kills this process.
         sys.stderr.flush()
-        self._leave((1, f"failed: {line}"))
+        self._leave(End(1, f"failed: {line}"))
         raise SystemExit(1) from error
 
-    def _leave(self, last_words: tuple[int, str] | None) -> None:
-        """Tell the others that this rank is done (None), or with which exit status and message it ends."""
+    def _leave(self, end: End | None) -> None:
+        """Send the other ranks how this rank ends. None: without an error."""
         self._leaving = True
         for peer in self._peers:
-            with suppress(OSError):
-                peer.send(last_words)
+            with suppress(OSError):  # it has ended
+                peer.send(end)
 
-    def _watch(self) -> None:
+    def _watch_peers(self) -> None:
+        """Wait for messages from the other ranks, and end this process if one of them fails."""
         peers = dict(self._peers)
         while peers:
             for peer in wait(list(peers)):
                 try:
-                    last_words = peer.recv()
+                    end = peer.recv()
                 except (EOFError, OSError):
-                    last_words = (1, "")
-                if last_words is None:
+                    end = End(1, "")
+                if end is None:
                     del peers[peer]
                 elif not self._leaving:
-                    self._follow(peers[peer], *last_words)
+                    self._end_with(peers[peer], end)
 
-    def _follow(self, name: str, status: int, message: str) -> None:
-        """End this process, as the rank `name` did; rank 0 tells the others, and rank 1 tells of rank 0's death."""
-        self._lost.set()
-        line = f"{name} {message or 'died without an error of its own: killed or crashed'}"
-        if self._rank == 0 or (self._rank == 1 and not message):
-            cure = "" if message else "; the launcher shows its return code"
-            print(f"\n{line}{cure}", file=sys.stderr, flush=True)
+    def _end_with(self, name: str, end: End) -> None:
+        """End this process, since the rank called `name` has ended. One rank per run prints why."""
+        self._peer_failed.set()
+        line = f"{name} {end.message or 'died without an error of its own: killed or crashed'}"
+        # Rank 0 prints it, or rank 1 if rank 0 was killed.
+        if self._rank == 0 or (self._rank == 1 and not end.message):
+            hint = "" if end.message else "; the launcher shows its return code"
+            print(f"\n{line}{hint}", file=sys.stderr, flush=True)
         if self._rank == 0:
-            self.last_words(line)
-        if not message:
-            time.sleep(2)  # The launcher reports what it finds first: let that be the dead rank.
+            self.on_failure(line)
+        if not end.message:
+            time.sleep(2)  # The launcher reports the first process that ends: let that be the dead rank.
         if self._rank == 0:
-            self._leave((status, "told"))
-        os._exit(status)
+            # Other ranks are connected to rank 0 only. With a message they print nothing.
+            self._leave(End(end.status, "ended with another rank"))
+        # Not sys.exit: the main thread may wait in a collective for ever.
+        os._exit(end.status)
 
 
 class Interrupt:
-    """From its making on, signals do nothing but set `requested`, until the second. Make it in the main thread."""
+    """Catches SIGINT and SIGTERM: the first sets `requested`, the second ends the process. For the main thread."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._signalled = False
         self._launchers = _launchers()
-        # Python's handlers wait for the main thread, which may wait for another rank; this pipe is written at once.
+        # Python handlers run in the main thread, which may wait in a collective. The interpreter writes signal numbers
+        # to this socket at once, and a thread reads them.
         self._signals, wakeup = socket.socketpair()
         wakeup.setblocking(False)
-        self._wakeup = wakeup
+        self._wakeup = wakeup  # closed if nothing refers to it
         signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._watch_signals, daemon=True).start()
 
     @property
     def requested(self) -> bool:
-        """Whether this process was signalled, or the launcher that started it has gone."""
-        return self._asked or _launchers() != self._launchers
+        """Whether this process was signalled, or the launcher that started it has ended."""
+        return self._signalled or _launchers() != self._launchers
 
-    def _watch(self) -> None:
-        first = None
+    def _watch_signals(self) -> None:
+        first_time = None
         while True:
             number = self._signals.recv(1)[0]
             if number not in (signal.SIGINT, signal.SIGTERM):
                 continue
-            if first is None:
-                first, self._asked = time.monotonic(), True
+            if first_time is None:
+                first_time, self._signalled = time.monotonic(), True
                 if os.environ.get("LOCAL_RANK", "0") == "0":
                     print("\nstopping after this step; a second signal stops at once", file=sys.stderr, flush=True)
-            elif time.monotonic() - first > ECHO_SECONDS:
+            elif time.monotonic() - first_time > ECHO_SECONDS:
                 os._exit(128 + number)
 
 
 def _launchers() -> tuple[int, int]:
-    """The processes of `deepspeed`: the one that started this rank, and the one that started that."""
+    """Return the ids of the two processes of `deepspeed`: this rank's parent and the parent of that."""
     try:
         return os.getppid(), psutil.Process(os.getppid()).ppid()
     except psutil.NoSuchProcess:

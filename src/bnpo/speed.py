@@ -1,4 +1,4 @@
-"""How fast a step was: seconds of its phases, tokens a second, and how busy the update kept the GPUs."""
+"""Speed of a step: seconds per phase, tokens per second, and how well the update used the GPUs."""
 
 import re
 import time
@@ -27,22 +27,27 @@ PEAK_TFLOPS = {
     "RTX PRO 6000": 503.8,
     "RTX PRO 6000 Max Q": 438.9,
 }
-"""Dense bf16 operations a second with fp32 sums, in 10^12, by words of a GPU's name.
+"""Peak of a GPU in 10^12 dense bf16 operations per second with fp32 accumulation, by words of the GPU's name.
 
-From NVIDIA's data sheets and architecture papers; where they give the rate with sparsity alone (H100, H200, B200), half
-of it, and for the RTX PRO 6000 an eighth of the rate in FP4 with sparsity."""
+From NVIDIA's data sheets and architecture papers. Some give only the rate with sparsity: half of it is used for H100,
+H200 and B200, and an eighth of the FP4 rate for the RTX PRO 6000."""
 OTHER_CHIPS = {"D", "Laptop", "MIG"}
-"""Words that make a smaller GPU of a name that is known otherwise, or a slice of one."""
+"""Words in the name of a smaller GPU, or of a slice of a GPU, whose peak is not known."""
+TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
+"""Prefixes of metrics that differ between runs with equal results."""
 
 
 def update_operations(parameters: int, layers: int, hidden: int, tokens: float, pairs: float) -> float:
-    """Operations of a forward and a backward pass of `tokens` of which `pairs` attend to each other, twice counted: 6
-    for every parameter and token, and causal attention (Chowdhery et al. 2022, appendix B)."""
+    """Return the number of operations of a forward and a backward pass (Chowdhery et al. 2022, appendix B).
+
+    `pairs` is twice the number of token pairs of which one attends to the other: n^2 for a sequence of n tokens. A
+    parameter takes 6 operations per token, and causal attention 6 per layer, hidden unit and one of `pairs`.
+    """
     return 6 * (parameters * tokens + layers * hidden * pairs)
 
 
 class Stopwatch:
-    """Seconds spent in the named phases of a step."""
+    """Adds up the seconds of the named phases of a step: `with stopwatch("update"): ...`."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -55,7 +60,7 @@ class Stopwatch:
 
 
 def peak_tflops(gpu: str) -> float | None:
-    """Dense bf16 operations a second in 10^12 of the GPU that torch calls `gpu`; None if it is not known.
+    """Return the peak of the GPU that torch calls `gpu`, in 10^12 operations per second. None: it is not known.
 
     >>> peak_tflops("NVIDIA H20-3e"), peak_tflops("NVIDIA H100 PCIe"), peak_tflops("NVIDIA T4")
     (148, 756, None)
@@ -64,29 +69,29 @@ def peak_tflops(gpu: str) -> float | None:
     known = [name for name in PEAK_TFLOPS if words.issuperset(name.split())]
     if not known or words & OTHER_CHIPS:
         return None
-    return PEAK_TFLOPS[max(known, key=len)]  # the longest: the variant, if it is one
+    # The longest name is that of a variant, such as H100 PCIe.
+    return PEAK_TFLOPS[max(known, key=len)]
 
 
 def gpu_name() -> str:
-    """What torch calls this rank's GPU; empty on CPUs."""
+    """Return the name of this rank's GPU. Empty on CPUs."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
-TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
-"""How names of metrics begin that differ between runs that are otherwise equal."""
-
-
 def speed_metrics(
-    metrics: dict[str, float], watch: Stopwatch, sampling: np.ndarray, ranks: int, gpu: str
+    metrics: dict[str, float], stopwatch: Stopwatch, sampling: np.ndarray, ranks: int, gpu: str
 ) -> dict[str, float]:
-    """Seconds of every phase; how long each rank sampled, from `sampling` [ranks] in seconds, and the slowest over the
-    mean, for which the others wait; sampled tokens a second over the whole step; and how busy the update kept each
-    rank: in 10^12 operations a second, and, if `gpu` is known, as the share of its peak (MFU)."""
-    speed = {f"seconds/{phase}": value for phase, value in watch.seconds.items()}
+    """Return the speed metrics of a step.
+
+    `metrics` are its other metrics, `sampling` the seconds that each rank sampled [ranks], `gpu` the name of the GPU.
+    """
+    speed = {f"seconds/{phase}": value for phase, value in stopwatch.seconds.items()}
     speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
+    # The slowest rank over the mean: the others wait for it.
     speed["sampling/imbalance"] = float(sampling.max() / sampling.mean())
-    speed["tokens/per_second"] = metrics["tokens/sampled"] / watch.seconds["total"]
-    speed["tflops/per_second"] = metrics["update/tflop"] / watch.seconds["update"] / ranks
+    speed["tokens/per_second"] = metrics["tokens/sampled"] / stopwatch.seconds["total"]
+    # Per rank, so that it can be compared with the peak of a GPU. mfu: model FLOPs utilization, the share of the peak.
+    speed["tflops/per_second"] = metrics["update/tflop"] / stopwatch.seconds["update"] / ranks
     peak = peak_tflops(gpu)
     if peak is not None:
         speed["mfu"] = speed["tflops/per_second"] / peak

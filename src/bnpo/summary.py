@@ -1,4 +1,4 @@
-"""What a run came to, in a few lines for a terminal: from its files alone, whether it has ended or not."""
+"""Summary of a run in a few lines, made from the files of a finished, running or killed run."""
 
 import json
 from collections.abc import Sequence
@@ -7,50 +7,64 @@ from statistics import fmean
 
 from bnpo.files import InputError, whole_json_lines
 
-BESIDES = ("watch", "evaluate")
+NO_END = "still running, or was killed"
+"""Stands for the reason of the end where a run has no end.json."""
+NOT_IN_STEPS = ("watch", "evaluate")
 """Phases that are not part of a step's total."""
 
 
 def ends(lines: Sequence[dict], metric: str) -> tuple[float, float] | None:
-    """The first and the last value of a metric in the lines of metrics.jsonl; None where it was never logged."""
+    """Return the first and the last value of a metric in the lines of metrics.jsonl. None: it was never logged."""
     values = [line[metric] for line in lines if line.get(metric) is not None]
     return (values[0], values[-1]) if values else None
 
 
 def why_ended(run: Path) -> str:
-    """Why the run in the folder `run` ended, as far as it did."""
+    """Return why the run in the folder `run` ended."""
     end = run / "end.json"
-    return json.loads(end.read_text(encoding="utf-8"))["why"] if end.exists() else "goes on, or was killed"
+    return json.loads(end.read_text(encoding="utf-8"))["why"] if end.exists() else NO_END
 
 
 def mean_seconds(lines: Sequence[dict]) -> dict[str, float]:
-    """Seconds of every phase, on average over the lines that have it; the longest first."""
-    names = {name for line in lines for name in line if name.startswith("seconds/")}
-    means = {name.removeprefix("seconds/"): fmean(line[name] for line in lines if name in line) for name in names}
-    return dict(sorted(means.items(), key=lambda phase: -phase[1]))
+    """Return the mean seconds of every phase over the lines that have it, the longest phase first."""
+    seconds: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("seconds/"):
+                seconds.setdefault(name.removeprefix("seconds/"), []).append(value)
+    means = {phase: fmean(values) for phase, values in seconds.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
 def summary(run: Path) -> str:
-    """How far a run came and why it ended, reward and pass@1 from and to, seconds a phase, where everything is. Raises
-    InputError for a folder without metrics."""
+    """Return a run's last step, why it ended, its first and last scores, its seconds per phase, and its files.
+
+    Raises InputError for a folder without metrics.
+    """
     lines = whole_json_lines(run / "metrics.jsonl")
     if not lines:
-        raise InputError(f"{run}: has no metrics.jsonl with a step in it; name the folder of a run that has begun")
+        raise InputError(f"{run}: has no metrics.jsonl with a step in it. Name the folder of a run that has started")
     rows = {"run": f"{run}: {why_ended(run)} after step {lines[-1]['step']}"}
-    told = {"reward": "reward/mean", "pass@1": "eval/average", "answer tokens": "answers/mean_tokens"}
-    for name, metric in told.items():
-        if found := ends(lines, metric):
-            rows[name] = "{:.4g} -> {:.4g}".format(*found)
-    seconds = mean_seconds(lines)
-    if total := seconds.pop("total", None):
-        parts = {name: f"{name} {value:.2g}" for name, value in seconds.items()}
-        besides = [parts.pop(name) for name in BESIDES if name in parts]
-        rows["seconds"] = f"{total:.3g} a step: {', '.join(parts.values())}"
-        if besides:
-            rows["besides"] = f"{', '.join(besides)} each time"
-    places = [
-        name for name in ("last", "best", "rollouts", "tokens", "watch", "evals", "wandb") if (run / name).exists()
-    ]
-    rows["in it"] = ", ".join(["config.json", "metrics.jsonl", *places])
-    rows["see it"] = f"python -m bnpo.report {run}"
+    metrics = {"reward": "reward/mean", "pass@1": "eval/average", "answer tokens": "answers/mean_tokens"}
+    for name, metric in metrics.items():
+        first_and_last = ends(lines, metric)
+        if first_and_last:
+            rows[name] = "{:.4g} -> {:.4g}".format(*first_and_last)
+    rows |= _seconds_rows(mean_seconds(lines))
+    files = ("config.json", "metrics.jsonl", "last", "best", "rollouts", "tokens", "watch", "evals", "wandb")
+    rows["files"] = ", ".join(name for name in files if (run / name).exists())
+    rows["page"] = f"python -m bnpo.report {run}"
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
+
+
+def _seconds_rows(seconds: dict[str, float]) -> dict[str, str]:
+    """Return the rows of the summary about time, from the mean seconds of every phase."""
+    total = seconds.pop("total", None)
+    if total is None:  # no training step yet
+        return {}
+    parts = {phase: f"{phase} {value:.2g}" for phase, value in seconds.items()}
+    besides = [parts.pop(phase) for phase in NOT_IN_STEPS if phase in parts]
+    rows = {"seconds": f"{total:.3g} per step: {', '.join(parts.values())}"}
+    if besides:
+        rows["not in steps"] = f"{', '.join(besides)} each time"
+    return rows

@@ -33,7 +33,7 @@ def peak_growth(action) -> int:
 
 
 def damage(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Damage a checkpoint's files by turns, mending each after it: the kind, and the file."""
+    """Damage one file of a checkpoint at a time, and repair it afterwards. Yield the kind of damage and the file."""
     import torch.distributed as dist
 
     weights, optimizer = sorted(folder.glob("*.safetensors"))[1], sorted(folder.rglob("*_optim_states.pt"))[1]
@@ -59,22 +59,21 @@ def main() -> None:
 
     from bnpo.config import parse_train_config
     from bnpo.files import InputError
-    from bnpo.policy import weight_sync
     from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
-    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint, verify_checkpoint
-    from bnpo.runs.start import Start
+    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+    from bnpo.runs.prepare import PreparedRun
+    from bnpo.runs.resume import ResumePoint, verify_checkpoint
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")
-    config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
+    config, _ = parse_train_config(["--preset", "tiny", "--model", model, "--steps", "3"], has_cuda=False)
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
     learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
 
     def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
-        weight_sync.GROUP_BYTES = group_bytes
-        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0)
+        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=group_bytes)
 
     def error_of(action) -> str:
         try:
@@ -89,8 +88,9 @@ def main() -> None:
     for kind, damaged in damage(folder):
         report[kind] = error_of(lambda: verify_checkpoint(folder)), str(damaged)
 
-    seen = Start(config, None, 3, None, None, None, None, Progress(dist.get_rank()), {}, None)
-    report["disagreeing"] = error_of(seen.check_agreement)
+    progress = Progress(dist.get_rank())
+    prepared = PreparedRun(config, None, None, None, None, ResumePoint(progress=progress), {}, None)
+    report["disagreeing"] = error_of(prepared.check_agreement)
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 * GROUP_BYTES, resource.RLIM_INFINITY))

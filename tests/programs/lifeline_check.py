@@ -8,6 +8,10 @@ import signal
 import sys
 import time
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import torch.distributed as dist
 
 from bnpo.files import InputError

@@ -5,6 +5,10 @@ import signal
 import sys
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 from bnpo.config import parse_train_config
 from bnpo.loop import train
 from bnpo.runs import run

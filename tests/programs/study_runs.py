@@ -1,12 +1,15 @@
-"""Runs of the study, cut short: `study_runs.py FOLDER RUN...`, a run as JSON; rows go to FOLDER/rows.jsonl.
+"""Runs of the study, cut short: `study_runs.py FOLDER RUN...`, with each run as JSON. Rows go to FOLDER/rows.jsonl.
 
-In a program of its own: the fork server of run_side_by_side is one for a process, and has other imports elsewhere.
+This is a program of its own, because a process has one fork server, and the tests start theirs with other imports.
 """
 
 import json
 import sys
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from study.design import StudyRun
 from study.rows import Rows
@@ -14,7 +17,7 @@ from study.rows import Rows
 
 @dataclass(frozen=True)
 class Short(StudyRun):
-    """A run that stops after `steps`: until then it computes what the whole one does."""
+    """A run that stops after `steps` steps. Until then it computes what the whole run computes."""
 
     steps: int
 
@@ -25,9 +28,17 @@ class Short(StudyRun):
         return tuple(words)
 
 
+def write_imports(file: Path) -> None:
+    """Write the names of the modules that a process of the fork server starts with."""
+    file.write_text("\n".join(sys.modules), encoding="utf-8")
+
+
 if __name__ == "__main__":
     from study.jobs import run_side_by_side
 
     folder = Path(sys.argv[1])
     runs = [Short(**json.loads(run)) for run in sys.argv[2:]]
     run_side_by_side(runs, Rows(folder / "rows.jsonl"), folder / "work", jobs=2, made_by="test")
+    process = get_context("forkserver").Process(target=write_imports, args=(folder / "imports.txt",))
+    process.start()
+    process.join()

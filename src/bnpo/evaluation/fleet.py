@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.grading.workers import signal_at_program_end
+from bnpo.environment import setup_environment
 from bnpo.policy.settings import SamplerSettings
+from bnpo.processes import signal_at_program_end
 
 if TYPE_CHECKING:  # vLLM is imported where it runs
     from bnpo.policy.sampler import Answer
@@ -104,6 +105,7 @@ def _environment(variable: str, value: str) -> Iterator[None]:
 def _serve(connection: Connection, model: str, settings: SamplerSettings) -> None:
     """A member's program: load the model, then sample what is asked until the connection closes."""
     signal_at_program_end(signal.SIGKILL)
+    setup_environment()
     from bnpo.policy.folder import load_tokenizer
 
     tokenizer = load_tokenizer(Path(model), settings.max_tokens)

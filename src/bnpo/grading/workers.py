@@ -6,7 +6,6 @@ moment, for example by the kernel when memory is short, all others wait for ever
 
 import atexit
 import ctypes
-import fcntl
 import multiprocessing
 import os
 import queue
@@ -25,6 +24,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import psutil
+
+from bnpo.processes import signal_at_program_end
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
@@ -149,17 +150,6 @@ class _Worker:
                 return Failure("death", f"the worker ended with status {status}")
             # Otherwise it was killed while idle, which is no fault of this call: try again with the new worker.
         return Failure("death", "workers die before they take a call")
-
-
-def signal_at_program_end(number: int) -> None:
-    """Have the kernel send this process a signal when the program that started it ends, whatever either is doing.
-
-    A signal for the death of the parent would not do: that is the fork server, which lives as long as any worker does.
-    """
-    program = multiprocessing.parent_process().sentinel  # a pipe whose other end the program holds
-    fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(program, fcntl.F_SETSIG, number)
-    fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _keep(pipe: Connection, folder: str) -> None:

@@ -25,26 +25,30 @@ class SyncError(RuntimeError):
     """Sampler and learner disagree after a weight sync."""
 
 
-def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def whole_weights(
+    model: torch.nn.Module, *, tied_too: bool, group_bytes: int = GROUP_BYTES
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order. A collective.
 
     With `tied_too` a tied head also comes under its own name: vLLM keeps its old head if it is left out. The tensors
     are clones, since the gathered ones are freed with their group, and the receiver may hold them for longer.
     """
-    for group in _parameter_groups(model, tied_too):
+    for group in _parameter_groups(model, tied_too, group_bytes):
         with deepspeed.zero.GatheredParameters([parameter for _, parameter in group]):
             clones = deque((name, parameter.detach().clone()) for name, parameter in group)
         while clones:  # hand them over one by one, so that none is held while the next group is gathered
             yield clones.popleft()
 
 
-def _parameter_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
-    """Yield the named parameters of a model in groups of at least GROUP_BYTES, the last one smaller."""
+def _parameter_groups(
+    model: torch.nn.Module, tied_too: bool, group_bytes: int
+) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
+    """Yield the named parameters of a model in groups of at least `group_bytes`, the last one smaller."""
     group, size = [], 0
     for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
         size += parameter.ds_numel * parameter.element_size()
         group.append((name, parameter))
-        if size >= GROUP_BYTES:
+        if size >= group_bytes:
             yield group
             group, size = [], 0
     if group:

@@ -1,12 +1,9 @@
-"""Checkpoints: each a Hugging Face model and what training goes on with, whole or absent."""
+"""Checkpoints of a run: what they contain, where they are, and how they are written."""
 
-import json
 import os
 import shutil
-from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -14,49 +11,58 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from bnpo.files import InputError, file_hash, flush, step_name, step_of, write_json, writing
-from bnpo.policy import weight_sync
+from bnpo.files import file_hash, flush, step_name, step_of, write_json, writing
 from bnpo.policy.learner import Learner
-from bnpo.policy.weight_sync import whole_weights
+from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
 from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; the file trainer/progress.json of a checkpoint.
+
+    Later steps depend on this, the weights, the optimizer, and torch's random state. The order of the data and the
+    seeds of sampling are functions of the step.
+    """
+
+    step: int = 0  # steps that are done
+    best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
+    best_step: int = -1
+    bad_steps: int = 0  # skipped updates in a row, up to this step
+    ranks: int = 0  # ranks that saved the checkpoint
+
+
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is, or would be."""
+    """Return the folder of the checkpoint of `step`, which need not exist."""
     return run / "checkpoints" / step_name(step)
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
-    found = [path for path in (run / "checkpoints").glob("step-*") if step_of(path) is not None and not path.suffix]
-    return sorted(found, key=step_of)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has come: steps done, score and step of the best evaluation (-1: none yet), steps in a row whose
-    update was skipped, number of ranks. What follows depends on this, the weights, the optimizer and torch's random
-    state: order of data and seeds of sampling are functions of the step."""
-
-    step: int = 0
-    best: float = -1.0
-    best_step: int = -1
-    bad_steps: int = 0
-    ranks: int = 0
+    """Return the folders of the complete checkpoints of a run, oldest first."""
+    folders = (run / "checkpoints").glob("step-*")
+    return sorted((path for path in folders if step_of(path) is not None and not path.suffix), key=step_of)
 
 
 def save_checkpoint(
-    learner: Learner, tokenizer: PreTrainedTokenizerBase, run: Path, progress: Progress, keep: int
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    run: Path,
+    progress: Progress,
+    keep: int,
+    group_bytes: int = GROUP_BYTES,
 ) -> None:
-    """Write run/checkpoints/step-<step>, have run/last (and run/best) name it, then delete all but the newest `keep`.
+    """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
-    A Hugging Face model, and in trainer/ each rank's part of the optimizer, `progress` and a manifest of hashes. It is
-    written under another name and renamed when all is on disk, so it is whole or absent. A collective; raises
-    InputError on the rank that cannot write, and leaves earlier checkpoints as they are.
+    The folder is a Hugging Face model. Its subfolder trainer/ holds each rank's part of the optimizer, `progress`, and
+    a manifest with the hash of every file. All but the newest `keep` checkpoints are deleted (0: none), except those
+    with a link. Parameters are gathered and written in groups of `group_bytes`.
+
+    A collective. Raises InputError on the rank that cannot write; earlier checkpoints then stay as they are.
     """
     rank_0 = dist.get_rank() == 0
     folder = checkpoint_folder(run, progress.step)
+    # The folder gets its name when all files are on disk. A checkpoint is therefore complete or absent.
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     trainer = unfinished / "trainer"
     with writing(unfinished):
@@ -64,106 +70,100 @@ def save_checkpoint(
             shutil.rmtree(unfinished, ignore_errors=True)
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
-            learner.model.config.save_pretrained(unfinished)
-            # Whoever loads the folder stops where training did; the base model's file names one end only, and settings
-            # of sampling that are not training's and that transformers may refuse to write.
-            special = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-            GenerationConfig(eos_token_id=stop_token_ids(tokenizer), **special).save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
-        save_weights(whole_weights(learner.model, tied_too=False), unfinished)
-        learner.save(trainer)  # waits for the folders
-        names = [str(path.relative_to(unfinished)) for path in unfinished.rglob("*") if path.is_file()]
-        part = f"zero_pp_rank_{dist.get_rank()}_"
-        own = [name for name in names if part in name or (rank_0 and "zero_pp_rank_" not in name)]
-        for name in own:
-            flush(unfinished / name)
-        everyone = gather({name: file_hash(unfinished / name) for name in own})
+            save_settings(learner, tokenizer, unfinished)
+        # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
+        # rank writes into trainer/ before rank 0 has created it.
+        save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), unfinished, group_bytes)
+        learner.save(trainer)
+        # Each rank hashes the files that it has written, since reading them all on one rank would take too long.
+        hashes = {}
+        for file in files_of_rank(unfinished, dist.get_rank()):
+            flush(file)
+            hashes[str(file.relative_to(unfinished))] = file_hash(file)
+        # A collective: when it returns, all ranks have flushed their files, and rank 0 may rename the folder.
+        hashes_of_ranks = gather(hashes)
         if rank_0:
-            write_json(trainer / "manifest.json", dict(ChainMap(*everyone)))
-            for path in (trainer / "zero", unfinished):
-                flush(path)
+            manifest = {name: digest for rank_hashes in hashes_of_ranks for name, digest in rank_hashes.items()}
+            write_json(trainer / "manifest.json", manifest)
+            flush(trainer / "zero")
+            flush(unfinished)
             unfinished.rename(folder)
             flush(folder.parent)
-            name_checkpoint(run, "last", progress.step)
+            link_checkpoint(run, "last", progress.step)
             if progress.best_step == progress.step:
-                name_checkpoint(run, "best", progress.step)
-            named = [(run / name).resolve() for name in ("last", "best")]
-            for old in checkpoints(run)[:-keep] if keep else []:
-                if old.resolve() not in named:
-                    # First renamed: a checkpoint that is half deleted must not look like one.
-                    shutil.rmtree(old.rename(old.with_name(f".{old.name}.unfinished")))
+                link_checkpoint(run, "best", progress.step)
+            delete_old_checkpoints(run, keep)
+    # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint has its name.
     dist.barrier()
 
 
-def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
-    """Write `weights` as the safetensors files of a Hugging Face model, each as soon as a group is full.
+def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the model's config, its generation config, and the tokenizer."""
+    learner.model.config.save_pretrained(folder)
+    # Not the generation config of the base model: it names only one of the tokens that end an answer, and transformers
+    # refuses to write some of its sampling settings.
+    start_and_padding = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    GenerationConfig(eos_token_id=stop_token_ids(tokenizer), **start_and_padding).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
-    Drawing from `weights` is a collective; rank 0 writes, and never holds more than a group and what has just come.
+
+def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, group_bytes: int) -> None:
+    """Write `weights` as safetensors files of a Hugging Face model, a new file after every `group_bytes`.
+
+    Every rank must iterate over `weights`, a collective. Rank 0 writes, and never holds more than one group.
     """
-    shards: list[list[str]] = []
+    names_of_shards: list[list[str]] = []
     shard: dict[str, torch.Tensor] = {}
-    total = 0
+    total_bytes = 0
 
-    def write() -> None:
-        shards.append(list(shard))
-        save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+    def write_shard() -> None:
+        names_of_shards.append(list(shard))
+        save_file(shard, folder / f"shard-{len(names_of_shards)}", metadata={"format": "pt"})
         shard.clear()
 
     for name, tensor in weights:
         if dist.get_rank() == 0:
             shard[name] = tensor.cpu()
-            total += tensor.nbytes
-            if sum(part.nbytes for part in shard.values()) >= weight_sync.GROUP_BYTES:
-                write()
+            total_bytes += tensor.nbytes
+            if sum(part.nbytes for part in shard.values()) >= group_bytes:
+                write_shard()
     if shard:
-        write()
-    files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
-    if len(shards) == 1:
-        files = ["model.safetensors"]
-    elif shards:
-        index = {name: file for names, file in zip(shards, files, strict=True) for name in names}
-        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
-    for i, file in enumerate(files, 1):
+        write_shard()
+    # Hugging Face's file names contain the number of files, which is known only now.
+    count = len(names_of_shards)
+    file_of_weight = {}
+    for i, names in enumerate(names_of_shards, 1):
+        file = "model.safetensors" if count == 1 else f"model-{i:05}-of-{count:05}.safetensors"
         (folder / f"shard-{i}").rename(folder / file)
+        file_of_weight |= dict.fromkeys(names, file)
+    if count > 1:
+        index = {"metadata": {"total_size": total_bytes}, "weight_map": file_of_weight}
+        write_json(folder / "model.safetensors.index.json", index)
 
 
-def verify_checkpoint(folder: Path) -> None:
-    """Compare a checkpoint with its manifest, each rank a share of it; raises InputError on all. A collective."""
-    manifest = read_manifest(folder)
-    mine = list(manifest)[dist.get_rank() :: dist.get_world_size()]
-    everyone = gather([name for name in mine if file_hash(folder / name) != manifest[name]])
-    if broken := sorted(chain.from_iterable(everyone)):
-        raise InputError(damaged(folder, folder / broken[0], "is not what the manifest says: truncated or edited"))
+def files_of_rank(folder: Path, rank: int) -> list[Path]:
+    """Return the files in `folder` that `rank` has written: its part of the optimizer, and on rank 0 all files that are
+    no such part."""
+    files = []
+    for path in folder.rglob("*"):
+        own_part = f"zero_pp_rank_{rank}_" in path.name  # DeepSpeed's file name
+        shared = rank == 0 and "zero_pp_rank_" not in path.name
+        if (own_part or shared) and path.is_file():
+            files.append(path)
+    return files
 
 
-def verify_small_files(folder: Path) -> None:
-    """Compare all but weights and optimizer with the manifest: what is read before models are loaded."""
-    for name, digest in read_manifest(folder).items():
-        if not name.endswith((".safetensors", ".pt")) and file_hash(folder / name) != digest:
-            raise InputError(damaged(folder, folder / name, "is not what the manifest says: truncated or edited"))
+def delete_old_checkpoints(run: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints (0: none), except those that run/last and run/best link to."""
+    linked = [(run / name).resolve() for name in ("last", "best")]
+    for folder in checkpoints(run)[:-keep] if keep else []:
+        if folder.resolve() not in linked:
+            # Renamed first: a checkpoint that is half deleted must not look like one.
+            shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.unfinished")))
 
 
-def read_manifest(folder: Path) -> dict[str, str]:
-    """File names and hashes of a checkpoint. Raises InputError."""
-    path = folder / "trainer" / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(damaged(folder, path, f"cannot be read ({error})")) from error
-    if "trainer/progress.json" not in manifest:
-        raise InputError(damaged(folder, path, "does not list the checkpoint's files"))
-    return manifest
-
-
-def damaged(folder: Path, file: Path, what: str) -> str:
-    """The message for a checkpoint that cannot be trusted, with what to do."""
-    earlier = [other for other in checkpoints(folder.parent.parent) if other < folder]
-    cure = f"--resume then goes on from {earlier[-1]}" if earlier else "--resume then starts from the beginning"
-    return f"{file}: {what}; delete {folder}, {cure}"
-
-
-def name_checkpoint(run: Path, name: str, step: int) -> None:
-    """Have run/<name> be the checkpoint of `step`, from one moment to the next."""
+def link_checkpoint(run: Path, name: str, step: int) -> None:
+    """Make run/<name> a link to the checkpoint of `step`, in one atomic step."""
     link = run / f".{name}.unfinished"
     link.unlink(missing_ok=True)
     link.symlink_to(checkpoint_folder(run, step).relative_to(run))

@@ -1,4 +1,4 @@
-"""What a run says, kept in its folder as well: console.log, and console-1.log and so on of the starts before."""
+"""Copies of what a run prints, in its folder: console.log, and console-1.log and so on from earlier starts."""
 
 import sys
 from contextlib import suppress
@@ -8,15 +8,16 @@ from typing import TextIO
 from bnpo.files import writing
 
 
-class _Both:
-    """A stream that also writes to a file, apart from lines that only move a bar."""
+class _Copied:
+    """A stream whose text is also written to a file, except for updates of a progress bar."""
 
     def __init__(self, stream: TextIO, file: TextIO):
         self._stream, self._file = stream, file
 
     def write(self, text: str) -> int:
         if not text.startswith("\r"):
-            with suppress(OSError):  # a full disk is told by what must be written
+            # A full disk must not end a run here. Files that the run needs raise an InputError instead.
+            with suppress(OSError):
                 self._file.write(text)
         return self._stream.write(text)
 
@@ -24,19 +25,23 @@ class _Both:
         return getattr(self._stream, name)
 
 
-def keep_console(run: Path) -> None:
-    """From here on this process's lines are added to <run>/console.log too; every rank adds its own. Raises InputError
-    where it cannot be opened."""
+def copy_console(run: Path) -> None:
+    """Append all that this process prints from now on to <run>/console.log. Every rank does so.
+
+    Raises InputError if the file cannot be opened.
+    """
     with writing(run):
+        # Line-buffered, so that a killed process loses no line.
         file = (run / "console.log").open("a", encoding="utf-8", buffering=1)
-    sys.stdout, sys.stderr = _Both(sys.stdout, file), _Both(sys.stderr, file)
+    sys.stdout, sys.stderr = _Copied(sys.stdout, file), _Copied(sys.stderr, file)
 
 
-def set_end_aside(run: Path) -> None:
-    """Give console.log of an earlier start the next free number, and delete its end.json (rank 0 only)."""
+def archive_console(run: Path) -> None:
+    """Rename console.log of an earlier start to the next free number, and delete its end.json. Rank 0 only."""
     (run / "end.json").unlink(missing_ok=True)
     earlier = run / "console.log"
     if earlier.exists():
         numbers = [path.stem.removeprefix("console-") for path in run.glob("console-*.log")]
+        # The highest number plus one: the user may have deleted some of the files.
         latest = max((int(number) for number in numbers if number.isdecimal()), default=0)
         earlier.rename(run / f"console-{latest + 1}.log")

@@ -15,11 +15,11 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import Ranks, gather
 from bnpo.rollouts import WatchedAnswers
-from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint, verify_checkpoint
-from bnpo.runs.console import keep_console
-from bnpo.runs.folder import rewind
+from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint
+from bnpo.runs.console import copy_console
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
-from bnpo.runs.start import Start
+from bnpo.runs.prepare import PreparedRun
+from bnpo.runs.resume import rewind, verify_checkpoint
 from bnpo.runs.tracking import Tracker
 from bnpo.summary import summary
 
@@ -34,24 +34,24 @@ class Run:
     `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
 
-    def __init__(self, start: Start, ranks: Ranks):
-        self._start, self._config, self._ranks = start, start.config, ranks
-        self._folder = start.config.folder.output_dir
-        self._reward_names = [reward_name(reward) for reward in start.config.data.rewards]
+    def __init__(self, prepared: PreparedRun, ranks: Ranks):
+        self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
+        self._folder = prepared.config.folder.output_dir
+        self._reward_names = [reward_name(reward) for reward in prepared.config.data.rewards]
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._stopping = False
-        self.progress = start.progress
+        self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
-        keep_console(self._folder)
-        self._ranks.last_words = self._write_end
+        copy_console(self._folder)
+        self._ranks.on_failure = self._write_end
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         if error is not None:  # self._ranks reports it
             return
         if self._tracker:
-            done = self.progress.step >= self._start.steps
+            done = self.progress.step >= self._prepared.steps
             self._write_end("done" if done else "signalled")
             self._tracker.close()
             if (self._folder / "metrics.jsonl").stat().st_size:
@@ -59,7 +59,7 @@ class Run:
             end = "done" if done else "stopped (--resume continues)"
             where = f"; the model is in {self._folder / 'last'}" if self.progress.step else ""
             print(f"{end}: {self.progress.step} steps{where}", flush=True)
-        self._start.task.grader.close()
+        self._prepared.task.grader.close()
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
@@ -72,24 +72,25 @@ class Run:
 
         Raises InputError for ranks that disagree, a damaged checkpoint, or a disk that cannot be written.
         """
-        start, config = self._start, self._config
-        start.check_agreement()
-        if start.checkpoint:
-            verify_checkpoint(start.checkpoint)
+        prepared, config = self._prepared, self._config
+        checkpoint = prepared.resume_point.checkpoint
+        prepared.check_agreement()
+        if checkpoint:
+            verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
-            start.describe()
+            prepared.describe()
             if config.folder.resume:
                 rewind(self._folder, self.progress)
                 with writing(self._folder):
-                    write_json(self._folder / "config.json", json_settings(config, **start.facts))
-        converted = start.checkpoint is not None and self.progress.ranks != dist.get_world_size()
+                    write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
+        converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: what it leaves of the GPU memory is the sampler's.
-        self._learner = Learner(str(start.model), len(start.task.tokenizer), config, universal=converted)
-        self._sampler = Sampler(str(start.model), start.task.tokenizer, start.sampler)
-        if start.checkpoint:
-            self._learner.load(start.checkpoint / "trainer")
+        self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
+        self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
+        if checkpoint:
+            self._learner.load(checkpoint / "trainer")
         if dist.get_rank() == 0:
-            self._tracker = Tracker(config, start.steps, self.progress.step)
+            self._tracker = Tracker(config, prepared.steps, self.progress.step)
             if config.folder.resume:
                 self._tracker.say(f"continuing after step {self.progress.step}")
         self._stopping = self._ranks.asked_to_stop()
@@ -98,23 +99,23 @@ class Run:
     @property
     def is_new(self) -> bool:
         """Whether no step was done before, also not by an earlier start of the run."""
-        return self._start.checkpoint is None
+        return self._prepared.resume_point.checkpoint is None
 
     def continues(self) -> bool:
         """Return whether steps are left and nobody has asked to stop."""
-        return self.progress.step < self._start.steps and not self._stopping
+        return self.progress.step < self._prepared.steps and not self._stopping
 
     def evaluation_is_due(self, step: int) -> bool:
         """Return whether the model is evaluated after `step` (0: before the first)."""
-        if self._start.evaluation is None or self._stopping:
+        if self._prepared.evaluation is None or self._stopping:
             return False
-        return step % self._config.logging.eval_every == 0 or step == self._start.steps
+        return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return the scores of the model after `step`. The best step except the start will be saved."""
-        started, grader = time.perf_counter(), self._start.task.grader
+        started, grader = time.perf_counter(), self._prepared.task.grader
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
-        results = evaluate_live(self._start.evaluation, self._sampler, grader, self._config, checkpoint)
+        results = evaluate_live(self._prepared.evaluation, self._sampler, grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
             self.progress = replace(self.progress, best=score, best_step=step)
@@ -128,7 +129,7 @@ class Run:
             return False
         if self._stopping and step == 0:  # a step that was done is recorded completely
             return False
-        return step % logging.rollouts_every == 0 or step == self._start.steps
+        return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
         """Write scores and watched answers of the model that the run starts from, as step 0."""
@@ -155,7 +156,9 @@ class Run:
             metrics["bad_steps"] = bad_steps
             self._tracker.log(number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
             if bad_steps:
-                rows = rollout_rows(self._start.task, step.rollouts, self._reward_names, step.advantages, tokens=True)
+                rows = rollout_rows(
+                    self._prepared.task, step.rollouts, self._reward_names, step.advantages, tokens=True
+                )
                 self._tracker.save_bad_batch(number, rows)
         if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
             self._save_answers(step)
@@ -167,11 +170,11 @@ class Run:
         self._stopping = self._ranks.asked_to_stop()
 
     def _answer_rows(self, watched: WatchedAnswers) -> list[dict]:
-        return rollout_rows(self._start.task, watched.rollouts, self._reward_names)
+        return rollout_rows(self._prepared.task, watched.rollouts, self._reward_names)
 
     def _save_answers(self, step: Step) -> None:
         """Write the answers of a step, and a few groups of them token by token. A collective."""
-        task, m = self._start.task, self._config.batch.samples_per_question
+        task, m = self._prepared.task, self._config.batch.samples_per_question
         # Each rank knows the learner's log-probabilities of the answers that it trained on.
         own_logprobs = {}
         for group in token_groups(step.advantages):
@@ -199,7 +202,7 @@ class Run:
         config, step = self._config, self.progress.step
         started = time.perf_counter()
         slept = self._sampler.sleep()
-        save_checkpoint(self._learner, self._start.task.tokenizer, self._folder, self.progress, config.folder.keep)
+        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, config.folder.keep)
         if slept:
             self._sampler.wake("weights")
             sync_weights(self._learner, self._sampler, step)

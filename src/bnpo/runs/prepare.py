@@ -1,0 +1,148 @@
+"""Read and check everything that a run needs, before a process group or a model exists."""
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bnpo.arithmetic import training_problems
+from bnpo.config import TrainConfig, check_config, differences
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.suites import content_hash, load_suite
+from bnpo.files import InputError, file_hash
+from bnpo.grading.grader import Grader
+from bnpo.planning.fit import plan_here
+from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
+from bnpo.policy.settings import SamplerSettings
+from bnpo.problems import Problem
+from bnpo.ranks import check_port, gather
+from bnpo.runs.console import archive_console
+from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
+from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
+from bnpo.task import Task, encode_problems, longest_sequence
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """Everything that a run has read and checked on this rank."""
+
+    config: TrainConfig
+    task: Task
+    evaluation: Evaluation | None  # None: no evaluation during training
+    model: Path  # folder from which learner and sampler load: the checkpoint, or the model of a new run
+    engine: SamplerSettings
+    resume_point: ResumePoint
+    data_facts: dict  # what config.json says of the data
+    lock: "FileLock | None"  # on the run's folder, held while this object lives; rank 0 only
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the whole run."""
+        batch = self.config.batch
+        return batch.steps or batch.epochs * (len(self.task.problems) // batch.questions_per_step)
+
+    def check_agreement(self) -> None:
+        """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
+        everyone = gather((self.resume_point.progress, self.steps, self.data_facts))
+        for rank, read in enumerate(everyone):
+            if read != everyone[0]:
+                raise InputError(
+                    f"rank {rank} has other data than rank 0, or another checkpoint in "
+                    f"{self.config.folder.output_dir}. All machines must see the same files"
+                )
+
+    def describe(self) -> None:
+        """Print the settings that differ from the preset's, and the size of the run."""
+        config, batch = self.config, self.config.batch
+        for name, value, preset_value in differences(config):
+            print(f"  {name:<24} {value!s:<24} preset: {preset_value}")
+        print(f"all settings: {config.folder.output_dir / 'config.json'}")
+        dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
+        questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
+        batches = f"{self.steps} steps of {batch.questions_per_step} x {batch.samples_per_question} answers"
+        print(f"{questions}, {batches}", flush=True)
+        if self.engine.gpu_memory:
+            share, sequences = self.engine.gpu_memory, self.engine.sequences
+            print(f"sampler: {share:.0%} of the GPU, {sequences} answers at once", flush=True)
+
+
+def prepare_run(config: TrainConfig) -> PreparedRun:
+    """Check and read everything that a run needs, cheapest first, and claim its folder. Every rank calls this alone.
+
+    Raises InputError for what is wrong.
+    """
+    if "RANK" not in os.environ:
+        raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    check_config(config, ranks)
+    if rank == 0:
+        check_port()
+    problems = training_problems(config.data.train_data)
+    folder = config.folder.output_dir
+    # A job that is queued with --resume from its first start on finds no run then.
+    resumed = config.folder.resume and (folder / "config.json").exists()
+    resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
+    model = resume_point.checkpoint or model_folder(config.data.model)
+    if not resumed:
+        check_apart(model, folder)
+    suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
+    longest = longest_sequence(config, suite)
+    tokenizer = load_tokenizer(model, longest)
+    check_attention(model)
+    plan = plan_here(config, model, longest)
+    engine = SamplerSettings(
+        max_tokens=longest,
+        dtype=config.hardware.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.hardware.enforce_eager,
+    )
+    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
+    kept_problems, prompts = encode_problems(config, problems, tokenizer)
+    facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
+    if resumed:
+        check_changes(config, facts)
+    # Made before the folder is claimed: it refuses rewards that cannot be called before --overwrite deletes a run. Its
+    # processes start while the models load.
+    grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
+    with ExitStack() as on_error:
+        on_error.callback(grader.close)  # its processes would keep this one from ending
+        lock = claim_folder(config, facts, resumed, resume_point, ranks) if rank == 0 else None
+        on_error.pop_all()
+    task = Task(kept_problems, prompts, tokenizer, grader)
+    return PreparedRun(config, task, evaluation, model, engine, resume_point, facts, lock)
+
+
+def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> "FileLock":
+    """Return the lock on the run's folder, after making it a new run's or checking that it is as it was read before.
+
+    Rank 0 only. Raises InputError.
+    """
+    folder = config.folder.output_dir
+    lock = lock_run(folder)
+    if not resumed:
+        claim_output_dir(config, **facts)
+    # The checkpoint was read without the lock, when another process could still train in the folder.
+    elif find_checkpoint(folder, ranks) != resume_point:
+        raise InputError(f"{folder}: another process trained in it until now. Start again")
+    else:
+        archive_console(folder)
+    return lock
+
+
+def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
+    """Return what config.json says of the data, so that --resume notices other data under the same file names.
+
+    These are hashes of the problems and of the user's reward files, the number of `dropped` questions, and the suite.
+    """
+    reward_files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
+    return {
+        "data_sha256": content_hash(problems),
+        "questions_dropped": dropped,
+        "reward_sha256": {reward: file_hash(file) for reward, file in reward_files.items()},
+        "evaluated": evaluation.hashed_suite() if evaluation else {},
+    }

@@ -1,0 +1,144 @@
+"""Resuming a run: find its newest checkpoint, verify it, compare the settings, and rewind the run's folder to it."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch.distributed as dist
+
+from bnpo.config import TrainConfig, json_settings
+from bnpo.files import InputError, delete, file_hash, read_json, step_of, whole_json_lines, write_json_lines, writing
+from bnpo.flags import Free, marked
+from bnpo.ranks import gather
+from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, link_checkpoint
+
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
+"""Folders of a run that have one entry per step."""
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run starts: its newest checkpoint and how far it is. Without a checkpoint it starts at step 0."""
+
+    checkpoint: Path | None = None
+    progress: Progress = Progress()
+
+
+def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
+    """Return the newest checkpoint of a run.
+
+    Raises InputError if it is damaged, or if another number of ranks saved it and it was not converted.
+    """
+    folders = checkpoints(run)
+    if not folders:
+        return ResumePoint()
+    folder = folders[-1]
+    verify_small_files(folder)
+    trainer = folder / "trainer"
+    progress = Progress(**json.loads((trainer / "progress.json").read_text(encoding="utf-8")))
+    # The converter writes the file latest_universal last.
+    if progress.ranks != ranks and not (trainer / "latest_universal").exists():
+        raise InputError(
+            f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks, or convert it: "
+            f"python -m deepspeed.checkpoint.ds_to_universal --input_folder {trainer / 'zero'} --output_folder "
+            f"{trainer / 'universal'}"
+        )
+    return ResumePoint(folder, progress)
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Compare all files of a checkpoint with its manifest, each rank a share of them. A collective.
+
+    Raises InputError on all ranks if a file differs.
+    """
+    manifest = read_manifest(folder)
+    own_share = list(manifest)[dist.get_rank() :: dist.get_world_size()]
+    # Gathered before anyone raises: a rank that raised alone would leave the others waiting in the next collective.
+    damaged_of_ranks = gather(damaged_files(folder, manifest, own_share))
+    damaged = sorted(chain.from_iterable(damaged_of_ranks))
+    if damaged:
+        raise _damage_error(folder, folder / damaged[0], "differs from the manifest: truncated or edited")
+
+
+def verify_small_files(folder: Path) -> None:
+    """Compare the files that are read before the models are loaded with the manifest. Raises InputError."""
+    manifest = read_manifest(folder)
+    small_files = [name for name in manifest if not name.endswith((".safetensors", ".pt"))]
+    for name in damaged_files(folder, manifest, small_files):
+        raise _damage_error(folder, folder / name, "differs from the manifest: truncated or edited")
+
+
+def damaged_files(folder: Path, manifest: dict[str, str], names: Iterable[str]) -> list[str]:
+    """Return those of `names` whose file does not have the hash that the manifest says."""
+    return [name for name in names if file_hash(folder / name) != manifest[name]]
+
+
+def read_manifest(folder: Path) -> dict[str, str]:
+    """Return the hashes of a checkpoint's files by name. Raises InputError."""
+    path = folder / "trainer" / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damage_error(folder, path, f"cannot be read ({error})") from error
+    if "trainer/progress.json" not in manifest:
+        raise _damage_error(folder, path, "does not list the checkpoint's files")
+    return manifest
+
+
+def _damage_error(folder: Path, file: Path, damage: str) -> InputError:
+    """Return the error for a damaged checkpoint, which says what --resume does after the checkpoint is deleted."""
+    earlier = [other for other in checkpoints(folder.parent.parent) if other < folder]
+    start = f"continues from {earlier[-1]}" if earlier else "starts from the beginning"
+    return InputError(f"{file}: {damage}. Delete {folder}; --resume then {start}")
+
+
+def check_changes(config: TrainConfig, data_facts: dict) -> None:
+    """Raise InputError if `config` or the data would change the results of the run that is resumed.
+
+    config.json in the output folder has the old ones. Settings marked Free or in --allow-changes may differ.
+    """
+    folder = config.folder.output_dir
+    new = json_settings(config, **data_facts)
+    allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
+    unknown = sorted(allowed - set(new))
+    if unknown:
+        raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
+    old = read_json(folder / "config.json", "--resume needs the run's settings")
+    allowed |= marked(TrainConfig, Free)
+    changes = {}
+    for name, value in new.items():
+        # A setting that is missing in config.json is newer than the run.
+        if name in old and old[name] != value and name not in allowed:
+            changes[name] = f"{name} has changed" if isinstance(value, dict) else f"{name} was {old[name]}, is {value}"
+    if changes:
+        raise InputError(
+            f"{folder}: other settings would change the run: {', '.join(changes.values())}. Use the old settings, or "
+            "--allow-changes " + ",".join(changes)
+        )
+
+
+def rewind(run: Path, progress: Progress) -> None:
+    """Delete from a run's folder what is later than `progress`, since it will be written again. Rank 0 only."""
+    # Without a checkpoint the evaluation before the first step (step 0) is repeated, too.
+    last_step = progress.step or -1
+    with writing(run):
+        metrics = run / "metrics.jsonl"
+        if metrics.exists():
+            # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk
+            # before the checkpoint of its step is written.
+            write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step])
+        for folder in STEP_FOLDERS:
+            for path in (run / folder).glob("step-*"):
+                step = step_of(path)  # None for a user's own file
+                if step is not None and step > last_step:
+                    delete(path)
+        for path in run.glob("checkpoints/.*.unfinished"):
+            delete(path)
+        # Links are wrong if the run was killed before it set them, or if the user has deleted a damaged checkpoint.
+        for name, step in (("last", progress.step), ("best", progress.best_step)):
+            if checkpoint_folder(run, step).is_dir():
+                link_checkpoint(run, name, step)
+            else:
+                (run / name).unlink(missing_ok=True)

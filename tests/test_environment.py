@@ -1,0 +1,134 @@
+"""The environment that torch, DeepSpeed and vLLM find: every entry point sets it up before they are imported."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from importlib import metadata
+
+import pytest
+
+from bnpo import environment
+from bnpo.environment import DEFAULTS, setup_environment
+from bnpo.files import ROOT
+from entry_points import Code
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+    """Each test starts without the variables, and leaves this process as it was."""
+    before = dict(os.environ)
+    for name in (*DEFAULTS, "LOCAL_SIZE", "OMP_NUM_THREADS"):
+        os.environ.pop(name, None)
+    with warnings.catch_warnings():
+        yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_every_entry_point_calls_setup_environment_before_it_imports_torch():
+    assert Code().forgetful() == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "forgotten"),
+    [
+        ("train.py", "import torch\nif __name__ == '__main__':\n    setup_environment()", ["its imports"]),
+        ("train.py", "setup_environment()\nimport torch\nif __name__ == '__main__':\n    main()", []),
+        (
+            "train.py",
+            "import bnpo.core\ndef main(): pass\nif __name__ == '__main__':\n    main()",
+            ["its imports", "main()"],
+        ),
+        ("train.py", "def main():\n    import bnpo.core\nif __name__ == '__main__':\n    main()", ["main()"]),
+        (
+            "train.py",
+            "def main():\n    setup_environment()\n    import bnpo.core\nif __name__ == '__main__':\n    main()",
+            [],
+        ),
+        ("train.py", "def main():\n    import bnpo.light\nif __name__ == '__main__':\n    main()", []),
+        ("src/bnpo/fleet.py", "def serve():\n    import vllm\nProcess(target=serve)", ["serve()"]),
+        ("src/bnpo/fleet.py", "def serve():\n    setup_environment()\n    import vllm\nProcess(target=serve)", []),
+        ("src/bnpo/jobs.py", "context.set_forkserver_preload(['bnpo.core'])", ["preload of bnpo.core"]),
+        ("src/bnpo/jobs.py", "context.set_forkserver_preload(['bnpo.light'])", []),
+        ("dev/check.py", "from bnpo.core import x\nprint(x)", ["its imports"]),
+        ("src/bnpo/library.py", "import torch", []),
+    ],
+)
+def test_entry_points_that_forget_are_found(tmp_path, file, content, forgotten):
+    files = {
+        "src/bnpo/__init__.py": "",
+        "src/bnpo/core.py": "from bnpo.light import y\nimport deepspeed",
+        "src/bnpo/light.py": "def y():\n    import torch",
+        file: content,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert Code(tmp_path).forgetful() == [f"{file}: {entry_point}" for entry_point in forgotten]
+
+
+def test_values_of_the_user_are_kept(monkeypatch):
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
+    setup_environment()
+    assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {"VLLM_LOGGING_LEVEL": "INFO"}
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [("1", 6), ("4", 1), ("16", 1)])
+def test_the_ranks_of_a_machine_share_its_cores(monkeypatch, ranks, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)))
+    monkeypatch.setenv("LOCAL_SIZE", ranks)
+    setup_environment()
+    assert os.environ["OMP_NUM_THREADS"] == str(threads)
+
+
+def test_threads_are_those_of_the_user_or_not_limited(monkeypatch):
+    setup_environment()
+    assert "OMP_NUM_THREADS" not in os.environ  # without a launcher there is one rank
+    monkeypatch.setenv("LOCAL_SIZE", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    setup_environment()
+    assert os.environ["OMP_NUM_THREADS"] == "5"
+
+
+def test_programs_beside_the_interpreter_come_first_once():
+    for _ in range(2):
+        setup_environment()
+    folders = os.environ["PATH"].split(os.pathsep)
+    assert folders[0] == os.path.dirname(sys.executable)
+    assert folders[1] != folders[0]
+
+
+@pytest.mark.parametrize(
+    ("versions", "hidden"),
+    [
+        ({"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0+cpu"}, {"torchvision"}),
+        ({"torch": "2.13.0+cpu"}, set()),
+        ({"torch": "2.13.0", "torchvision": "0.28.0"}, set()),
+    ],
+)
+def test_a_build_for_gpus_is_hidden_beside_a_torch_for_cpus(monkeypatch, versions, hidden):
+    def version(package: str) -> str:
+        if package not in versions:
+            raise metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    modules = {}
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(environment.sys, "modules", modules)
+    setup_environment()
+    assert modules == dict.fromkeys(hidden)
+
+
+@pytest.mark.program
+def test_nothing_heavy_is_imported_and_importing_the_package_changes_nothing():
+    code = (
+        "import json, os, sys; before = dict(os.environ)\n"
+        "import bnpo.environment, bnpo.config, bnpo.problems\n"
+        "same = before == os.environ; bnpo.environment.setup_environment()\n"
+        "print(json.dumps([same, sorted({'torch', 'vllm', 'deepspeed'} & sys.modules.keys())]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, []]
