@@ -21,9 +21,9 @@ def main() -> None:
     config = tyro.cli(EvalConfig)
     try:
         if config.planning.dry_run:
-            from bnpo.planning.dry_run import plan_evaluation
+            from bnpo.planning.dry_run import dry_run_evaluation
 
-            return plan_evaluation(config)
+            return dry_run_evaluation(config)
         from bnpo.evaluation.program import run
         from bnpo.report.tables import print_evaluation
 

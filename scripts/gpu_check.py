@@ -1,12 +1,12 @@
-"""Checks that need an NVIDIA GPU, with a verdict each: single parts, and whole runs of the program.
+"""Check on NVIDIA GPUs what CPUs cannot show: single parts, and whole runs of train.py and eval.py.
 
-    python scripts/gpu_check.py --list                  # the checks and what they verify; needs no GPU
-    python scripts/gpu_check.py                         # all that need no files but the repository's
+    python scripts/gpu_check.py --list                  # list the checks; needs no GPU
+    python scripts/gpu_check.py                         # all checks that need no other files
     python scripts/gpu_check.py --tokenizer-dir DIR --config data/models/Qwen2.5-Math-1.5B/config.json
     python scripts/gpu_check.py --only attention sleep
 
-DIR holds the tokenizer's files of Qwen2.5-Math; the large model has the shape of --config and random weights, so
-nothing is downloaded. What the programs printed is in <output_dir>/<check>.log. Ends with 1 if a check fails.
+DIR has the tokenizer files of Qwen2.5-Math. The large model has the shape of --config and random weights, so nothing is
+downloaded. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
 """
 
 import json
@@ -24,106 +24,113 @@ from pathlib import Path
 
 import tyro
 
-from gpu_parts import CheckError, attention, long_answer, memory, require, sleep
+from gpu_check_parts import CheckError, attention, long_answer, memory, require, sleep
 
 ROOT = Path(__file__).resolve().parents[1]
+# Largest mean difference of log-probabilities between sampler and learner, after a weight sync and per step.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05}
-"""Largest mean difference of log-probabilities between sampler and learner, after a sync and over a step's tokens."""
+# Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each. The standard deviation
+# with independent answers is at most sqrt(2 / 400) / 2 = 0.035, so a correct program stays within four of them.
 SCORE_TOLERANCE = 0.15
-"""Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each: over four times its
-standard deviation if all answers were drawn anew, which is sqrt(2 / 400) / 2 at most."""
 
 
 @dataclass
 class Args:
     list: bool = False
-    """Print the checks and what they verify, and end."""
+    """List the checks and exit."""
     only: tuple[str, ...] = ()
-    """Names of the checks to run; all, unless given."""
+    """Names of the checks to run. The default is all."""
     tokenizer_dir: Path | None = None
-    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math, for the large model."""
+    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math for the large model."""
     config: Path | None = None
-    """config.json of the model whose shape the large model takes."""
+    """config.json with the shape of the large model."""
     output_dir: Path = ROOT / "runs" / "gpu-check"
-    """Folder for logs, runs and the large model; deleted first."""
+    """Folder for logs, runs and the large model. It is deleted first."""
     steps: int = 4
-    """Training steps of each run before it is resumed, and after."""
+    """Training steps of each run before it is resumed, and again after it."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check; `run` takes the arguments and the number of GPUs, and is as gpu_parts.py says."""
+    """One check. `run` takes the arguments and the number of GPUs; gpu_check_parts.py says what it returns."""
 
     name: str
     verifies: str
     run: Callable[[Args, int], str]
     all_gpus: bool = False
-    """Takes all GPUs, at least two, instead of one."""
+    """Uses all GPUs, at least two, instead of one."""
     large: bool = False
     """Needs --tokenizer-dir and --config."""
 
 
 def train(args: Args, gpus: int, *, name: str, dtype: str, eager: bool, large: bool = False) -> str:
-    """Train for --steps steps, resume for as many, and evaluate the checkpoint with eval.py."""
+    """Train for --steps steps, resume for as many, and evaluate the checkpoint with eval.py. Return measurements."""
     run, log = args.output_dir / name, args.output_dir / f"{name}.log"
     graphs = ["--enforce-eager"] if eager else []
     flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, "--sync-tolerance", TOLERANCE[dtype], *graphs]
     flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
     if large:
         flags += ["--preset", "paper-1.5b", "--model", large_model(args), "--train-data", "arithmetic"]
-        flags += ["--max-answer-tokens", 512, "--rewards", "scripts/gpu_parts.py:even_length"]
+        flags += ["--max-answer-tokens", 512, "--rewards", "scripts/gpu_check_parts.py:even_length"]
     else:
         flags += ["--preset", "tiny"]
     launcher = Path(sys.executable).with_name("deepspeed")
     for steps in (args.steps, 2 * args.steps):
         program(log, launcher, "--num_gpus", gpus, "train.py", *flags, "--steps", steps)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    told = verify_metrics(rows, args.steps, TOLERANCE[dtype])
+    measurements = verify_metrics(rows, args.steps, TOLERANCE[dtype])
     score = evaluate(log, run, run / "eval", "--dtype", dtype, "--data-parallel", gpus, *graphs)
     verify_scores("the sampler in training and eval.py", rows[-1]["eval/average"], score)
-    return told
+    return measurements
 
 
 def verify_metrics(rows: list[dict], steps: int, tolerance: float) -> str:
-    """Raise CheckError unless the lines of metrics.jsonl are those of `steps` steps, resumed for as many, that all went
-    as they should."""
-    found = [row["step"] for row in rows]
-    require(found == list(range(2 * steps + 1)), f"metrics.jsonl has steps {found}, not 0 to {2 * steps}")
+    """Return measurements from the lines of metrics.jsonl of `steps` steps that were resumed for as many.
+
+    Raises CheckError if a step is missing or went wrong.
+    """
+    logged = [row["step"] for row in rows]
+    require(logged == list(range(2 * steps + 1)), f"metrics.jsonl has steps {logged}, not 0 to {2 * steps}")
     evaluated = [row["step"] for row in rows if "eval/average" in row]
     require(evaluated == [0, steps, 2 * steps], f"evaluations after steps {evaluated}, not 0, {steps} and {2 * steps}")
-    trained = rows[1:]
+    trained = rows[1:]  # the first line is the evaluation before training
     for row in trained:
         require(row["updates/skipped"] == 0, f"step {row['step']}: the update was skipped")
         require(row["tokens/trained"] > 0, f"step {row['step']}: no token had a gradient")
-    largest = {name: max(row[name] for row in trained) for name in ("sync/difference", "sampler_learner_gap_mean")}
-    for name, value in largest.items():
-        require(value <= tolerance, f"{name} is up to {value:.2g}, more than {tolerance:g}")
-    rates = ", ".join(f"{name} {trained[-1][name]:.3g}" for name in ("tokens/per_second", "mfu") if name in trained[-1])
-    return ", ".join(f"{name} up to {value:.2g}" for name, value in largest.items()) + f", {rates}"
+    measurements = []
+    for name in ("sync/difference", "sampler_learner_gap_mean"):
+        largest = max(row[name] for row in trained)
+        require(largest <= tolerance, f"{name} is up to {largest:.2g}, more than {tolerance:g}")
+        measurements.append(f"{name} up to {largest:.2g}")
+    for name in ("tokens/per_second", "mfu"):  # no MFU for GPUs whose peak is unknown
+        if name in trained[-1]:
+            measurements.append(f"{name} {trained[-1][name]:.3g}")
+    return ", ".join(measurements)
 
 
 def tensor_parallel(args: Args, _gpus: int) -> str:
-    """Evaluate the tiny model on one GPU, and on two that share it."""
+    """Evaluate the tiny model on one GPU, and split over two. Return both scores."""
     log, tiny = args.output_dir / "tensor-parallel.log", ROOT / "data" / "tiny-model"
     flags = ("--dtype", "float32", "--data-parallel", 1, "--tensor-parallel")
-    one, two = (evaluate(log, tiny, args.output_dir / f"tensor-parallel-{n}", *flags, n) for n in (1, 2))
+    one = evaluate(log, tiny, args.output_dir / "tensor-parallel-1", *flags, 1)
+    two = evaluate(log, tiny, args.output_dir / "tensor-parallel-2", *flags, 2)
     verify_scores("one GPU and two", one, two)
     return f"pass@1 {one:.3f} on one GPU, {two:.3f} on two"
 
 
 def evaluate(log: Path, model: Path, folder: Path, *flags: object) -> float:
-    """The pass@1 that eval.py finds."""
+    """Return the pass@1 that eval.py measures."""
     flags += ("--ckpt", model, "--suite", "arithmetic-quick", "--output-dir", folder)
     program(log, sys.executable, "eval.py", *flags)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))["average"]["pass1"]
 
 
-def verify_scores(what: str, one: float, other: float) -> None:
-    require(abs(one - other) <= SCORE_TOLERANCE, f"{what} find pass@1 {one:.3f} and {other:.3f}")
+def verify_scores(evaluators: str, one: float, other: float) -> None:
+    require(abs(one - other) <= SCORE_TOLERANCE, f"{evaluators} differ: pass@1 {one:.3f} and {other:.3f}")
 
 
 def large_model(args: Args) -> Path:
-    """A model of --config's shape with random weights and the real tokenizer, made once."""
+    """Return the folder of a model with --config's shape, random weights and the real tokenizer, made once."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -138,7 +145,7 @@ def large_model(args: Args) -> Path:
 
 
 def program(log: Path, *command: object) -> None:
-    """Run a program of the repository, its output into `log`. Raises CheckError with the end of it."""
+    """Run a program of the repository with its output in `log`. Raises CheckError with the end of it if it fails."""
     command = [str(part) for part in command]
     with log.open("a", encoding="utf-8") as file:
         status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
@@ -147,17 +154,17 @@ def program(log: Path, *command: object) -> None:
 
 
 def whole_run(name: str, dtype: str, *, eager: bool = False, all_gpus: bool = False, large: bool = False) -> Check:
-    """The check that `train` is."""
+    """Return the check that calls `train`."""
     model, graphs = "the large model" if large else "the tiny model", "without" if eager else "with"
-    verifies = f"{model} in {dtype}, {graphs} CUDA graphs: trains, syncs, evaluates, resumes; eval.py scores likewise"
+    verifies = f"{model} in {dtype} {graphs} CUDA graphs trains, syncs, evaluates, resumes; eval.py scores it alike"
     return Check(name, verifies, partial(train, name=name, dtype=dtype, eager=eager, large=large), all_gpus, large)
 
 
 CHECKS = (
-    Check("attention", "packed attention in bfloat16 and its gradients are those of plain attention", attention),
-    Check("long-answer", "the learner in bfloat16 scores 3,000 tokens as transformers does, to the end", long_answer),
-    Check("memory", "an update takes at most the memory that the account says", memory),
-    Check("sleep", "the sampler gives its memory back; awake, with its weights again, it answers as before", sleep),
+    Check("attention", "packed attention in bfloat16 and its gradients equal those of plain attention", attention),
+    Check("long-answer", "the learner in bfloat16 scores all of 3,000 tokens as transformers does", long_answer),
+    Check("memory", "an update takes at most the memory that the plan counts", memory),
+    Check("sleep", "a sleeping sampler frees its memory; awake with reloaded weights it answers as before", sleep),
     whole_run("fp32-eager", "float32", eager=True),
     whole_run("fp32-graphs", "float32"),
     whole_run("bf16-eager", "bfloat16", eager=True),
@@ -173,7 +180,7 @@ CHECKS = (
 
 
 def obstacle(check: Check, args: Args, gpus: int) -> str:
-    """Why `check` cannot run with these arguments on so many GPUs; empty if it can."""
+    """Return why `check` cannot run with these arguments on `gpus` GPUs, or an empty string."""
     if check.all_gpus and gpus < 2:
         return "needs two GPUs"
     if check.large and not (args.tokenizer_dir and args.config):
@@ -181,19 +188,23 @@ def obstacle(check: Check, args: Args, gpus: int) -> str:
     return ""
 
 
-def verdict(check: Check, args: Args, gpus: int) -> bool:
-    """Run `check` in a process of its own, which gives its GPU memory back, and print what it found; True: passed."""
+def check_passes(check: Check, args: Args, gpus: int) -> bool:
+    """Run `check`, print the result, and return whether it passed."""
     started = time.monotonic()
+    passed = False
     try:
+        # In its own process, which gives its GPU memory back when it ends.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            told = "PASSED", pool.submit(check.run, args, gpus if check.all_gpus else 1).result()
-    except CheckError as fault:
-        told = "FAILED", str(fault)
-    except Exception as error:  # of whatever kind: the other checks still run
+            result = pool.submit(check.run, args, gpus if check.all_gpus else 1).result()
+        passed = True
+    except CheckError as error:
+        result = str(error)
+    except Exception as error:  # of any kind: the other checks still run
         traceback.print_exc()
-        told = "FAILED", f"{type(error).__name__}: {error}"
-    print(f"{told[0]} {check.name} ({time.monotonic() - started:.0f} s): {told[1]}", flush=True)
-    return told[0] == "PASSED"
+        result = f"{type(error).__name__}: {error}"
+    seconds = time.monotonic() - started
+    print(f"{'PASSED' if passed else 'FAILED'} {check.name} ({seconds:.0f} s): {result}", flush=True)
+    return passed
 
 
 def main(args: Args) -> None:
@@ -205,25 +216,29 @@ def main(args: Args) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        sys.exit("error: no CUDA device; this script checks what only a GPU can show (--list: what that is)")
+        sys.exit("error: no CUDA device; these checks need an NVIDIA GPU (--list lists them)")
     names = [check.name for check in CHECKS]
-    if unknown := set(args.only) - set(names):
-        sys.exit(f"error: --only: no check {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    unknown = set(args.only) - set(names)
+    if unknown:
+        sys.exit(f"error: --only: unknown check {', '.join(sorted(unknown))}; known: {', '.join(names)}")
     args.output_dir = args.output_dir.resolve()  # the programs run in the repository's folder
     shutil.rmtree(args.output_dir, ignore_errors=True)
     args.output_dir.mkdir(parents=True)
     gpus = torch.cuda.device_count()
-    passed, left_out = [], 0
+    passed, failed, not_run = 0, 0, 0
     for check in CHECKS:
         if args.only and check.name not in args.only:
             continue
-        if reason := obstacle(check, args, gpus):
+        reason = obstacle(check, args, gpus)
+        if reason:
             print(f"NOT RUN {check.name}: {reason}", flush=True)
-            left_out += 1
+            not_run += 1
+        elif check_passes(check, args, gpus):
+            passed += 1
         else:
-            passed.append(verdict(check, args, gpus))
-    print(f"{sum(passed)} passed, {len(passed) - sum(passed)} failed, {left_out} not run")
-    sys.exit(0 if passed and all(passed) else 1)
+            failed += 1
+    print(f"{passed} passed, {failed} failed, {not_run} not run")
+    sys.exit(0 if passed and not failed else 1)
 
 
 if __name__ == "__main__":

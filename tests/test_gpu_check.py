@@ -1,4 +1,4 @@
-"""What of scripts/gpu_check.py and benchmarks/gpu.py can be shown without a GPU: what they list, refuse and judge."""
+"""scripts/gpu_check.py and benchmarks/gpu.py without a GPU: what they list, refuse and judge."""
 
 import importlib
 import os
@@ -52,18 +52,18 @@ def test_without_a_gpu_one_line_says_so(script):
 
 
 def metrics(**changes):
-    """Rows of metrics.jsonl of a run of two steps that was resumed for two more, with `changes` in step 3."""
+    """Return metrics.jsonl of a run of two steps that was resumed for two more, with `changes` in step 3."""
     step = {"updates/skipped": 0, "tokens/trained": 900, "sync/difference": 0.01, "sampler_learner_gap_mean": 0.002}
-    rows = [{"step": 0}, *({"step": number} | step | {"tokens/per_second": 1000.0} for number in (1, 2, 3, 4))]
-    for number in (0, 2, 4):
-        rows[number]["eval/average"] = 0.4
+    rows = [{"step": 0}, *({"step": index} | step | {"tokens/per_second": 1000.0} for index in (1, 2, 3, 4))]
+    for index in (0, 2, 4):
+        rows[index]["eval/average"] = 0.4
     rows[3] |= changes
     return rows
 
 
-def test_a_run_that_went_well_is_told_in_numbers(gpu_check):
-    told = gpu_check.verify_metrics(metrics(), 2, 0.05)
-    assert told == "sync/difference up to 0.01, sampler_learner_gap_mean up to 0.002, tokens/per_second 1e+03"
+def test_a_good_run_is_summarized_in_numbers(gpu_check):
+    measurements = gpu_check.verify_metrics(metrics(), 2, 0.05)
+    assert measurements == "sync/difference up to 0.01, sampler_learner_gap_mean up to 0.002, tokens/per_second 1e+03"
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_a_run_that_went_well_is_told_in_numbers(gpu_check):
         ({"sampler_learner_gap_mean": 0.06}, "sampler_learner_gap_mean is up to 0.06, more than 0.05"),
     ],
 )
-def test_what_went_wrong_in_a_run_is_named(gpu_check, changes, fault):
+def test_a_faulty_run_is_refused_with_the_reason(gpu_check, changes, fault):
     with pytest.raises(gpu_check.CheckError, match=fault):
         gpu_check.verify_metrics(metrics(**changes), 2, 0.05)
 
 
 @pytest.mark.program
-def test_a_verdict_comes_of_every_check_however_it_ends(gpu_check, capfd):
+def test_every_check_gets_a_result_however_it_ends(gpu_check, capfd):
     checks = [gpu_check.Check(work.__name__, "", work, all_gpus=True) for work in OUTCOMES]
-    assert [gpu_check.verdict(check, gpu_check.Args(), 4) for check in checks] == [True, False, False]
+    assert [gpu_check.check_passes(check, gpu_check.Args(), 4) for check in checks] == [True, False, False]
     first, second, third = capfd.readouterr().out.splitlines()
     assert first.startswith("PASSED passes (")
     assert first.endswith("s): 4 GPUs")

@@ -1,4 +1,4 @@
-"""The account of a rank's memory: against what the learner takes, and at the sizes and on the GPUs it decides about."""
+"""The memory of a rank: compared with what the learner takes, and with the sizes and GPUs that it decides about."""
 
 import json
 import shlex
@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import InputError
-from bnpo.planning.fit import USABLE, Machine, Plan, plan, plan_here, require_plan
+from bnpo.planning.fit import USABLE, Machine, MemoryPlan, PlannedRun, plan_here, plan_memory, require_memory_plan
 from bnpo.planning.memory import GIB, read_shape
 from conftest import make_model, run_ranks
 
@@ -34,9 +34,10 @@ def shapes(tmp_path_factory) -> dict:
     return {name: read_shape(folder) for name, folder in folders.items()}
 
 
-def planned(shapes, model: str, ranks: int, *flags: str, host: int = 1000 * GIB, checked: bool = False) -> Plan:
+def planned(shapes, model: str, ranks: int, *flags: str, host: int = 1000 * GIB, checked: bool = False) -> MemoryPlan:
     config, _ = parse_train_config(["--preset", f"paper-{model}", *flags], has_cuda=True)
-    return (require_plan if checked else plan)(shapes[model], config, Machine(ranks, ranks, GPU, host), 4096)
+    run = PlannedRun(shapes[model], config, Machine(ranks, ranks, GPU, host), 4096)
+    return require_memory_plan(run) if checked else plan_memory(run)
 
 
 def test_shapes_are_exact_without_weights(shapes):
@@ -56,34 +57,40 @@ def test_whole_layers_are_prefetched(shapes):
 
 @pytest.mark.parametrize(("model", "ranks"), [("1.5b", 1), ("1.5b", 4), ("7b", 4), ("7b", 8)])
 def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
-    found = planned(shapes, model, ranks, checked=True)
-    assert all(found.account.total(moment) <= USABLE * GPU for moment in found.account.moments)
-    assert found.sequences == 512 // ranks  # all answers in one wave
+    plan = planned(shapes, model, ranks, checked=True)
+    assert all(plan.rank.total(phase) <= USABLE * GPU for phase in plan.rank.phases)
+    assert plan.sequences == 512 // ranks  # all answers at once
 
 
 def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
-    """What a reading by hand found: 31.9 GiB of the learner, 39.6 of vLLM, together 74 while it samples; too much. Two
-    layers besides have stayed whole since the learner scored an answer."""
-    found = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
-    items = found.account.moments["sample"]
-    learner = sum(items[name] for name in ("weights", "gradients", "master weights", "AdamW's moments")) / GIB
+    """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 74 together while it samples, which is too much.
+
+    Two more layers have stayed gathered since the learner scored an answer."""
+    plan = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
+    parts = plan.rank.phases["sample"]
+    learner = sum(parts[name] for name in ("weights", "gradients", "master weights", "AdamW's moments")) / GIB
     assert learner == pytest.approx(31.9, abs=0.05)
-    assert items["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
-    assert items["kept layers"] == 2 * 2 * shapes["7b"].layer
-    assert (found.account.total("sample") - items["kept layers"]) / GIB == pytest.approx(74, abs=1)
-    assert found.lack
+    assert parts["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
+    assert parts["gathered weights"] == 2 * 2 * shapes["7b"].layer
+    assert (plan.rank.total("sample") - parts["gathered weights"]) / GIB == pytest.approx(74, abs=1)
+    assert plan.problem
     assert 0.35 <= planned(shapes, "7b", 4).gpu_memory < 0.5
 
 
 @pytest.mark.parametrize(
     ("model", "ranks", "flags", "message"),
     [
-        ("7b", 1, [], r"1 x 79\.2 GiB of GPU memory are too little: sync: check takes 15\d\.\d GiB a rank \(AdamW's"),
+        (
+            "7b",
+            1,
+            [],
+            r"1 x 79\.2 GiB of GPU memory are too little: 'sync: check' takes 15\d\.\d GiB per rank \(AdamW's",
+        ),
         ("7b", 2, [], "2 x 79.2 GiB of GPU memory"),
         ("7b", 4, ["--gpu-memory", "0.5"], "--gpu-memory 0.4"),
-        ("7b", 8, ["--no-gradient-checkpointing"], r"update: head takes .* \(activations"),
+        ("7b", 8, ["--no-gradient-checkpointing"], r"'update: head' takes .* \(activations"),
         ("7b", 8, ["--no-gradient-checkpointing", "--max-answer-tokens", "15360"], "; --gradient-checkpointing makes"),
-        ("1.5b", 1, ["--gpu-memory", "0.05"], r"--gpu-memory 0.05 is 4.0 GiB, the sampler needs \d"),
+        ("1.5b", 1, ["--gpu-memory", "0.05"], r"--gpu-memory 0.05 is 4.0 GiB, but the sampler needs \d"),
         ("1.5b", 1, ["--gpu-memory", "0.99", "--no-gradient-checkpointing"], "--gpu-memory"),
     ],
 )
@@ -95,33 +102,51 @@ def test_what_cannot_fit_is_refused_in_one_line_whose_flags_make_it_fit(shapes, 
     cure = text.split("; ")[1]
     assert "makes it fit" in cure
     advised = shlex.split(cure.split(" makes it fit")[0])
-    assert planned(shapes, model, ranks, *flags, *advised).lack == ""
-    if " ranks hold it" in cure:
-        more = int(cure.split(" ranks hold it")[0].split()[-1])
-        assert planned(shapes, model, more, *flags).lack == ""
+    assert planned(shapes, model, ranks, *flags, *advised).problem == ""
+    if " ranks with a GPU each" in cure:
+        more = int(cure.split(" ranks with a GPU each")[0].split()[-1])
+        assert planned(shapes, model, more, *flags).problem == ""
 
 
 def test_offloading_needs_the_memory_of_the_machine(shapes):
-    with pytest.raises(InputError, match=r"--offload-optimizer takes 141\.9 GiB of 128\.0 GiB of CPU memory; 16 ranks"):
+    with pytest.raises(
+        InputError, match=r"--offload-optimizer takes 141\.9 GiB of 128\.0 GiB of CPU memory; it fits on 16 ranks"
+    ):
         planned(shapes, "7b", 1, "--offload-optimizer", host=128 * GIB, checked=True)
+
+
+def test_the_table_has_the_parts_the_totals_and_the_peak(shapes):
+    rank = planned(shapes, "7b", 4).rank
+    header, names, *parts, totals, peak = str(rank).splitlines()
+    phases = ["sample", "update: head", "update: layers", "update: reduction", "update: optimizer", "save"]
+    assert list(rank.phases) == [*phases, "sync: weights", "sync: check"]
+    assert header.split() == ["update:"] * 4 + ["sync:"] * 2
+    assert names.split() == ["GiB", *(phase.split()[-1] for phase in rank.phases)]
+    assert totals.split() == ["total", *(f"{rank.total(phase) / GIB:.1f}" for phase in rank.phases)]
+    end = peak.index("peak") + len("peak")
+    assert names[:end].endswith(rank.peak.split()[-1])
+    column = [line[len(names) - 11 : len(names)].strip() for line in parts]  # "sync: check" is the last one
+    sizes = [f"{size / GIB:.2f}" for size in rank.phases["sync: check"].values() if size]
+    assert sorted(filter(None, column)) == sorted(sizes)
 
 
 def test_nothing_is_planned_on_cpus():
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
-    assert plan_here(config, TINY_MODEL, 192) == Plan()
+    assert plan_here(config, TINY_MODEL, 192) == MemoryPlan()
 
 
 @pytest.mark.program
-def test_the_learner_takes_what_the_account_says(tmp_path):
-    """23M parameters on two ranks: which moment of a real update is the largest depends on the setting. One rank, whose
-    weights are never gathered, was measured by hand (dev/LOG.md): it takes a minute."""
+def test_the_learner_takes_what_is_counted(tmp_path):
+    """23M parameters on two ranks. Which phase of a real update is the largest depends on the setting.
+
+    One rank, whose weights are never gathered, was measured by hand (dev/LOG.md), because it takes a minute."""
     shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8}
     make_model(tmp_path, vocab_size=16384, **shape)
     output = run_ranks(2, "tests/programs/memory_check.py", tmp_path).stdout
     report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
-    whole, accounted = report.pop("kept layers")
-    assert accounted - 1 < whole <= accounted == 2
-    ratios = {name: case["measured"] / case["account"] for name, case in report.items()}
+    whole, counted = report.pop("reused layers")
+    assert counted - 1 < whole <= counted == 2
+    ratios = {name: case["measured"] / case["counted"] for name, case in report.items()}
     assert ratios == {name: pytest.approx(1, abs=0.15) for name in report}
-    moments = {case["moment"] for case in report.values()}
-    assert moments == {"update: head", "update: layers", "update: reduction"}
+    phases = {case["phase"] for case in report.values()}
+    assert phases == {"update: head", "update: layers", "update: reduction"}

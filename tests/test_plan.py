@@ -1,4 +1,4 @@
-"""Dry runs: what they count, what their estimates come to by hand, and the page that shows them."""
+"""Dry runs: what they count, their estimates compared with a computation by hand, and the page that shows them."""
 
 import importlib.util
 import json
@@ -14,10 +14,11 @@ import pytest
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.flags import Planning, with_settings
+from bnpo.flags import Planning
 from bnpo.planning import gpus
-from bnpo.planning.cost import checkpoints_kept, sampling_seconds, update_seconds
-from bnpo.planning.dry_run import training_lines, training_plan
+from bnpo.planning.cost import TokenLengths, checkpoints_kept, sampling_seconds, update_seconds
+from bnpo.planning.dry_run import plan_training, training_lines
+from bnpo.planning.fit import Machine, PlannedRun, flags_text, plan_memory
 from bnpo.planning.gpus import speed_of
 from bnpo.planning.inputs import find_model, training_inputs
 from bnpo.planning.memory import read_shape
@@ -29,10 +30,15 @@ SPEC.loader.exec_module(reproduce)
 
 SHAPE = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
 H20 = speed_of("H20", SHAPE)
+LENGTHS = TokenLengths(prompt=100, answer=600, longest=3072)
 
 
 def config(*flags: str):
     return parse_train_config(["--preset", "paper-1.5b", *flags], has_cuda=True)[0]
+
+
+def on_four_gpus(*flags: str) -> PlannedRun:
+    return PlannedRun(SHAPE, config(*flags), Machine.assumed(4, H20.memory), 4096)
 
 
 def test_the_papers_models_have_their_shapes():
@@ -44,17 +50,17 @@ def test_the_papers_models_have_their_shapes():
 def test_one_answer_reads_weights_and_cache_for_every_token():
     """3.087e9 bytes of weights at 60 % of 4e12 a second are 1.286 ms, 28,672 bytes of cache for each of some 140 tokens
     1.7 us, scheduling 5 ms."""
-    seconds = sampling_seconds(SHAPE, H20, 1, 1, 1, 100, 100, 100)
+    seconds = sampling_seconds(SHAPE, H20, TokenLengths(100, 100, 100), answers=1, at_once=1, samplers=1)
     tokens = np.exp(-np.arange(100) / 100).sum()  # of an answer of 100 on average, cut off there
     assert seconds == pytest.approx(tokens * 0.006288, rel=1e-3)
 
 
 def test_many_answers_are_bound_by_products_and_wait_for_the_longest():
-    one = sampling_seconds(SHAPE, H20, 128, 128, 1, 100, 600, 3072)
-    four = sampling_seconds(SHAPE, H20, 128, 128, 4, 100, 600, 3072)
+    one = sampling_seconds(SHAPE, H20, LENGTHS, answers=128, at_once=128, samplers=1)
+    four = sampling_seconds(SHAPE, H20, LENGTHS, answers=128, at_once=128, samplers=4)
     assert 0 < four - one < 0.3 * one  # the longest of 512, not of 128
     # The first token of 128 answers: 2 * 1.5437e9 * 128 products at 59.2e12 a second are 6.7 ms, more than reading.
-    waves = sampling_seconds(SHAPE, H20, 1280, 128, 1, 100, 600, 3072)
+    waves = sampling_seconds(SHAPE, H20, LENGTHS, answers=1280, at_once=128, samplers=1)
     assert waves - one == pytest.approx(9 * 600 * (0.00668 + 0.005), rel=1e-2)
 
 
@@ -64,19 +70,20 @@ def test_an_update_has_the_operations_of_its_tokens():
     tokens = 32 * 100 + answers.sum(1).mean()
     pairs = 32 * 100**2 + (answers * (answers + 200)).sum(1).mean()
     operations = 6 * (1_543_714_304 * tokens + 28 * 1536 * pairs)
-    seconds = update_seconds(SHAPE, H20, config(), 4, 100, 600)
+    seconds = update_seconds(on_four_gpus(), H20, LENGTHS)
     assert seconds == pytest.approx(operations / (4 * 148e12 * 0.35), rel=0.01)
-    offloaded = update_seconds(SHAPE, H20, config("--offload-optimizer"), 4, 100, 600)
+    offloaded = update_seconds(on_four_gpus("--offload-optimizer"), H20, LENGTHS)
     assert offloaded - seconds == pytest.approx(40 * 1_543_714_304 / 4 / 50e9)
 
 
 def test_watched_questions_wait_for_their_longest_answer():
-    planning = Planning(dry_run=True, gpus=4, gpu="H20")
+    flags = ("--dry-run", "--gpus", "4", "--gpu", "H20")
     inputs = replace(training_inputs(config()), prompt=100.0)
-    seconds = training_plan(config(), inputs, planning).estimate.seconds
-    once = sampling_seconds(SHAPE, H20, 2 * 16, 128, 4, 100, 600, 3072)  # two of the eight questions a rank
+    seconds = plan_training(config(*flags), inputs).seconds
+    # Two of the eight questions per rank.
+    once = sampling_seconds(SHAPE, H20, LENGTHS, answers=2 * 16, at_once=128, samplers=4)
     assert seconds["watched questions"] == pytest.approx(25 * once)  # the start, every 50th step, the end
-    unwatched = training_plan(config("--watch-questions", "0"), inputs, planning).estimate.seconds
+    unwatched = plan_training(config(*flags, "--watch-questions", "0"), inputs).seconds
     assert unwatched | {"watched questions": seconds["watched questions"]} == seconds
 
 
@@ -104,26 +111,26 @@ def test_measured_rows_take_the_place_of_assumptions(tmp_path, monkeypatch):
     [("paper-1.5b", 1, "A100-80GB", ""), ("paper-7b", 4, "H100", ""), ("paper-7b", 1, "H200", "--offload-optimizer")],
 )
 def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gpus, gpu, flags):
-    asked = parse_train_config(["--preset", preset], has_cuda=True)[0]
     planning = Planning(dry_run=True, gpus=gpus, gpu=gpu)
-    inputs = training_inputs(asked)
-    found = training_plan(asked, inputs, planning)
-    assert (found.flags, bool(found.memory.lack)) == (flags, bool(flags))
-    assert found.estimate.hours > 0
-    text = "\n".join(training_lines(asked, found, inputs, planning))
+    config = replace(parse_train_config(["--preset", preset], has_cuda=True)[0], planning=planning)
+    plan = plan_training(config, training_inputs(config))
+    assert (flags_text(plan.changes), bool(plan_memory(plan.run).problem)) == (flags, bool(flags))
+    assert sum(plan.seconds.values()) > 0
+    text = "\n".join(training_lines(plan))
     assert "AdamW's moments" in text
     if flags:
         assert f"{flags} makes it fit" in text
         assert f"\nwith {flags}:\nsampler: " in text
-        asked = with_settings(asked, **found.changes)
     tokens = int(text.split("--micro-batch-tokens that fits: ")[1])
     for more, fits in ((tokens, True), (tokens + 1024, False)):
-        larger = training_plan(with_settings(asked, micro_batch_tokens=more), inputs, planning)
-        assert (larger.memory.lack == "") == fits
+        larger = plan.run.with_settings(**plan.changes, micro_batch_tokens=more)
+        assert (plan_memory(larger).problem == "") == fits
 
 
 def test_a_model_that_is_nowhere_or_cannot_be_trained_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"^some/model: neither a folder with a config.json, .* downloads nothing: "):
+    with pytest.raises(
+        InputError, match=r"^some/model: no config.json in a folder of this name, .* downloads nothing: "
+    ):
         find_model("some/model", 4096)
     with pytest.raises(InputError, match=r"do not fit the context of .*Qwen2.5-Math-7B, 4096 tokens; lower .* by 4096"):
         find_model("Qwen/Qwen2.5-Math-7B", 8192)
@@ -134,15 +141,15 @@ def test_a_model_that_is_nowhere_or_cannot_be_trained_is_named(tmp_path):
         training_inputs(config("--model", str(model)))
 
 
-def test_data_that_is_wrong_is_refused_and_data_that_is_missing_told(tmp_path):
+def test_wrong_data_is_refused_and_missing_data_is_named(tmp_path):
     (tmp_path / "math_train.jsonl").write_text("{}\n")
     with pytest.raises(InputError, match=r"math_train.jsonl:1: field 'problem' is missing"):
         training_inputs(config("--train-data", str(tmp_path / "math_train.jsonl")))
     with pytest.raises(InputError, match=r"mine.jsonl: no such data file"):
         training_inputs(config("--train-data", str(tmp_path / "mine.jsonl")))
-    found = training_inputs(config("--train-data", str(tmp_path / "absent" / "math_train.jsonl")))
-    assert found.problems == 7500
-    assert "missing: " in "\n".join(found.lines)
+    inputs = training_inputs(config("--train-data", str(tmp_path / "absent" / "math_train.jsonl")))
+    assert inputs.problems == 7500
+    assert "missing: " in "\n".join(inputs.lines)
 
 
 @pytest.mark.program
@@ -150,13 +157,13 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     run = tmp_path / "run"
     printed = run_ranks(0, "train.py", "--preset", "tiny", "--dry-run", "--output-dir", run).stdout
     assert "7,500 problems, the longest arithmetic/train/994, 31 tokens" in printed
-    assert "100 steps of 32 x 16 answers, 234 steps an epoch; 100 optimizer steps; 51,200 answers" in printed
+    assert "100 steps of 32 x 16 answers (234 steps per epoch), 100 optimizer steps, 51,200 answers" in printed
     evaluation = ("--ckpt", TINY_MODEL, "--suite", "arithmetic", "--limit", "10", "--output-dir", run)
     printed = run_ranks(0, "eval.py", *evaluation, "--dry-run", "--gpus", "2", "--gpu", "H100").stdout
     settings = json.loads(printed[: printed.index("\n}\n") + 2])
     assert (settings["ckpt"], settings["suite"]["name"], settings["limit"]) == (str(TINY_MODEL), "arithmetic", 10)
-    assert "40 answers, 0.0 million tokens (estimate)" in printed
-    assert "memory of a GPU: 90% of 79.1 GiB for the sampler" in printed
+    assert "40 answers, about 0.0 million tokens" in printed
+    assert "memory per GPU: the sampler takes 90% of 79.1 GiB: weights " in printed
     assert not run.exists()
 
 
@@ -186,12 +193,12 @@ def test_a_table_is_planned_without_network_or_model(checkout):
     ).stdout
     print(f"planned in {time.monotonic() - began:.1f} s")
     assert printed.count("data/math_train.jsonl: 7,500 problems, the longest train/") == 2
-    assert printed.count("1,170 steps of 32 x 16 answers, 234 steps an epoch; 1,170 optimizer steps; 599,040 ") == 2
+    assert printed.count("1,170 steps of 32 x 16 answers (234 steps per epoch), 1,170 optimizer steps, 599,040 ") == 2
     for name, problems in (("MATH500", 500), ("AMC23", 40), ("AIME2024", 30), ("AIME2025", 30)):
-        assert printed.count(f"paper: {name}: {problems} problems x 16 runs, the longest ") == 2
+        assert printed.count(f"paper: {name}: {problems} problems x 16 repetitions, the longest ") == 2
     assert sum(line.startswith("| Qwen2.5-Math-") for line in printed.splitlines()) == 12
     assert "missing" not in printed
-    assert "9,600 answers an evaluation" in printed
+    assert "9,600 answers per evaluation" in printed
 
 
 def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
@@ -203,6 +210,6 @@ def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
         assert page.count(f"--output-dir runs/{table}/") == 2 * len(commands) - sum("base" in c for c in commands)
         reproduce.main(reproduce.Args(table=table, dry_run=True))
         overview = capsys.readouterr().out.partition("\n| GPUs |")
-        said = f"python scripts/reproduce.py {table} --dry-run has other estimates"
-        assert overview[1] + overview[2] in page, said
-        assert all(f"\n  {gpu}: " in overview[0] for gpu in gpus.GPUS)  # what it rests on
+        message = f"python scripts/reproduce.py {table} --dry-run has other estimates"
+        assert overview[1] + overview[2] in page, message
+        assert all(f"\n  {gpu}: " in overview[0] for gpu in gpus.GPUS)  # what the estimate assumes

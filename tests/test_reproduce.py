@@ -55,7 +55,9 @@ def reproduced(tmp_path_factory) -> Path:
     """The folder of three rows of Table 1 on the tiny model; the last was killed by SIGKILL after its first step."""
     output = tmp_path_factory.mktemp("table1")
     first = Starter(kill="bnpo")
-    with pytest.raises(InputError, match=r"^tiny-model-bnpo-seed0: python .* ended with status -?\d+; started again, "):
+    with pytest.raises(
+        InputError, match=r"^tiny-model-bnpo-seed0: python .* ended with status -?\d+; run this script again "
+    ):
         reproduce.main(tiny(output), first)
     launch = "scripts/launch.py"
     assert [command[1] for command in first.commands] == ["eval.py", launch, "eval.py", launch]
@@ -70,7 +72,7 @@ def reproduced(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def rows(reproduced, tmp_path) -> Iterator[Path]:
-    """They, to damage: afterwards they are whole again."""
+    """The same folder for tests that damage it. It is restored afterwards."""
     backup = shutil.copytree(reproduced, tmp_path / "backup", symlinks=True)
     yield reproduced
     shutil.rmtree(reproduced)
@@ -82,9 +84,9 @@ def results(output: Path, row: str) -> dict:
 
 
 @pytest.mark.sampler
-def test_a_killed_row_goes_on_and_the_table_has_the_numbers_of_the_results(reproduced):
+def test_a_killed_row_continues_and_the_table_has_the_numbers_of_the_results(reproduced):
     run = reproduced / "tiny-model-bnpo-seed0" / "train"
-    assert "going on after step 1" in (run / "console.log").read_text()
+    assert "continuing after step 1" in (run / "console.log").read_text()
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in metrics] == [1, 2]
     table = (reproduced / "tables.md").read_text().splitlines()
@@ -123,17 +125,17 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
     [
         (
             "foreign",
-            r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json is of another row: algo is grpo, not bnpo, ",
+            r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json belongs to another row: algo is grpo, not bnpo, ",
         ),
         (
             "base",
-            r"^tiny-model-bnpo-seed0: .* is of another row: algo is None, not bnpo, ",
+            r"^tiny-model-bnpo-seed0: .* belongs to another row: algo is None, not bnpo, ",
         ),
-        ("protocol", r"^tiny-model-grpo-seed0: .*/eval/protocol.json is not that of its results.json; move the folder"),
-        ("verdicts", r"^tiny-model-grpo-seed0: .*/eval/samples.jsonl is not that of its results.json; move the folder"),
+        ("protocol", r"^tiny-model-grpo-seed0: .*/eval/protocol.json does not belong to its results.json; move"),
+        ("verdicts", r"^tiny-model-grpo-seed0: .*/eval/samples.jsonl does not belong to its results.json; move"),
         ("samples", r"^tiny-model-grpo-seed0: .*/eval has results.json, but no samples.jsonl; move the folder away"),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
-        ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, though .*/end.json says done; delete that"),
+        ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
         ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
         ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would change the run: lr was 0.1, is 0.0001. Use "),
     ],
@@ -174,7 +176,7 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
     [
         (
             {"eval_flags": "--limit 5 --runs 1"},
-            r"^tiny-model-base: .* is of another row: --limit is 10, not 5; give --",
+            r"^tiny-model-base: .* belongs to another row: --limit is 10, not 5; give --",
         ),
         ({"eval_flags": "--limit 10"}, r"^tiny-model-base: .* another row: runs of arithmetic is 1, not "),
         (
@@ -214,12 +216,15 @@ def test_a_table_may_be_moved(reproduced, tmp_path, capsys):
         ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be above 0"),
         ({"gpus": 4}, r"^--gpus: needs --dry-run"),
         ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be above 0"),
-        ({"train_flags": "--algo=grpo"}, r"^--train-flags: --algo=grpo is the row's own; --rows, --models, --seeds "),
-        ({"eval_flags": "--output_dir x"}, r"^--eval-flags: --output_dir is the row's own; "),
+        (
+            {"train_flags": "--algo=grpo"},
+            r"^--train-flags: --algo=grpo follows from the row; choose rows with --rows, ",
+        ),
+        ({"eval_flags": "--output_dir x"}, r"^--eval-flags: --output_dir follows from the row; "),
         ({"train_flags": "--model 'Qwen"}, r"^--train-flags: cannot be read \(No closing quotation\)"),
         (
             {"rows": ("bnpo",), "train_flags": "--save-every 1 --keep 0"},
-            r"^Qwen2.5-Math-1.5B-bnpo-seed0: .* GB of checkpoints at once, .* GB are free; make room, or ",
+            r"^Qwen2.5-Math-1.5B-bnpo-seed0: .* need .* GB at once, .* GB are free; free disk space, or ",
         ),
     ],
 )
@@ -235,7 +240,7 @@ def test_a_table_of_nothing_is_the_papers(tmp_path, capsys):
     reproduce.main(arguments(tmp_path / "rows", show=True, rows=("base",)), never)
     printed = capsys.readouterr().out
     assert "| BNPO, paper | 77.0 | **68.8** | 32.1 | 13.3 | **47.8** |" in printed
-    assert printed.endswith("Nothing is finished yet: no number is ours.\n")
+    assert printed.endswith("No row is finished yet: all numbers are the paper's.\n")
     assert "\nNot finished: Qwen2.5-Math-1.5B-base, Qwen2.5-Math-1.5B-reinforce-seed0, " in printed
     assert "Table 2" not in printed
     assert not (tmp_path / "rows").exists()

@@ -16,45 +16,53 @@ from bnpo.files import InputError
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of the paper: its presets, one a model, its rows, and the suite that evaluates them."""
+class PaperTable:
+    """A table of the paper."""
 
     title: str
-    presets: tuple[str, ...]
-    rows: tuple[str, ...]
+    presets: tuple[str, ...]  # one per model
+    rows: tuple[str, ...]  # base, <algorithm> or AD-<algorithm>
     suite: str
 
 
-TABLE_1_ROWS = ("base", "reinforce", "remax", "grpo", "reinforce_pp", "bnpo")
-TABLE_2_ROWS = ("base", "grpo", "reinforce_pp", "AD-grpo", "AD-reinforce_pp", "AD-bnpo")
-TABLES = {
-    "table1": Table("Table 1", ("paper-1.5b", "paper-7b"), TABLE_1_ROWS, "paper"),
-    "table2": Table("Table 2", ("paper-format",), TABLE_2_ROWS, "paper-format"),
+PAPER_TABLES = {
+    "table1": PaperTable(
+        title="Table 1",
+        presets=("paper-1.5b", "paper-7b"),
+        rows=("base", "reinforce", "remax", "grpo", "reinforce_pp", "bnpo"),
+        suite="paper",
+    ),
+    "table2": PaperTable(
+        title="Table 2",
+        presets=("paper-format",),
+        rows=("base", "grpo", "reinforce_pp", "AD-grpo", "AD-reinforce_pp", "AD-bnpo"),
+        suite="paper-format",
+    ),
 }
-OF_A_ROW = ("--preset", "--algo", "--seed", "--model", "--decompose", "--no-decompose", "--ckpt", "--output-dir")
-"""Flags of train.py and eval.py that a row has by its name and place."""
+# Flags of train.py and eval.py that follow from a row's name and folder.
+ROW_FLAGS = ("--preset", "--algo", "--seed", "--model", "--decompose", "--no-decompose", "--ckpt", "--output-dir")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Rows of a table, and how they are made."""
+    """Rows of a table, and how to make them."""
 
     table: tyro.conf.Positional[Literal["table1", "table2"]]
-    """Which table of the paper."""
+    """Table of the paper."""
     rows: tuple[str, ...] = ()
-    """Some of its rows: base and algorithms, AD-<algorithm> in Table 2; all by default."""
+    """Rows to make: base and algorithms, AD-<algorithm> in Table 2. The default is all."""
     models: tuple[str, ...] = ()
-    """Some of its models, such as Qwen2.5-Math-1.5B, or folders of that name with a copy; all by default."""
+    """Models to use, such as Qwen2.5-Math-1.5B, or folders of that name with a copy. The default is all."""
     seeds: tuple[int, ...] = (0,)
-    """Seeds to train with; runs of several seeds are one row of the table."""
+    """Seeds to train with. Runs with several seeds become one row of the table."""
     preset: Literal["paper", "tiny"] = "paper"
-    """`tiny`: the same rows with the tiny model, in minutes, on any machine."""
+    """`tiny` makes the same rows with the tiny model: minutes on any machine."""
     train_flags: str = ""
-    """More flags for every train.py, as one text after a sign of equality: --train-flags="--keep 1"."""
+    """More flags for every train.py, as one text after an equals sign: --train-flags="--keep 1"."""
     eval_flags: str = ""
-    """More flags for every eval.py, likewise."""
+    """More flags for every eval.py, as one text after an equals sign."""
     output_dir: Path | None = None
-    """Folder of the rows; by default runs/<table>, or runs/<table>-tiny."""
+    """Folder of the rows. The default is runs/<table>, or runs/<table>-tiny."""
 
     @property
     def folder(self) -> Path:
@@ -63,7 +71,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its name, which is that of its folder, model and method, and the flags of its two programs."""
+    """One row of a table. Its folder is named after its model, method and seed."""
 
     folder: Path
     model: str
@@ -92,7 +100,7 @@ class Row:
 
     @cached_property
     def train(self) -> TrainConfig | None:
-        """The settings of its training, None for a model as it is. Raises InputError."""
+        """The settings of its training; None for a base model, which is not trained. Raises InputError."""
         if self.method == "base":
             return None
         return parse_train_config([*self.train_flags], has_cuda=True)[0]
@@ -103,12 +111,13 @@ class Row:
 
     @property
     def protocol(self) -> dict:
-        """Its own part of the protocol that results.json must have. Raises InputError for an unknown suite."""
+        """The part of the protocol in results.json that identifies the row. Raises InputError for an unknown suite."""
         config, suite = self.evaluate, chosen_suite(self.evaluate, Path())
+        datasets = {name: {"runs": dataset.runs} for name, dataset in suite.datasets.items()}
         return {
             "ckpt": config.ckpt,
             "run": self.train and json_settings(self.train),
-            "suite": {"name": suite.name, "datasets": {name: {"runs": d.runs} for name, d in suite.datasets.items()}},
+            "suite": {"name": suite.name, "datasets": datasets},
             "seed": config.seed,
             "limit": config.limit,
             "grader": config.grader,
@@ -116,46 +125,62 @@ class Row:
 
 
 def all_rows(choice: Choice, seeds: Sequence[int]) -> list[Row]:
-    """Every row of the table, with each of `seeds`. Raises InputError for flags that a row has itself."""
-    presets = ("tiny",) if choice.preset == "tiny" else TABLES[choice.table].presets
-    methods = [(preset, method) for preset in presets for method in TABLES[choice.table].rows]
-    return [_row(choice, *names, seed) for names in methods for seed in (seeds if names[1] != "base" else (0,))]
+    """Return every row of the table with each of `seeds`. Raises InputError for flags that follow from a row."""
+    table = PAPER_TABLES[choice.table]
+    rows = []
+    for preset in ("tiny",) if choice.preset == "tiny" else table.presets:
+        for method in table.rows:
+            for seed in (0,) if method == "base" else seeds:  # nothing is trained for base
+                rows.append(_row(choice, preset, method, seed))
+    return rows
 
 
 def chosen_rows(choice: Choice) -> list[Row]:
-    """The rows that are asked for. Raises InputError for names that the table has not."""
+    """Return the rows to make. Raises InputError for names that the table does not have."""
     rows = all_rows(choice, choice.seeds)
-    known = {"rows": {row.method: None for row in rows}, "models": {Path(row.model).name: None for row in rows}}
-    wanted = {"rows": choice.rows, "models": tuple(Path(model).name for model in choice.models)}
-    for flag, names in known.items():
-        if unknown := [name for name in wanted[flag] if name not in names]:
-            raise InputError(f"--{flag}: {choice.table} has no '{unknown[0]}'; it has {', '.join(names)}")
-    methods, models = (wanted[flag] or known[flag] for flag in ("rows", "models"))
-    return [row for row in rows if row.method in methods and Path(row.model).name in models]
+    methods, models = choice.rows, [Path(model).name for model in choice.models]
+    _check_names("--rows", methods, [row.method for row in rows], choice.table)
+    _check_names("--models", models, [Path(row.model).name for row in rows], choice.table)
+    chosen = []
+    for row in rows:
+        if (not methods or row.method in methods) and (not models or Path(row.model).name in models):
+            chosen.append(row)
+    return chosen
+
+
+def _check_names(flag: str, wanted: Sequence[str], known: Sequence[str], table: str) -> None:
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"{flag}: {table} has no '{name}'; it has {', '.join(dict.fromkeys(known))}")
 
 
 def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
+    table = PAPER_TABLES[choice.table]
     model = str(preset_config(preset).data.model)
     copies = [copy for copy in choice.models if "/" in copy and Path(copy).name == Path(model).name]
     model = copies[0] if copies else model
     folder = choice.folder / (f"{Path(model).name}-{method}" + f"-seed{seed}" * (method != "base"))
-    ckpt = model if method == "base" else str(folder / "train" / "last")
     train = ["--preset", preset, "--algo", method.removeprefix("AD-"), "--seed", str(seed)]
     if choice.table == "table2":
         train += ["--rewards", "accuracy,format", "--decompose" if method.startswith("AD-") else "--no-decompose"]
-    train += ["--model", model] * bool(copies) + _more("--train-flags", choice.train_flags)
-    train += ["--output-dir", str(folder / "train")]
-    suite = "arithmetic" if preset == "tiny" else TABLES[choice.table].suite
+    if copies:
+        train += ["--model", model]
+    train += [*_more_flags("--train-flags", choice.train_flags), "--output-dir", str(folder / "train")]
+    ckpt = model if method == "base" else str(folder / "train" / "last")
+    suite = "arithmetic" if preset == "tiny" else table.suite
     evaluate = ["--ckpt", ckpt, "--suite", suite, "--output-dir", str(folder / "eval")]
-    return Row(folder, model, method, tuple(train), (*evaluate, *_more("--eval-flags", choice.eval_flags)))
+    evaluate += _more_flags("--eval-flags", choice.eval_flags)
+    return Row(folder, model, method, tuple(train), tuple(evaluate))
 
 
-def _more(flag: str, text: str) -> list[str]:
-    """The flags in `text`. Raises InputError where it is cut off, or says what the row's name does."""
+def _more_flags(option: str, text: str) -> list[str]:
+    """Return the words of `text`. Raises InputError if a quote is open or a flag follows from the row."""
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InputError(f"{flag}: cannot be read ({error})") from error
-    if taken := [word for word in words if word.partition("=")[0].replace("_", "-") in OF_A_ROW]:
-        raise InputError(f"{flag}: {taken[0]} is the row's own; --rows, --models, --seeds and --output-dir choose rows")
+        raise InputError(f"{option}: cannot be read ({error})") from error
+    for word in words:
+        if word.partition("=")[0].replace("_", "-") in ROW_FLAGS:
+            choosing = "choose rows with --rows, --models, --seeds and --output-dir"
+            raise InputError(f"{option}: {word} follows from the row; {choosing}")
     return words

@@ -1,6 +1,6 @@
-"""The memory that updates of the real learner take in several settings, beside its account; prints one JSON line.
+"""Measure the memory of the real learner's updates in several settings, and print it beside what is counted, as JSON.
 
-Launched by tests/test_memory.py with the folder of a model. Each rank's own figures: the largest counts.
+tests/test_memory.py launches it with the folder of a model. The rank that takes most counts.
 """
 
 import ctypes
@@ -22,13 +22,13 @@ SETTINGS = {
     "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
     "logits in two chunks": ["--dtype", "bfloat16", "--micro-batch-tokens", "2560", "--gradient-checkpointing"],
 }
-"""Flags of each setting, by what takes most in it."""
+"""Flags of each setting, by the part that takes most."""
 COMMON = ["--preset", "tiny", "--max-prompt-tokens", "4", "--max-answer-tokens", "252", "--samples-per-question", "2"]
 M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def status(field: str) -> int:
-    """Bytes of this process by /proc's name."""
+    """Return bytes of this process by the name in /proc."""
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
 
@@ -47,53 +47,57 @@ def experience(answers: int):
 
 
 def measure(config, model: str, vocabulary: int, ranks: int) -> int:
-    """Bytes by which this process grows at most from before there is a learner to its third update."""
+    """Return the bytes by which this process grows at most from before it has a learner to its third update."""
     from bnpo.policy.learner import Learner
 
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = status("VmRSS")
     learner = Learner(model, vocabulary, config)
-    for _ in range(2):  # the optimizer has a state from the first update on, DeepSpeed knows what to prefetch
+    for _ in range(2):  # they create the optimizer's state and show DeepSpeed what to prefetch
         learner.update(experience(ranks), lr=1e-4)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    learner.update(experience(ranks * config.hardware.micro_batch_tokens // 256), lr=1e-4)  # a full micro-batch a rank
+    # A full micro-batch per rank.
+    learner.update(experience(ranks * config.hardware.micro_batch_tokens // 256), lr=1e-4)
     return status("VmHWM") - before
 
 
-def kept_layers(model: str, shape, ranks: int) -> tuple[float, int]:
-    """Layers whose matrices stay whole after a forward pass that none follows, where DeepSpeed keeps what is needed
-    within one and a half layers and the head; and how many the account takes for that."""
+def reused_layers(model: str, shape, ranks: int) -> tuple[float, int]:
+    """Return how many layers stay gathered after a forward pass without a successor, measured and counted.
+
+    DeepSpeed is set to keep what it needs again within one and a half layers and the head.
+    """
     from bnpo.config import parse_train_config
-    from bnpo.policy import learner, memory
+    from bnpo.planning import memory
+    from bnpo.policy import learner
 
     settings, distance = learner.deepspeed_settings, int(shape.head + 1.5 * shape.layer)
     near = {"stage3_max_reuse_distance": distance, "stage3_max_live_parameters": distance}
 
     def with_distance(config) -> dict:
-        found = settings(config)
-        return found | {"zero_optimization": found["zero_optimization"] | near}
+        usual = settings(config)
+        return usual | {"zero_optimization": usual["zero_optimization"] | near}
 
     learner.deepspeed_settings = memory.deepspeed_settings = with_distance
     config, _ = parse_train_config([*COMMON, "--model", model, "--micro-batch-tokens", "256"], has_cuda=False)
     policy = learner.Learner(model, shape.vocabulary, config)
-    for _ in range(2):  # what follows what is known from the second on
+    for _ in range(2):  # DeepSpeed knows the order of the layers from the second update on
         policy.update(experience(ranks), lr=1e-4)
     policy.score([1, 30, 40, 2], [30, 31])
     whole = 0.0
     for layer in policy.model.model.layers:
         matrices = [p for p in layer.parameters() if p.ds_numel > 200_000]
         whole += sum(p.ds_status.name == "AVAILABLE" for p in matrices) / len(matrices)
-    return whole, memory._Rank(shape, config, ranks, "cpu").kept_layers()
+    return whole, memory._RankParts(shape, config, ranks, "cpu").reused_layers()
 
 
 def main() -> None:
-    # From the start on, what is freed goes back at once: holes in the heap would count as held.
+    # Freed memory goes back to the system at once. Holes in the heap would be measured too.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import account, read_shape
+    from bnpo.planning.memory import rank_memory, read_shape
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")
@@ -102,13 +106,13 @@ def main() -> None:
     for name, flags in SETTINGS.items():
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
-        expected = account(shape, config, ranks, device="cpu")
-        report[name] = {"measured": taken, "moment": expected.peak, "account": expected.update_peak}
-    report["kept layers"] = kept_layers(model, shape, ranks)
+        counted = rank_memory(shape, config, ranks, device="cpu")
+        report[name] = {"measured": taken, "phase": counted.peak, "counted": counted.total(counted.peak)}
+    report["reused layers"] = reused_layers(model, shape, ranks)
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.barrier()
-    os._exit(0)  # the threads of so many engines once ended in the wrong order, and the process with SIGABRT
+    os._exit(0)  # a normal exit can end in SIGABRT, because the threads of so many engines end in any order
 
 
 if __name__ == "__main__":

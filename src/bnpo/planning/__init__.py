@@ -1,2 +1,3 @@
-"""The rows of the paper's tables, and what a run or an evaluation would take, told without a GPU, a network or a loaded
-model. Nothing else imports it."""
+"""What a run needs before it starts: number of steps and answers, memory, disk space and hours.
+
+fit.py decides whether a run fits its GPUs and is called at every start; the rest serves --dry-run."""

@@ -1,9 +1,9 @@
-"""`--dry-run`: what a training run or an evaluation would take, as text and as numbers."""
+"""`--dry-run`: what a training run or an evaluation needs, as numbers and as text."""
 
 import json
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -11,241 +11,208 @@ from pathlib import Path
 from bnpo.config import TrainConfig, json_settings
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import check, chosen_suite
+from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
-from bnpo.flags import Planning, flat_settings, with_settings
-from bnpo.planning.cost import (
-    START_SECONDS,
-    Work,
-    assumptions,
-    checkpoint_bytes,
-    checkpoints_kept,
-    sampling_seconds,
-    training_seconds,
-)
-from bnpo.planning.fit import (
-    Machine,
-    Plan,
-    at_once,
-    fitting_changes,
-    flag,
-    plan,
-    require_plan,
-    sampler_bytes,
-    token_bytes,
-)
-from bnpo.planning.gpus import HOST, Speed, speed_of
-from bnpo.planning.inputs import Inputs, Model, evaluation_inputs, training_inputs
+from bnpo.flags import Planning, flat_settings
+from bnpo.planning import cost, fit
+from bnpo.planning.fit import PlannedRun, plan_memory
+from bnpo.planning.gpus import speed_of
+from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
 from bnpo.planning.memory import GIB
+from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.folder import local_folder
-from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.task import longest_sequence
 
-
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds of a program on `gpus` GPUs by what they go to (empty: not asked for, or it does not fit)."""
-
-    gpus: int
-    seconds: dict[str, float]
-
-    @property
-    def hours(self) -> float:
-        return sum(self.seconds.values()) / 3600
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {seconds / 3600:.2f}" for name, seconds in self.seconds.items())
-        return f"{self.hours:.1f} hours, {self.hours * self.gpus:.1f} GPU-hours ({parts})"
+NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training run: its steps and answers, bytes of a checkpoint and most that are there at once, the plan of a
-    rank's memory, the settings with which alone it fits (none: it fits as it is), and the estimate."""
+    """What a training run needs."""
 
+    config: TrainConfig
+    inputs: PlanInputs
     steps: int
+    optimizer_steps: int
     answers: int
-    checkpoint: int
-    most_checkpoints: int
-    memory: Plan | None
-    changes: dict[str, object]
-    estimate: Estimate
-
-    @property
-    def flags(self) -> str:
-        return " ".join(flag(name, value) for name, value in self.changes.items())
+    tokens: float  # of all answers, estimated
+    checkpoint: int  # bytes
+    most_checkpoints: int  # that exist at once
+    run: PlannedRun | None  # None: no --gpu is named
+    changes: dict[str, object]  # settings with which alone the run fits; empty if it fits without, or never
+    seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
 
 
-def machine(speed: Speed, gpus: int) -> Machine:
-    """Machines with up to eight such GPUs each."""
-    return Machine(gpus, min(gpus, 8), speed.memory, min(gpus, 8) * HOST)
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What an evaluation needs."""
+
+    tokens: float  # of all answers, estimated
+    cache: int  # tokens that fit a sampler's cache
+    seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
 
 
-def training_plan(config: TrainConfig, inputs: Inputs, planning: Planning) -> TrainingPlan:
-    """What a run of `config` takes. Raises InputError for a GPU that is not known."""
-    gpus, shape, longest = planning.gpus or 1, inputs.model.shape, inputs.model.longest
-    steps = config.batch.steps or config.batch.epochs * (inputs.problems // config.batch.questions_per_step)
-    saves, most = checkpoints_kept(config, steps)
-    checkpoint = checkpoint_bytes(shape, config)
-    memory, changes, seconds = None, {}, {}
+def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
+    """Return what a training run needs. Raises InputError for an unknown GPU."""
+    batch, planning, shape = config.batch, config.planning, inputs.model.shape
+    steps = batch.steps or batch.epochs * (inputs.problems // batch.questions_per_step)
+    answers = steps * batch.questions_per_step * fit.answers_per_question(config)
+    longest_answer = config.sampling.max_answer_tokens
+    lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
+    run, changes, seconds = None, {}, {}
     if planning.gpu is not None:
         speed = speed_of(planning.gpu, shape)
-        memory = plan(shape, config, machine(speed, gpus), longest)
-        if memory.lack:
-            changes = fitting_changes(shape, config, machine(speed, gpus), longest)
-            config = with_settings(config, **changes)
-        fitted = plan(shape, config, machine(speed, gpus), longest) if changes else memory
-        if not fitted.lack:
-            often = [
-                ceil(steps / every) + 1 if every else 0
-                for every in (config.logging.eval_every, config.logging.rollouts_every)
-            ]
-            lengths = inputs.prompt, planning.answer_tokens
-            work = Work(steps, *lengths, inputs.evaluated, *often, saves, checkpoint)
-            seconds = training_seconds(shape, speed, config, gpus, fitted.sequences, work)
-    answers = (
-        steps * config.batch.questions_per_step * (config.batch.samples_per_question + (config.method.algo == "remax"))
+        machine = fit.Machine.assumed(planning.gpus or 1, speed.memory)
+        run = PlannedRun(shape, config, machine, inputs.model.longest)
+        changes = fit.fitting_changes(run) if plan_memory(run).problem else {}
+        fitting_run = run.with_settings(**changes)
+        fitting = plan_memory(fitting_run)
+        if not fitting.problem:
+            counts = {"at_once": fitting.sequences, "steps": steps, "eval_answers": inputs.eval_answers}
+            seconds = cost.training_seconds(fitting_run, speed, lengths, **counts)
+    return TrainingPlan(
+        config=config,
+        inputs=inputs,
+        steps=steps,
+        optimizer_steps=steps * batch.ppo_iterations * batch.mini_batches,
+        answers=answers,
+        tokens=answers * lengths.answer,
+        checkpoint=cost.checkpoint_bytes(shape, config),
+        most_checkpoints=cost.checkpoints_kept(config, steps)[1],
+        run=run,
+        changes=changes,
+        seconds=seconds,
     )
-    return TrainingPlan(steps, answers, checkpoint, most, memory, changes, Estimate(gpus, seconds))
 
 
-def evaluation_estimate(config: EvalConfig, inputs: Inputs, planning: Planning, longest_answer: int) -> Estimate:
-    """What an evaluation takes, in bf16. Raises InputError for a GPU that is not known or too small."""
-    gpus, shape = planning.gpus or 1, inputs.model.shape
+def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> EvaluationPlan:
+    """Return what an evaluation in bf16 needs. Raises InputError for a GPU that is unknown or too small."""
+    planning, model = config.planning, inputs.model
+    answer = min(planning.answer_tokens, suite.max_answer_tokens)
+    tokens = inputs.eval_answers * answer
     if planning.gpu is None:
-        return Estimate(gpus, {})
-    speed = speed_of(planning.gpu, shape)
-    samplers = config.data_parallel or max(1, gpus // config.tensor_parallel)
-    answers = ceil(inputs.evaluated / samplers)
-    sequences = at_once(min(answers, MOST_SEQUENCES), cache_tokens(config, inputs.model, speed), inputs.model.longest)
-    lengths = inputs.prompt, planning.answer_tokens, longest_answer
-    whole = replace(  # the GPUs of a sampler work as one
-        speed, bandwidth=speed.bandwidth * config.tensor_parallel, flops=speed.flops * config.tensor_parallel
-    )
-    seconds = sampling_seconds(shape, whole, answers, sequences, samplers, *lengths)
-    return Estimate(gpus, {"sampling": seconds, "start": float(START_SECONDS)})
-
-
-def cache_tokens(config: EvalConfig, model: Model, speed: Speed) -> int:
-    """Tokens that the cache of a sampler holds. Raises InputError where not even one answer fits."""
-    fixed = sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), MOST_SEQUENCES)
-    room = config.gpu_memory * speed.memory * config.tensor_parallel - fixed
-    cache = int(room / token_bytes(model.shape, 2))
-    if cache < model.longest:
+        return EvaluationPlan(tokens, 0, {})
+    speed = speed_of(planning.gpu, model.shape)
+    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), MOST_SEQUENCES)
+    share = config.gpu_memory * speed.memory * config.tensor_parallel
+    cache = int((share - fixed) / fit.token_bytes(model.shape, 2))
+    if cache < model.longest:  # not even one answer fits
         raise InputError(
             f"--gpu: {config.tensor_parallel} x {speed.memory / GIB:.1f} GiB are too little for a sampler of "
-            f"{model.name}, whose weights and workspace take {fixed / GIB:.1f}; --tensor-parallel shares them"
+            f"{model.name}: its weights and workspace take {fixed / GIB:.1f} GiB. Share them with --tensor-parallel"
         )
-    return cache
+    samplers = config.data_parallel or max(1, (planning.gpus or 1) // config.tensor_parallel)
+    answers = ceil(inputs.eval_answers / samplers)
+    at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
+    # The GPUs of one sampler work as one GPU that is faster by their number.
+    bandwidth, flops = speed.bandwidth * config.tensor_parallel, speed.flops * config.tensor_parallel
+    faster = replace(speed, bandwidth=bandwidth, flops=flops)
+    lengths = cost.TokenLengths(inputs.prompt, answer, suite.max_answer_tokens)
+    seconds = cost.sampling_seconds(model.shape, faster, lengths, answers=answers, at_once=at_once, samplers=samplers)
+    return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
-def no_room(folder: Path, needed: int) -> str:
-    """Why `needed` bytes cannot be written in `folder`, "" if they can."""
-    place = folder
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    return f"{folder}: {needed / 1e9:.1f} GB of checkpoints at once, {free / 1e9:.1f} GB are free" * (needed > free)
+def disk_problem(folder: Path, needed: int) -> str:
+    """Return why `needed` bytes of checkpoints cannot be written to `folder`, or an empty string."""
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if needed <= free:
+        return ""
+    return f"{folder}: checkpoints need {needed / 1e9:.1f} GB at once, {free / 1e9:.1f} GB are free"
 
 
-def plan_training(config: TrainConfig) -> None:
-    """Print what `train.py` would do. Raises InputError, one line, for what it would refuse."""
-    planning, inputs = config.planning, training_inputs(config)
-    found = training_plan(config, inputs, planning)
+def dry_run_training(config: TrainConfig) -> None:
+    """Print what `train.py` would do. Raises InputError for what it would refuse."""
+    inputs = training_inputs(config)
+    plan = plan_training(config, inputs)
     print(json.dumps(json_settings(config), indent=2))
-    for line in [*inputs.lines, *training_lines(config, found, inputs, planning)]:
-        print(line)
-    print(disk_line(config.folder.output_dir, found))
-    if found.estimate.seconds:
-        print(f"estimate{f' with {found.flags}' * bool(found.flags)}: {found.estimate}")
-        print_assumptions([speed_of(planning.gpu, inputs.model.shape)], planning)
+    print(*inputs.lines, *training_lines(plan), sep="\n")
+    disk = plan.checkpoint * plan.most_checkpoints
+    print(f"disk: {plan.checkpoint / 1e9:.2f} GB per checkpoint x {plan.most_checkpoints} at once: {disk / 1e9:.1f} GB")
+    problem = disk_problem(config.folder.output_dir, disk)
+    if problem:
+        print(f"not enough disk space: {problem}")
+    if plan.seconds:
+        _print_estimate(plan.seconds, config.planning, inputs, fit.flags_text(plan.changes))
 
 
-def training_lines(config: TrainConfig, found: TrainingPlan, inputs: Inputs, planning: Planning) -> list[str]:
-    """How much there is to do, and the memory of a rank."""
-    epoch = inputs.problems // config.batch.questions_per_step
-    updates = found.steps * config.batch.ppo_iterations * config.batch.mini_batches
-    tokens = found.answers * min(planning.answer_tokens, config.sampling.max_answer_tokens)
+def _print_estimate(seconds: dict[str, float], planning: Planning, inputs: PlanInputs, flags: str = "") -> None:
+    parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
+    hours = sum(seconds.values()) / 3600
+    gpu_hours = hours * (planning.gpus or 1)
+    print(f"estimate{' with ' * bool(flags)}{flags}: {hours:.1f} hours, {gpu_hours:.1f} GPU-hours (in hours: {parts})")
+    speed = speed_of(planning.gpu, inputs.model.shape)
+    print(*cost.assumption_lines([speed], planning.answer_tokens), sep="\n")
+
+
+def training_lines(plan: TrainingPlan) -> list[str]:
+    """Return lines about the amount of work and the memory of a rank."""
+    batch, run = plan.config.batch, plan.run
     lines = [
-        f"{found.steps:,} steps of {config.batch.questions_per_step} x {config.batch.samples_per_question} answers, "
-        f"{epoch} steps an epoch; {updates:,} optimizer steps; {found.answers:,} answers, "
-        f"{tokens / 1e6:,.0f} million tokens (estimate)",
+        f"{plan.steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
+        f"({plan.inputs.problems // batch.questions_per_step} steps per epoch), "
+        f"{plan.optimizer_steps:,} optimizer steps, {plan.answers:,} answers, about {plan.tokens / 1e6:,.0f} million "
+        "tokens"
     ]
-    if found.memory is None:
-        return [*lines, "memory and hours: --gpu names the GPU to plan for"]
-    gpus, speed = planning.gpus or 1, speed_of(planning.gpu, inputs.model.shape)
-    lines.append(f"memory of a rank, {gpus} x {speed.name} of {speed.memory / GIB:.1f} GiB, by this account:")
-    return [*lines, str(found.memory.account), *_fit_lines(config, found, inputs.model, machine(speed, gpus))]
-
-
-def _fit_lines(config: TrainConfig, found: TrainingPlan, model: Model, on: Machine) -> list[str]:
-    """Whether it fits, and the largest micro-batch and cache that do, with the flags that it needs."""
-    lines = []
-    if found.memory.lack:
-        try:
-            require_plan(model.shape, config, on, model.longest)
-        except InputError as error:
-            lines.append(f"does not fit: {error}")
-        if not found.changes:
+    if run is None:
+        return [*lines, NO_GPU]
+    gpu = f"{plan.config.planning.gpu} with {run.machine.gpu / GIB:.1f} GiB"
+    memory = plan_memory(run)
+    lines += [f"memory per rank on {run.machine.ranks} x {gpu}, estimated:", str(memory.rank)]
+    if memory.problem:
+        lines.append(f"does not fit: {fit.explain_problem(run, memory)}")
+        if not plan.changes:
             return lines
-        lines.append(f"with {found.flags}:")
-        config = with_settings(config, **found.changes)
+        lines.append(f"with {fit.flags_text(plan.changes)}:")
+    return lines + _sampler_lines(run.with_settings(**plan.changes))
 
-    def planned(**changes: object) -> Plan:
-        return plan(model.shape, with_settings(config, **changes), on, model.longest)
 
-    fitted = planned()
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
-    own = config.batch.questions_per_step * config.batch.samples_per_question // on.ranks * longest
-    tokens = _largest(range(longest, own + 1, 1024), lambda value: not planned(micro_batch_tokens=value).lack)
-    percents = range(round(100 * fitted.gpu_memory), 100)
-    percent = _largest(percents, lambda value: not planned(gpu_memory=value / 100).lack)
+def _sampler_lines(run: PlannedRun) -> list[str]:
+    """Return lines about the sampler of a run that fits, and the largest values of two flags that still fit."""
+    plan, batch, longest = plan_memory(run), run.config.batch, longest_sequence(run.config, None)
+    rank_tokens = batch.questions_per_step * batch.samples_per_question // run.machine.ranks * longest
+    tokens = _largest_fitting(run, "micro_batch_tokens", range(longest, rank_tokens + 1, 1024))
+    shares = [percent / 100 for percent in range(round(100 * plan.gpu_memory), 100)]
+    share = _largest_fitting(run, "gpu_memory", shares)
+    largest_cache = plan_memory(run.with_settings(gpu_memory=share)).cache
     return [
-        *lines,
-        f"sampler: {fitted.gpu_memory:.0%} of the GPU, {fitted.sequences} answers at once, a cache of "
-        f"{fitted.cache:,} tokens; the largest that fits: --gpu-memory {percent / 100:g}, "
-        f"{planned(gpu_memory=percent / 100).cache:,} tokens",
-        f"the largest --micro-batch-tokens that fits: {tokens}",
+        f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once, a cache of "
+        f"{plan.cache:,} tokens",
+        f"largest --gpu-memory that fits: {share:g} (a cache of {largest_cache:,} tokens)",
+        f"largest --micro-batch-tokens that fits: {tokens}",
     ]
 
 
-def _largest(values: Sequence[int], fits: Callable[[int], bool]) -> int:
-    """The last of the ascending `values` that fits; all before it do, and the first."""
-    return values[max(0, bisect_left(values, True, key=lambda value: not fits(value)) - 1)]
+def _largest_fitting(run: PlannedRun, setting: str, values: Sequence) -> object:
+    """Return the last of the ascending `values` of a setting with which the run fits, by bisection."""
+
+    def is_too_large(value: object) -> bool:
+        return bool(plan_memory(run.with_settings(**{setting: value})).problem)
+
+    return values[max(0, bisect_left(values, True, key=is_too_large) - 1)]
 
 
-def disk_line(folder: Path, found: TrainingPlan) -> str:
-    needed = found.checkpoint * found.most_checkpoints
-    problem = no_room(folder, needed)
-    line = f"disk: {found.checkpoint / 1e9:.2f} GB a checkpoint, at most {found.most_checkpoints} at once: "
-    return f"{line}{needed / 1e9:.1f} GB{'; no room here: ' * bool(problem)}{problem}"
-
-
-def print_assumptions(speeds: Sequence[Speed], planning: Planning) -> None:
-    print("estimated; it rests on:")
-    for line in assumptions(speeds, planning.answer_tokens):
-        print(f"  {line}")
-
-
-def plan_evaluation(config: EvalConfig) -> None:
-    """Print what `eval.py` would do. Raises InputError, one line, for what it would refuse."""
+def dry_run_evaluation(config: EvalConfig) -> None:
+    """Print what `eval.py` would do. Raises InputError for what it would refuse."""
     check(config)
     if (config.data_parallel or 1) * config.tensor_parallel > (config.planning.gpus or 1):
-        raise InputError("--gpus: are fewer than --data-parallel times --tensor-parallel")
+        raise InputError("--gpus: must be at least --data-parallel times --tensor-parallel")
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
         inputs = evaluation_inputs(ckpt, suite)
         print(json.dumps(flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}, indent=2, default=str))
         print(*inputs.lines, sep="\n")
-        tokens = inputs.evaluated * min(config.planning.answer_tokens, suite.max_answer_tokens)
-        print(f"{inputs.evaluated:,} answers, {tokens / 1e6:,.1f} million tokens (estimate)")
+        plan = plan_evaluation(config, inputs, suite)
+        print(f"{inputs.eval_answers:,} answers, about {plan.tokens / 1e6:,.1f} million tokens")
         if config.planning.gpu is None:
-            print("memory and hours: --gpu names the GPU to plan for")
+            print(NO_GPU)
             continue
         speed = speed_of(config.planning.gpu, inputs.model.shape)
-        cache = cache_tokens(config, inputs.model, speed)
         weights = 2 * inputs.model.shape.parameters / config.tensor_parallel
         print(
-            f"memory of a GPU: {config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB for the sampler: weights "
-            f"{weights / GIB:.1f} GiB, a cache of {cache:,} tokens"
+            f"memory per GPU: the sampler takes {config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB: weights "
+            f"{weights / GIB:.1f} GiB, a cache of {plan.cache:,} tokens"
         )
-        print(f"estimate: {evaluation_estimate(config, inputs, config.planning, suite.max_answer_tokens)}")
-        print_assumptions([speed], config.planning)
+        _print_estimate(plan.seconds, config.planning, inputs)

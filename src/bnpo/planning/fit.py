@@ -1,5 +1,7 @@
-"""Whether a run fits its GPUs, decided before a model is loaded: the sampler's share of the memory, how many answers it
-draws at once, and the flags that would make a run fit that does not."""
+"""Whether a run fits its GPUs, decided before a model is loaded.
+
+Also the sampler's share of the GPU memory, how many answers it draws at once, and what makes a run fit that does not.
+"""
 
 import os
 from collections.abc import Iterator
@@ -14,162 +16,194 @@ import torch
 from bnpo.config import TrainConfig
 from bnpo.files import InputError
 from bnpo.flags import with_settings
-from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, Account, Shape, account, read_shape
-from bnpo.policy.settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
+from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.task import longest_sequence
 
-USABLE = 0.97
-"""Share of a GPU's memory that a run may plan with; the rest is lost between allocations."""
+USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
+GPUS_PER_MACHINE = 8  # at most, where a plan may choose
+HOST_PER_GPU = 256 * GIB  # CPU memory that a dry run assumes
 
 
 @dataclass(frozen=True)
 class Machine:
-    """All ranks of a run, those of this machine, and bytes of one of its GPUs and of its CPU memory."""
+    """The number of ranks of a run and the memory that they have."""
 
     ranks: int
-    ranks_here: int
-    gpu: int
-    host: int
+    ranks_here: int  # ranks that share one machine's CPU memory
+    gpu: int  # bytes of one GPU
+    host: int  # bytes of CPU memory of one machine
+
+    @classmethod
+    def assumed(cls, gpus: int, gpu_bytes: int) -> "Machine":
+        """Return machines for a dry run."""
+        here = min(gpus, GPUS_PER_MACHINE)
+        return cls(gpus, here, gpu_bytes, here * HOST_PER_GPU)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The sampler's share of the GPU memory, the answers it draws at once (None, both: vLLM's defaults, on CPUs), the
-    tokens that its cache holds, the account of a rank, and why the run does not fit ("": it does)."""
+class PlannedRun:
+    """All that the memory of a run depends on."""
 
-    gpu_memory: float | None = None
-    sequences: int | None = None
-    cache: int = 0
-    account: Account | None = None
-    lack: str = ""
+    shape: ModelShape
+    config: TrainConfig
+    machine: Machine
+    longest: int  # tokens of the longest prompt plus answer that the sampler gets
+
+    def with_settings(self, **changes: object) -> "PlannedRun":
+        return replace(self, config=with_settings(self.config, **changes))
 
 
-def plan_here(config: TrainConfig, model: Path, longest: int) -> Plan:
-    """The plan for the model in folder `model`, whose sampler takes prompts and answers of `longest` tokens together,
-    on GPUs like the smallest of this machine, so that all of its ranks plan alike. Raises InputError, one line, when
-    the run cannot fit. On CPUs nothing is planned."""
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How a rank divides its GPU memory. On CPUs nothing is planned and vLLM's defaults hold."""
+
+    gpu_memory: float | None = None  # the sampler's share
+    sequences: int | None = None  # answers that the sampler draws at once
+    cache: int = 0  # tokens that the sampler's cache holds
+    rank: RankMemory | None = None
+    problem: str = ""  # why the run does not fit; empty if it does
+
+
+def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
+    """Return the plan for the model in folder `model` on this machine's GPUs. Raises InputError if it does not fit."""
     if not torch.cuda.is_available():
-        return Plan()
-    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    gpu = min(properties.total_memory for properties in gpus)
+        return MemoryPlan()
+    # The smallest GPU, so that all ranks here plan alike.
+    gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
     ranks = int(os.environ["WORLD_SIZE"])
     machine = Machine(ranks, int(os.environ.get("LOCAL_SIZE", ranks)), gpu, psutil.virtual_memory().total)
-    return require_plan(read_shape(model), config, machine, longest)
+    return require_memory_plan(PlannedRun(read_shape(model), config, machine, longest))
 
 
-def require_plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> Plan:
-    """`plan`, or InputError that says what is too large and names flags that make the run fit, by the same account."""
-    found = plan(shape, config, machine, longest)
-    if found.lack:
-        cures = _flags(shape, config, machine, longest), _ranks(shape, config, machine, longest)
-        cure = ", or ".join(filter(None, cures)) or "no flag makes it fit: take larger GPUs or a smaller model"
-        raise InputError(f"{config.data.model}: {found.lack}; {cure}")
-    return found
+def require_memory_plan(run: PlannedRun) -> MemoryPlan:
+    """Return the plan of a run. Raises InputError, with flags that make the run fit, if it does not fit."""
+    plan = plan_memory(run)
+    if plan.problem:
+        raise InputError(explain_problem(run, plan))
+    return plan
 
 
-def plan(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> Plan:
-    """The sampler's share, given or as large as the learner's memory allows and the answers can use (twice that, since
-    what vLLM needs for itself is an estimate), and the answers drawn at once: all of a rank, as far as the cache holds
-    a quarter of the longest of each (more would be thrown out and computed again)."""
-    questions = config.batch.questions_per_step // machine.ranks
-    answers = questions * (config.batch.samples_per_question + (config.method.algo == "remax"))
-    size = 2 if config.hardware.dtype == "bfloat16" else 4
+def plan_memory(run: PlannedRun) -> MemoryPlan:
+    """Return the sampler's share of the GPU memory, and how many answers it draws at once.
+
+    The share is --gpu-memory. By default it is what the learner leaves, but at most twice what the answers of a step
+    can use (twice, because vLLM's own needs are an estimate).
+    """
+    shape, config, machine, longest = run.shape, run.config, run.machine, run.longest
+    answers = config.batch.questions_per_step // machine.ranks * answers_per_question(config)  # of a rank per step
+    size = number_bytes(config)
     token = token_bytes(shape, size)
     fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), min(answers, MOST_SEQUENCES))
-    least, most = fixed + token * longest, fixed + token * longest * answers
-    if config.hardware.gpu_memory is None:
-        awake = account(shape, config, machine.ranks, share=1)
-        room = USABLE * machine.gpu - max(awake.total("sample"), awake.total("sync: check"))
-        # In whole percents: rounded down, but for the least.
-        gpu_memory = max(ceil(100 * least / machine.gpu), floor(100 * min(room, 2 * most) / machine.gpu)) / 100
-    else:
-        gpu_memory = config.hardware.gpu_memory
+    least = fixed + token * longest  # one answer must fit
+    gpu_memory = config.hardware.gpu_memory
+    if gpu_memory is None:
+        learner = rank_memory(shape, config, machine.ranks, sampler=1)  # any number above 0 plans for a sampler
+        free = USABLE * machine.gpu - max(learner.total("sample"), learner.total("sync: check"))
+        most = fixed + token * longest * answers
+        # In whole percents, rounded down. The least that works is rounded up.
+        percent = max(ceil(100 * least / machine.gpu), floor(100 * min(free, 2 * most) / machine.gpu))
+        gpu_memory = percent / 100
     share = int(gpu_memory * machine.gpu)
     cache = max(0, (share - fixed) // token)
-    sequences = at_once(answers, cache, longest)
-    whole = account(shape, config, machine.ranks, share=share)
-    return Plan(gpu_memory, sequences, cache, whole, _lack(whole, config, machine, share, least))
+    memory = rank_memory(shape, config, machine.ranks, sampler=share)
+    problem = _problem(memory, config, machine, share, least)
+    return MemoryPlan(gpu_memory, answers_at_once(answers, cache, longest), cache, memory, problem)
 
 
-def at_once(answers: int, cache: int, longest: int) -> int:
-    """Of `answers`, those drawn at once with a cache of so many tokens."""
+def answers_per_question(config: TrainConfig) -> int:
+    """Return how many answers a training question gets per step."""
+    return config.batch.samples_per_question + (config.method.algo == "remax")  # ReMax's baseline is a greedy answer
+
+
+def answers_at_once(answers: int, cache: int, longest: int) -> int:
+    """Return how many of `answers` a sampler draws at once if its cache holds `cache` tokens."""
+    # The cache must hold a quarter of the longest for each. With more answers vLLM would evict some and recompute them.
     return max(1, min(answers, int(cache / (longest / 4))))
 
 
-def token_bytes(shape: Shape, size: int) -> int:
-    """What a token takes in the sampler's cache, with numbers of `size` bytes."""
+def token_bytes(shape: ModelShape, size: int) -> int:
+    """Return the bytes of one token in the sampler's cache: keys and values in numbers of `size` bytes."""
     return size * 2 * shape.keys * shape.layers
 
 
-def sampler_bytes(shape: Shape, size: int, tokens: int, sequences: int) -> int:
-    """vLLM without its cache: weights, a prefill of `tokens`, logits of `sequences` in fp32 with two copies, graphs."""
+def sampler_bytes(shape: ModelShape, size: int, tokens: int, sequences: int) -> int:
+    """Return the bytes of vLLM without its cache, for a prefill of `tokens` and logits of `sequences`."""
     prefill = size * tokens * (3 * shape.intermediate + 6 * shape.hidden)
-    return size * shape.parameters + prefill + 12 * sequences * shape.vocabulary + GRAPHS + ASLEEP
+    logits = 12 * sequences * shape.vocabulary  # in fp32, with two copies
+    return size * shape.parameters + prefill + logits + GRAPHS + ASLEEP
 
 
-def _lack(whole: Account, config: TrainConfig, machine: Machine, share: int, least: int) -> str:
-    host = machine.ranks_here * whole.offloaded
-    if whole.total(whole.peak) > USABLE * machine.gpu:
-        return (
-            f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory are too little: {whole.peak} takes "
-            f"{whole.total(whole.peak) / GIB:.1f} GiB a rank ({whole.largest(3)})"
-        )
+def _problem(memory: RankMemory, config: TrainConfig, machine: Machine, share: int, least: int) -> str:
+    """Return why the run does not fit, or an empty string."""
+    host = machine.ranks_here * memory.offloaded
+    needed = memory.total(memory.peak)
+    if needed > USABLE * machine.gpu:
+        parts = sorted(memory.phases[memory.peak].items(), key=lambda part: -part[1])
+        largest = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts[:3])
+        given = f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory"
+        return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
     if share < least:
-        return (
-            f"--gpu-memory {config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB, the sampler needs {least / GIB:.1f}"
-        )
+        given = f"--gpu-memory {config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
+        return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
     if host > USABLE * machine.host:
         return f"--offload-optimizer takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
     return ""
 
 
-def _flags(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> str:
-    """The fewest flags with which the run fits, "" if there are none."""
-    changes = fitting_changes(shape, config, machine, longest)
-    return " ".join(flag(name, value) for name, value in changes.items()) + " makes it fit" if changes else ""
+def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:
+    """Return one line: why the run does not fit, and flags or a number of ranks with which it does."""
+    advice = []
+    changes = fitting_changes(run)
+    if changes:
+        advice.append(f"{flags_text(changes)} makes it fit")
+    ranks = _fitting_ranks(run)
+    if ranks is not None:
+        advice.append(f"it fits on {ranks} ranks with a GPU each")
+    text = ", or ".join(advice) or "no flag makes it fit: use larger GPUs or a smaller model"
+    return f"{run.config.data.model}: {plan.problem}; {text}"
 
 
-def fitting_changes(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> dict:
-    """The fewest settings with which the run fits, by name; empty if there are none."""
-    for changes in _changes(config):
-        found = plan(shape, with_settings(config, **changes), machine, longest)
-        if not found.lack:
-            return changes | ({"gpu_memory": found.gpu_memory} if "gpu_memory" in changes else {})
+def flags_text(changes: dict[str, object]) -> str:
+    """Return the command-line flags of settings by name."""
+    flags = []
+    for name, value in changes.items():
+        flag = name.replace("_", "-") if value is not False else "no-" + name.replace("_", "-")
+        flags.append(f"--{flag}" if isinstance(value, bool) else f"--{flag} {value}")
+    return " ".join(flags)
+
+
+def fitting_changes(run: PlannedRun) -> dict[str, object]:
+    """Return the fewest settings with which the run fits, by name; empty if there are none."""
+    for changes in _possible_changes(run.config):
+        plan = plan_memory(run.with_settings(**changes))
+        if not plan.problem:
+            # "By default" cannot be written as a flag, so name the share that was found.
+            return changes | ({"gpu_memory": plan.gpu_memory} if "gpu_memory" in changes else {})
     return {}
 
 
-def flag(name: str, value: object) -> str:
-    """What a command line says for the setting `name`."""
-    words = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{words}" if value else f"--no-{words}"
-    return f"--{words} {value}"
-
-
-def _changes(config: TrainConfig) -> Iterator[dict]:
-    """Settings that take less memory, fewest changes first, dearer ones later."""
-    tokens, longest = (
-        config.hardware.micro_batch_tokens,
-        config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens,
-    )
-    smaller = []
-    while (tokens := tokens // 2) >= longest:
-        smaller.append(tokens)
-    choices = {
-        "gpu_memory": [None] if config.hardware.gpu_memory is not None else [],
-        "micro_batch_tokens": smaller,
-        "gradient_checkpointing": [True] if not config.hardware.gradient_checkpointing else [],
-        "offload_optimizer": [not config.hardware.offload_optimizer],
+def _possible_changes(config: TrainConfig) -> Iterator[dict[str, object]]:
+    """Yield settings that take less memory: fewer changes first, then those that cost less time."""
+    hardware = config.hardware
+    halves = [hardware.micro_batch_tokens // 2**count for count in range(1, 64)]
+    choices: dict[str, list] = {
+        "gpu_memory": [] if hardware.gpu_memory is None else [None],
+        "micro_batch_tokens": [tokens for tokens in halves if tokens >= longest_sequence(config, None)],
+        "gradient_checkpointing": [] if hardware.gradient_checkpointing else [True],
+        "offload_optimizer": [not hardware.offload_optimizer],  # False saves CPU memory
     }
     for count in range(1, len(choices) + 1):
         for names in combinations(choices, count):
-            for values in product(*(choices[name] for name in names)):
+            for values in product(*[choices[name] for name in names]):
                 yield dict(zip(names, values, strict=True))
 
 
-def _ranks(shape: Shape, config: TrainConfig, machine: Machine, longest: int) -> str:
-    """The smallest number of ranks, of up to eight a machine, with which the run fits, "" if there is none."""
-    for ranks in range(machine.ranks + 1, config.batch.questions_per_step + 1):
-        more = replace(machine, ranks=ranks, ranks_here=min(ranks, 8))
-        if config.batch.questions_per_step % ranks == 0 and not plan(shape, config, more, longest).lack:
-            return f"{ranks} ranks hold it, with a GPU each"
-    return ""
+def _fitting_ranks(run: PlannedRun) -> int | None:
+    """Return the smallest larger number of ranks with which the run fits, or None."""
+    questions = run.config.batch.questions_per_step
+    for ranks in range(run.machine.ranks + 1, questions + 1):
+        larger = replace(run.machine, ranks=ranks, ranks_here=min(ranks, GPUS_PER_MACHINE))
+        if questions % ranks == 0 and not plan_memory(replace(run, machine=larger)).problem:
+            return ranks
+    return None

@@ -11,45 +11,45 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig
-from bnpo.evaluation.suites import Dataset, Suite, dataset_problems, encode_prompts, load_suite
+from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
-from bnpo.planning.memory import Shape, read_shape
+from bnpo.planning.memory import ModelShape, read_shape
 from bnpo.policy.folder import check_attention, check_context, load_tokenizer, local_folder
 from bnpo.problems import Problem
 from bnpo.task import encode_problems, longest_sequence
 
+# Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.
 PROMPT_TOKENS = {"chat": 103.0, "think": 150.0}
-"""Tokens of a prompt of MATH on average, by template, with Qwen2.5-Math's tokenizer: where none is at hand."""
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model without its weights: its name, the folder of its config.json, its shape and tokenizer (None: not on this
-    machine), the longest prompt plus answer that it will take."""
+class LocalModel:
+    """What this machine has of a model, without its weights."""
 
     name: str
-    folder: Path
-    shape: Shape
-    tokenizer: PreTrainedTokenizerBase | None
-    longest: int
+    folder: Path  # of its config.json
+    shape: ModelShape
+    tokenizer: PreTrainedTokenizerBase | None  # None: not on this machine
+    longest: int  # tokens of the longest prompt plus answer that it gets
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What is read: problems to train on (0: an evaluation), tokens of a prompt on average, answers of an evaluation,
-    and lines that say so."""
+class PlanInputs:
+    """What a run reads."""
 
-    model: Model
-    problems: int
-    prompt: float
-    evaluated: int
-    lines: list[str]
+    model: LocalModel
+    problems: int  # to train on; 0 for an evaluation
+    prompt: float  # mean tokens of a prompt
+    eval_answers: int  # of one evaluation
+    lines: list[str]  # all this, to be printed
 
 
 @cache
-def find_model(name: str, longest: int) -> Model:
-    """What this machine has of model `name`: a folder, the hub's cache, else a shape in data/models. Raises InputError
-    where it has no shape, or prompts and answers of `longest` tokens do not fit its context."""
+def find_model(name: str, longest: int) -> LocalModel:
+    """Return what this machine has of model `name`: from a folder, the Hugging Face cache or data/models.
+
+    Raises InputError if it is in none of them, or if its context is shorter than `longest` tokens.
+    """
     folder = local_folder(name)
     if folder is None:
         try:
@@ -58,87 +58,90 @@ def find_model(name: str, longest: int) -> Model:
             folder = ROOT / "data" / "models" / Path(name).name
     if not (folder / "config.json").is_file():
         raise InputError(
-            f"{name}: neither a folder with a config.json, nor in the hub's cache, nor of a shape in data/models; a "
-            "dry run downloads nothing: download the model, or give the path of a copy"
+            f"{name}: no config.json in a folder of this name, in the Hugging Face cache or in data/models. A dry run "
+            "downloads nothing: download the model first, or give the path of a copy"
         )
     check_context(folder, longest)
     tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
-    return Model(name, folder, read_shape(folder), tokenizer, longest)
+    return LocalModel(name, folder, read_shape(folder), tokenizer, longest)
 
 
-def training_inputs(config: TrainConfig) -> Inputs:
-    """What a training run reads, evaluations on the way included. Raises InputError for files that are wrong; those
-    that are missing are told, and the plan takes what data/manifest.json expects of them."""
+def training_inputs(config: TrainConfig) -> PlanInputs:
+    """Return what a training run and its evaluations read.
+
+    Raises InputError for wrong files. A missing file of the paper's data is assumed to be as data/manifest.json says.
+    """
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     model = find_model(config.data.model, longest_sequence(config, suite))
     check_attention(model.folder)
     problems, prompt, line = _count_training(config, model.tokenizer)
-    answers, lines = count_suite(suite, model.tokenizer) if suite else (0, ["no evaluation on the way"])
-    return Inputs(model, problems, prompt, answers, [*_tokenizer_line(model), line, *lines])
+    answers, lines = _count_suite(suite, model) if suite else (0, ["no evaluation during training"])
+    return PlanInputs(model, problems, prompt, answers, [*_tokenizer_line(model), line, *lines])
 
 
-def evaluation_inputs(model: str, suite: Suite) -> Inputs:
-    """What an evaluation of `model` reads; raises InputError as `training_inputs`."""
-    found = find_model(model, suite.max_prompt_tokens + suite.max_answer_tokens)
-    answers, lines = count_suite(suite, found.tokenizer)
-    return Inputs(found, 0, PROMPT_TOKENS[suite.template], answers, [*_tokenizer_line(found), *lines])
+def evaluation_inputs(name: str, suite: Suite) -> PlanInputs:
+    """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
+    model = find_model(name, suite.max_prompt_tokens + suite.max_answer_tokens)
+    answers, lines = _count_suite(suite, model)
+    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], answers, [*_tokenizer_line(model), *lines])
 
 
-def _tokenizer_line(model: Model) -> list[str]:
+def _tokenizer_line(model: LocalModel) -> list[str]:
     if model.tokenizer is not None:
         return []
-    return [f"the tokenizer of {model.name} is not on this machine: prompts are not counted in tokens"]
+    return [f"{model.name}: its tokenizer is not on this machine, so prompts are not counted in tokens"]
 
 
 def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
-    """Problems whose prompts are not too long, mean tokens of a prompt, and a line."""
-    usual = PROMPT_TOKENS[config.data.template]
+    """Return the number of problems to train on, the mean tokens of a prompt, and a line about both."""
+    path, usual_prompt = config.data.train_data, PROMPT_TOKENS[config.data.template]
     try:
-        problems = training_problems(config.data.train_data)
+        problems = training_problems(path)
     except InputError as error:
-        count = _expected(config.data.train_data, error)
-        return count, usual, f"missing: {error}; planned with the {count:,} problems that it must have"
-    kept, prompts = encode_problems(config, problems, tokenizer) if tokenizer else (problems, None)
-    prompt = float(round(sum(map(len, prompts)) / len(prompts))) if prompts else usual
-    line = f"{config.data.train_data}: {len(problems):,} problems, {_longest(kept, prompts)}"
-    remaining = set(kept)
-    if left_out := [problem.id for problem in problems if problem not in remaining]:
-        line += (
-            f"; {len(left_out)} left out, over {config.sampling.max_prompt_tokens} tokens: {', '.join(left_out[:5])}"
-        )
-    return len(kept), prompt, line
+        count = _expected_problems(path, error)
+        return count, usual_prompt, f"missing: {error}; the plan assumes its {count:,} problems"
+    line = f"{path}: {len(problems):,} problems, "
+    if tokenizer is None:
+        return len(problems), usual_prompt, line + _longest_problem(problems, None)
+    trained, prompts = encode_problems(config, problems, tokenizer)
+    line += _longest_problem(trained, prompts)
+    if len(trained) < len(problems):
+        trained_set = set(trained)
+        too_long = [problem.id for problem in problems if problem not in trained_set]
+        limit = config.sampling.max_prompt_tokens
+        line += f"; {len(too_long)} left out, over {limit} tokens: {', '.join(too_long[:5])}"
+    mean_prompt = round(sum(len(prompt) for prompt in prompts) / len(prompts))
+    return len(trained), float(mean_prompt), line
 
 
-def count_suite(suite: Suite, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, list[str]]:
-    """Answers of an evaluation by `suite`, and a line a data set. Raises InputError as `training_inputs`."""
+def _count_suite(suite: Suite, model: LocalModel) -> tuple[int, list[str]]:
+    """Return the number of answers of an evaluation by `suite`, and a line about every data set."""
     answers, lines = 0, []
     for name, dataset in suite.datasets.items():
-        count, what = _count_dataset(dataset, suite, tokenizer)
+        try:
+            problems = dataset_problems(dataset)
+        except InputError as error:
+            expected = _expected_problems(dataset.data, error)
+            count, text = min(expected, dataset.problems or expected), f"missing: {error}"
+        else:
+            prompts = encode_prompts(problems, suite, model.tokenizer) if model.tokenizer else None
+            count, text = len(problems), _longest_problem(problems, prompts)
         answers += count * dataset.runs
-        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} runs, {what}")
+        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} repetitions, {text}")
     return answers, lines
 
 
-def _count_dataset(dataset: Dataset, suite: Suite, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, str]:
-    try:
-        problems = dataset_problems(dataset)
-    except InputError as error:
-        count = min(_expected(dataset.data, error), dataset.problems or 10**9)
-        return count, f"missing: {error}"
-    prompts = encode_prompts(problems, suite, tokenizer) if tokenizer else None
-    return len(problems), _longest(problems, prompts)
-
-
-def _expected(data: str, error: InputError) -> int:
-    """The problems that a missing file of the paper's must have; raises `error` where a file is there, or unknown."""
-    sets = json.loads((ROOT / "data" / "manifest.json").read_text(encoding="utf-8"))["sets"]
-    if Path(data).stem not in sets or Path(data).exists() or (ROOT / data).exists():
+def _expected_problems(data: str, error: InputError) -> int:
+    """Return how many problems a missing file of the paper has. Raises `error` for a file that exists or is unknown."""
+    manifest = json.loads((ROOT / "data" / "manifest.json").read_text(encoding="utf-8"))
+    name = Path(data).stem
+    if name not in manifest["sets"] or Path(data).exists() or (ROOT / data).exists():
         raise error
-    return sets[Path(data).stem]["rows"]
+    return manifest["sets"][name]["rows"]
 
 
-def _longest(problems: list[Problem], prompts: list[list[int]] | None) -> str:
-    """The longest prompt, in tokens or, without a tokenizer, in characters of its problem."""
-    sizes = [len(prompt) for prompt in prompts] if prompts else [len(problem.problem) for problem in problems]
-    size, longest = max(zip(sizes, (problem.id for problem in problems), strict=True))
-    return f"the longest {longest}, {size:,} {'tokens' if prompts else 'characters'}"
+def _longest_problem(problems: list[Problem], prompts: list[list[int]] | None) -> str:
+    """Name the problem with the longest prompt or, without prompts, with the longest text."""
+    texts = prompts if prompts else [problem.problem for problem in problems]
+    size, name = max((len(text), problem.id) for text, problem in zip(texts, problems, strict=True))
+    return f"the longest {name}, {size:,} {'tokens' if prompts else 'characters'}"
