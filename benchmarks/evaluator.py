@@ -21,9 +21,9 @@ from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.samples import Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import sampling_seeds, stop_token_ids
 
 from vllm import SamplingParams  # isort: skip
@@ -37,7 +37,7 @@ def main() -> None:
     longest = suite.max_prompt_tokens + suite.max_answer_tokens
     tokenizer = load_tokenizer(TINY_MODEL, longest)
     evaluation = Evaluation.prepare(suite, tokenizer, seed=0)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
+    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
     grader = Grader()
     prompts = evaluation.prompts["arithmetic"]
     seeds = sampling_seeds(0, zlib.crc32(b"arithmetic"), range(QUESTIONS))

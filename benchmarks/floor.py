@@ -31,9 +31,9 @@ from bnpo.algorithm.method import Method
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.grading.grader import Grader
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.ranks import gather
 
@@ -104,7 +104,7 @@ class Floor:
         longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
         self.tokenizer = load_tokenizer(folder, longest)
         self.problems = training_problems(config.data.train_data)
-        self.sampler = Sampler(str(folder), self.tokenizer, SamplerSettings(max_tokens=longest, dtype="float32"))
+        self.sampler = Sampler(str(folder), self.tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
         self.grader = Grader()
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         # Steps that cost what they cost and change nothing: both losses see the same weights.

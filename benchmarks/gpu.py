@@ -107,10 +107,10 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     from vllm import SamplingParams
 
     from bnpo.config import parse_train_config
+    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
-    from bnpo.policy.settings import SamplerSettings
     from bnpo.policy.weight_sync import sync_weights
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
@@ -119,7 +119,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     tokenizer = load_tokenizer(Path(folder), 4096)
     learner = Learner(folder, len(tokenizer), config)
     settings = {"max_tokens": 4096, "dtype": "bfloat16", "gpu_memory": 0.3, "sequences": 32 * 16}
-    sampler = Sampler(folder, tokenizer, SamplerSettings(**settings, enforce_eager=enforce_eager))
+    sampler = Sampler(folder, tokenizer, EngineSettings(**settings, enforce_eager=enforce_eager))
     rng = np.random.default_rng(0)
     rows = {}
 

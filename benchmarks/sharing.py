@@ -38,8 +38,8 @@ from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
-from bnpo.policy.settings import SamplerSettings
 from bnpo.policy.update import Experience
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
 from bnpo.ranks import gather
@@ -94,7 +94,7 @@ def tiny_batches() -> list[module.Experience]:
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     problems = training_problems(config.data.train_data)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     grader, batches, m = Grader(), [], config.batch.samples_per_question
     for step in range(10):
         questions = questions_of_step(len(problems), config.batch.questions_per_step, step, config.sampling.seed)

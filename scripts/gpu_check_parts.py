@@ -85,13 +85,13 @@ def sleep(_args, _gpus: int) -> str:
 
     from bnpo.arithmetic import arithmetic_problems
     from bnpo.config import TINY_MODEL
+    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler
-    from bnpo.policy.settings import SamplerSettings
     from bnpo.problems import encode_prompt
 
     tokenizer = load_tokenizer(TINY_MODEL, 192)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     problems = arithmetic_problems("test", 64)
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
 

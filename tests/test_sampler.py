@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.policy.settings import SamplerSettings
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.problems import encode_prompt, sampling_seeds, stop_token_ids
 from conftest import make_model
 
@@ -21,7 +21,7 @@ def tokenizer():
 def open_sampler(model, tokenizer, dtype="float32"):
     from bnpo.policy.sampler import Sampler  # vLLM, where it runs: other workers would import it for nothing
 
-    return Sampler(str(model), tokenizer, SamplerSettings(max_tokens=192, dtype=dtype))
+    return Sampler(str(model), tokenizer, EngineSettings(max_tokens=192, dtype=dtype))
 
 
 @pytest.fixture(scope="module")

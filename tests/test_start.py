@@ -15,7 +15,7 @@ from bnpo.devices import cuda_problem
 from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT
 from bnpo.grading.grader import Grader
-from bnpo.policy.settings import SamplerSettings
+from bnpo.policy.engine_settings import EngineSettings
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
@@ -95,7 +95,7 @@ def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, mon
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    settings = SamplerSettings(max_tokens=192, dtype="float32", tensor_parallel=2)
+    settings = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=2)
     ends = pytest.raises(RuntimeError, match="a sampler's process ended with status 1")
     with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, settings):
         pass

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
 from bnpo.grading.grader import Grader
-from bnpo.policy.settings import SamplerSettings
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.problems import encode_prompt, sampling_seeds
 from conftest import run_ranks
 
@@ -19,7 +19,7 @@ def test_accuracies_spread_over_the_unit_interval():
     from bnpo.policy.sampler import Sampler  # vLLM, where it runs: other workers would import it for nothing
 
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     problems = arithmetic_problems("test", 128)
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
     seeds = sampling_seeds(0, 0, range(128))

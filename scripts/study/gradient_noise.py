@@ -40,9 +40,9 @@ from bnpo.algorithm.method import Method
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError, step_name, write_json
 from bnpo.grading.grader import Grader
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import encode_prompt, load_problems, sampling_seeds
 from bnpo.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
@@ -87,7 +87,7 @@ def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[in
     splits = ("train", "validation", "test")
     problems = [p for split in splits for p in load_problems(ROOT / "data" / "study" / f"{regime}-{split}.jsonl")]
     tokenizer, grader = load_tokenizer(model, 192), Grader()
-    sampler = Sampler(str(model), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    sampler = Sampler(str(model), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
     seeds = sampling_seeds(0, 0, range(len(problems)))
     sampling = {"n": ANSWERS, "max_tokens": 128, "temperature": 1.0, "greedy_too": True}

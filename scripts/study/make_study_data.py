@@ -28,9 +28,9 @@ from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, write_json_lines
 from bnpo.grading.grader import Grader
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import Problem, encode_prompt, sampling_seeds
 
 POOLS = {"train": 1700, "validation": 500, "test": 1900}
@@ -71,7 +71,7 @@ def shares_right(sampler: Sampler, tokenizer, grader: Grader, problems: list[Pro
 
 def main(args: Args) -> None:
     tokenizer = load_tokenizer(TINY_MODEL, 192)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     grader = Grader()
     args.output_dir.mkdir(parents=True, exist_ok=True)
     for split, tried in POOLS.items():

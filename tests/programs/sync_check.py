@@ -17,9 +17,9 @@ import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from bnpo.config import parse_train_config
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.settings import SamplerSettings
 from bnpo.policy.update import Experience
 from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
 from bnpo.problems import encode_prompt
@@ -41,7 +41,7 @@ class Pair:
         tokenizer = AutoTokenizer.from_pretrained(model)
         self.vocabulary = len(tokenizer)
         self.learner = Learner(model, self.vocabulary, self.config)
-        self.sampler = Sampler(model, tokenizer, SamplerSettings(max_tokens=192, dtype="float32"))
+        self.sampler = Sampler(model, tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
         self.names = compared_names(self.learner.model)
         self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?", "chat")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bnpo.environment import setup_environment
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.sampled import SampledGroup
-from bnpo.policy.settings import SamplerSettings
 from bnpo.processes import signal_at_program_end
 
 Sample = Callable[..., Iterator[SampledGroup]]
@@ -36,7 +36,7 @@ class Member(NamedTuple):
 
 
 @contextmanager
-def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: SamplerSettings) -> Iterator[Sample]:
+def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings) -> Iterator[Sample]:
     """Start `replicas` samplers of the model in folder `model`, and yield a function like `Sampler.sample` that shares
     the prompts among them. It takes no `greedy_too`.
 
@@ -60,7 +60,7 @@ def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: SamplerSett
 
 
 @contextmanager
-def _start_member(variable: str, value: str, model: str, settings: SamplerSettings) -> Iterator[Member]:
+def _start_member(variable: str, value: str, model: str, settings: EngineSettings) -> Iterator[Member]:
     """Run a sampler's process while the context lasts. `variable` is set to `value` in its environment alone."""
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     connection, far_end = context.Pipe()
@@ -111,7 +111,7 @@ def _environment(variable: str, value: str) -> Iterator[None]:
             os.environ[variable] = before
 
 
-def _serve(connection: Connection, model: str, settings: SamplerSettings) -> None:
+def _serve(connection: Connection, model: str, settings: EngineSettings) -> None:
     """Load the model, then answer requests until the connection closes. The program of a member's process."""
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
     setup_environment()

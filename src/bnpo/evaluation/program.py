@@ -21,8 +21,8 @@ from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, write_json
 from bnpo.flags import check_marks, check_planning
 from bnpo.grading.grader import Grader
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
-from bnpo.policy.settings import SamplerSettings
 
 SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
 """The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`."""
@@ -148,7 +148,7 @@ def _sample_missing(
 ) -> None:
     """Sample and grade `missing`, save every record as it comes, and show the progress."""
     suite, samples = job.evaluation.suite, job.samples
-    settings = SamplerSettings(
+    settings = EngineSettings(
         max_tokens=suite.max_prompt_tokens + suite.max_answer_tokens,
         dtype=job.protocol["dtype"],
         gpu_memory=config.gpu_memory,

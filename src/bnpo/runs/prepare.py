@@ -13,8 +13,8 @@ from bnpo.evaluation.suites import content_hash, load_suite
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import plan_here
+from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
-from bnpo.policy.settings import SamplerSettings
 from bnpo.problems import Problem
 from bnpo.ranks import check_port, gather
 from bnpo.runs.console import archive_console
@@ -34,7 +34,7 @@ class PreparedRun:
     task: Task
     evaluation: Evaluation | None  # None: no evaluation during training
     model: Path  # folder from which learner and sampler load: the checkpoint, or the model of a new run
-    engine: SamplerSettings
+    engine: EngineSettings
     resume_point: ResumePoint
     data_facts: dict  # what config.json says of the data
     lock: "FileLock | None"  # on the run's folder, held while this object lives; rank 0 only
@@ -94,7 +94,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     tokenizer = load_tokenizer(model, longest)
     check_attention(model)
     plan = plan_here(config, model, longest)
-    engine = SamplerSettings(
+    engine = EngineSettings(
         max_tokens=longest,
         dtype=config.hardware.dtype,
         gpu_memory=plan.gpu_memory,
