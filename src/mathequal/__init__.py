@@ -14,7 +14,7 @@ def equal(reference: str, answer: str) -> bool:
     """Whether two answers are equal, whichever of them is the reference.
 
     Runs in this process, without a limit of time or memory: a hostile answer, such as a tower of powers, may take both.
-    `mathequal.child.VerdictProcess` has limits.
+    `mathequal.child.LimitedGrader` has limits.
     """
     verdict = quick_verdict(reference, answer)
     if verdict is not None:

@@ -4,50 +4,13 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
-from mathequal.child import Outcome, VerdictProcess
-from mathequal.equality import final_answer, quick_verdict
-
-RULES = ("default", "reference")
+from mathequal.child import RULES, LimitedGrader
 
 
 class InputError(Exception):
     """Bad input, in one line that names file and line."""
-
-
-class CaseGrader:
-    """Grades pairs by one of RULES, each pair once. `failures` counts the pairs without a verdict by the reason."""
-
-    def __init__(self, rule: str):
-        self._rule = rule
-        self._child = VerdictProcess()
-        self._outcomes: dict[tuple[str, str], Outcome] = {}
-        self.failures: Counter[str] = Counter()
-        self._child.verdict("slow_verdict", "1+x", "x+1")  # the child is up before a clock starts
-
-    def equal(self, gold: str, prediction: str) -> bool:
-        """Whether `prediction`, a text with a box or a bare answer, is equal to `gold`; False without a verdict."""
-        if (gold, prediction) not in self._outcomes:
-            outcome = self._outcome(gold, prediction)
-            self._outcomes[gold, prediction] = outcome
-            if outcome.failure:
-                self.failures[outcome.failure] += 1
-        return self._outcomes[gold, prediction].equal
-
-    def _outcome(self, gold: str, prediction: str) -> Outcome:
-        answer = final_answer(prediction)
-        if self._rule == "reference":
-            text = prediction if answer is not None else f"\\boxed{{{prediction}}}"
-            return self._child.verdict("released_verdict", gold, text)
-        if answer is None:
-            answer = final_answer(f"\\boxed{{{prediction}}}") or ""
-        verdict = quick_verdict(gold, answer)
-        return self._child.verdict("slow_verdict", gold, answer) if verdict is None else Outcome(verdict)
-
-    def close(self) -> None:
-        self._child.close()
 
 
 def read_cases(path: Path) -> list[dict]:
@@ -78,7 +41,7 @@ def _read_case(place: str, line: str) -> dict:
     return case
 
 
-def grade_cases(cases: list[dict], grader: CaseGrader) -> dict:
+def grade_cases(cases: list[dict], grader: LimitedGrader) -> dict:
     """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that is expected.
 
     Returns n, agreement (share of the labelled cases, None without any), the cases that disagree, the number of cases
@@ -87,21 +50,13 @@ def grade_cases(cases: list[dict], grader: CaseGrader) -> dict:
     started = time.perf_counter()
     verdicts = [grader.equal(case["gold"], case["prediction"]) for case in cases]
     seconds = time.perf_counter() - started
-    labelled, false_positives, false_negatives = 0, [], []
-    for case, verdict in zip(cases, verdicts, strict=True):
-        if "equal" not in case:
-            continue
-        labelled += 1
-        if verdict and not case["equal"]:
-            false_positives.append(case)
-        elif case["equal"] and not verdict:
-            false_negatives.append(case)
-    wrong = len(false_positives) + len(false_negatives)
+    labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]
+    wrong = [case for case, verdict in labelled if verdict != case["equal"]]
     return {
         "n": len(cases),
-        "agreement": 1 - wrong / labelled if labelled else None,
-        "false_positives": false_positives,
-        "false_negatives": false_negatives,
+        "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
+        "false_positives": [case for case in wrong if not case["equal"]],
+        "false_negatives": [case for case in wrong if case["equal"]],
         "failures": dict(grader.failures),
         "per_second": len(cases) / seconds,
     }
@@ -115,18 +70,6 @@ def print_report(report: dict) -> None:
     agreement = "no case is labelled" if report["agreement"] is None else f"agreement {report['agreement']:.4f}"
     failed = sum(report["failures"].values())
     print(f"{report['n']} cases, {agreement}, {failed} without a verdict, {report['per_second']:.0f} answers a second")
-
-
-def grade_pair(gold: str, answer: str, grader: CaseGrader) -> dict:
-    """Return `equal`, whether the two are equal, and `failures`, why there is no verdict."""
-    return {"equal": grader.equal(gold, answer), "failures": dict(grader.failures)}
-
-
-def print_verdict(verdict: dict) -> None:
-    if verdict["failures"]:
-        print(f"different (no verdict: {', '.join(verdict['failures'])})")
-    else:
-        print("equal" if verdict["equal"] else "different")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -161,15 +104,20 @@ def main() -> None:
         cases = read_cases(arguments.cases) if arguments.cases else []
     except InputError as error:
         sys.exit(f"error: {error}")
-    grader = CaseGrader(arguments.grader)
-    report = grade_pair(*arguments.pair, grader) if arguments.pair else grade_cases(cases, grader)
+    grader = LimitedGrader(arguments.grader)
+    if arguments.pair:
+        report = {"equal": grader.equal(*arguments.pair), "failures": dict(grader.failures)}
+    else:
+        report = grade_cases(cases, grader)
     grader.close()
     if arguments.json:
         print(json.dumps(report, ensure_ascii=False))
-    elif arguments.pair:
-        print_verdict(report)
-    else:
+    elif not arguments.pair:
         print_report(report)
+    elif report["failures"]:
+        print(f"different (no verdict: {', '.join(report['failures'])})")
+    else:
+        print("equal" if report["equal"] else "different")
 
 
 if __name__ == "__main__":
