@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 class VerdictProcess:
     """One child process, which computes verdicts one after the other. Close it at the end."""
 
-    def __init__(self, time_limit: float = TIME_LIMIT):
+    def __init__(self, time_limit: float):
         self._time_limit = time_limit
         # Sets of sympy are visited in the order of their hashes: without this, verdicts could differ between runs.
         os.environ.setdefault("PYTHONHASHSEED", "0")
@@ -61,9 +61,9 @@ class VerdictProcess:
 class LimitedGrader:
     """Grades answers within the limits, each pair once. `failures` counts the pairs without a verdict by the reason."""
 
-    def __init__(self, rule: str = "default"):
+    def __init__(self, rule: str = "default", time_limit: float = TIME_LIMIT):
         self._rule = rule
-        self._child = VerdictProcess()
+        self._child = VerdictProcess(time_limit)
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         self.failures: Counter[str] = Counter()
         self._child.verdict("slow_verdict", "1+x", "x+1")  # the child is ready when this returns

@@ -26,10 +26,7 @@ def elements(value: Value) -> tuple[Value, ...]:
 
 
 def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
-    flat: list[Value] = []
-    for item in items:
-        flat += elements(item)
-    return tuple(flat)
+    return tuple(element for item in items for element in elements(item))
 
 
 def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
@@ -57,10 +54,5 @@ def named_tuple(left: Value, right: Value) -> Group | None:
     """Return the tuple of `(x, y) = (1, 2)`."""
     if not (isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening == "("):
         return None
-    names = []
-    for item in left.items:
-        if isinstance(item, Scalar) and re.fullmatch(LETTER, item.latex):
-            names.append(item.latex)
-    if not len(names) == len(left.items) == len(right.items):
-        return None
-    return Group("(", ")", right.items, tuple(names))
+    names = tuple(item.latex for item in left.items if isinstance(item, Scalar) and re.fullmatch(LETTER, item.latex))
+    return Group("(", ")", right.items, names) if len(names) == len(left.items) == len(right.items) else None

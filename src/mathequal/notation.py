@@ -3,17 +3,9 @@
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for digit in _DIGITS]
 
-
-def _number_words() -> tuple[str, ...]:
-    words = [*_DIGITS, *_TEENS]
-    for ten in _TENS:
-        words.append(ten)
-        words += [f"{ten} {digit}" for digit in _DIGITS[1:]]
-    return tuple(words)
-
-
-NUMBER_WORDS = _number_words()
+NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
 
 # The words "and" and "or" between formulas become these two commands of LaTeX.

@@ -85,9 +85,7 @@ def _value(expression: sympy.Expr, point: Point) -> mpmath.mpc:
 
 def _value_of_unknown_function(name: str, arguments: list[mpmath.mpc]) -> mpmath.mpc:
     """Return a value of f, of which only the name is known: the same for the same name and arguments."""
-    weighted_sum = 0
-    for place, argument in enumerate(arguments, start=1):
-        weighted_sum += place * argument
+    weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
     return mpmath.sin(weighted_sum + zlib.crc32(name.encode()))
 
 
@@ -107,13 +105,11 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
-    chosen = []
-    for i, (low, high) in enumerate(_RANGES):
-        point = {}
-        for name in variables:
-            point[name] = mpmath.mpf(str(Random(f"{name}{i}").uniform(low, high)))
-        chosen.append(point)
-    return chosen
+    return [{name: _coordinate(name, i) for name in variables} for i in range(len(_RANGES))]
+
+
+def _coordinate(name: str, point: int) -> mpmath.mpf:
+    return mpmath.mpf(str(Random(f"{name}{point}").uniform(*_RANGES[point])))
 
 
 def is_close(first: mpmath.mpc, second: mpmath.mpc) -> bool:
@@ -126,10 +122,7 @@ def is_real(number: mpmath.mpc) -> bool:
 
 def names(*expressions: sympy.Basic) -> set[str]:
     """Return the names of the variables."""
-    variables = set()
-    for expression in expressions:
-        variables |= {symbol.name for symbol in expression.free_symbols}
-    return variables
+    return {symbol.name for expression in expressions for symbol in expression.free_symbols}
 
 
 def same_values(first: sympy.Expr, second: sympy.Expr) -> bool:
@@ -200,7 +193,5 @@ def lowered(first: sympy.Basic, second: sympy.Basic) -> tuple[sympy.Basic, sympy
 
 
 def _with_small_letters(expression: sympy.Basic) -> sympy.Basic:
-    small = {}
-    for symbol in expression.free_symbols:
-        small[symbol] = sympy.Symbol(symbol.name[0].lower() + symbol.name[1:])
-    return expression.xreplace(small)
+    symbols = expression.free_symbols
+    return expression.xreplace({s: sympy.Symbol(s.name[0].lower() + s.name[1:]) for s in symbols})

@@ -20,9 +20,8 @@ class _Parser(_Latex2Sympy):
 
     def convert_postfix_list(self, arr: list, i: int = 0) -> sympy.Expr:
         factors = [self.convert_postfix(part) for part in arr[i:]]
-        for factor in factors:
-            if not isinstance(factor, sympy.Expr) or factor.is_Matrix:
-                return super().convert_postfix_list(arr, i)
+        if not all(isinstance(factor, sympy.Expr) and not factor.is_Matrix for factor in factors):
+            return super().convert_postfix_list(arr, i)
         return sympy.Mul(*factors, evaluate=False) if len(factors) > 1 else factors[0]
 
 

@@ -71,15 +71,10 @@ def _ratio(text: Spelled) -> Value | None:
 def _conditions(text: Spelled) -> Value | None:
     """Read relations joined by `and` or `or`; equations alone are a list."""
     parts, joints = split(text.formula, r"\\lor(?![a-zA-Z])|\\land(?![a-zA-Z])")
-    if len(set(joints)) != 1:
+    operators_of_parts = [split(part, _RELATION)[1] for part in parts]
+    if len(set(joints)) != 1 or not all(operators_of_parts):
         return None
-    only_equations = True
-    for part in parts:
-        operators = split(part, _RELATION)[1]
-        if not operators:
-            return None
-        only_equations = only_equations and _EQUALITY.issuperset(operators)
-    if only_equations:
+    if all(_EQUALITY.issuperset(operators) for operators in operators_of_parts):
         return None
     operator = r"\cup" if joints[0] == OR.strip() else r"\cap"
     return Region(operator, _parts_of(text, parts))
@@ -221,11 +216,8 @@ def _matrix(text: Spelled) -> Value | None:
     match = _MATRIX.fullmatch(text.formula)
     if not match or r"\begin" in match[2]:
         return None
-    rows = []
-    for row in _ROW_END.split(match[2]):
-        if row.strip():
-            rows.append(_parts_of(text, row.split("&")))
-    return Matrix(tuple(rows), text.formula)
+    rows = [row.split("&") for row in _ROW_END.split(match[2]) if row.strip()]
+    return Matrix(tuple(_parts_of(text, entries) for entries in rows), text.formula)
 
 
 def _plus_minus(text: Spelled) -> Value | None:

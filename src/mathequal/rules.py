@@ -231,9 +231,7 @@ def _matrices(first: Matrix, second: Matrix, judge: Judge) -> Verdict:
 
 def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
     """A column or a row is a tuple."""
-    entries: list[Value] = []
-    for row in matrix.rows:
-        entries += row
+    entries = [entry for row in matrix.rows for entry in row]
     is_row = len(matrix.rows) == 1
     is_column = len(entries) == len(matrix.rows)  # a row has one entry at least
     return (is_row or is_column) and group.opening + group.closing == "()" and _in_order(entries, group.items, judge)

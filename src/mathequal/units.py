@@ -35,18 +35,9 @@ _SPELLINGS = {
     "mile/hour": "mph",
     "km/hour": "kph kmh",
 }
+_UNITS = {word: unit for unit, spellings in _SPELLINGS.items() for word in (unit, *spellings.split())}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 
-
-def _units_by_word() -> dict[str, str]:
-    units = {}
-    for unit, spellings in _SPELLINGS.items():
-        for word in (unit, *spellings.split()):
-            units[word] = unit
-    return units
-
-
-_UNITS = _units_by_word()
 
 MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 """Words after a number that multiply it by a power of ten, and the power."""
