@@ -3,71 +3,72 @@ r"""Compare the default grader with the rule of the released code on the data se
     BNPO_DATA=<folder with the sets> python dev/compare_graders.py
 
 Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
-the next problem (left out where the two are spelled alike). Then the references of MATH, rewritten by the rules of
-tests/spellings.py and changes.py: into other spellings, which are right, and into other answers, which are wrong.
+the next problem (left out where the two are spelled alike). Then the references of MATH are rewritten by the rules of
+tests/answers: by spellings.py into other spellings, which are right, and by changes.py into other answers.
 """
 
+import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
-import numpy as np
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "answers"))
 
-from bnpo.files import ROOT
-from bnpo.grading.rewards import GRADERS, Grader
-from bnpo.problems import load_problems
+import test_spellings as rules
+from pair_grader import PairGrader, reference_answers
+
+from mathequal.child import RULES
 
 SETS = ("math500", "amc23", "aime2024", "aime2025", "math_train")
-EACH = 40
-"""Pairs a rule of rewriting is tried on."""
+PAIRS_PER_RULE = 40
+"""Pairs that a rule of rewriting is tried on."""
+
+Pairs = list[tuple[str, str]]
 
 
-def grade(grader: Grader, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Whether each (reference, answer) is found equal."""
-    texts = [f"The answer is $\\boxed{{{answer}}}$." for _, answer in pairs]
-    return grader(texts, [reference for reference, _ in pairs])[:, 0] == 1
+def own_and_next(file: Path) -> tuple[Pairs, Pairs]:
+    """Return each reference of a data set with itself, and with that of the next problem."""
+    references = [json.loads(line)["answer"] for line in file.read_text(encoding="utf-8").split("\n") if line]
+    neighbours = zip(references, references[1:] + references[:1], strict=True)
+    different = [pair for pair in neighbours if pair[0] != pair[1]]
+    return list(zip(references, references, strict=True)), different
 
 
-def rewritten(folder: Path) -> dict[str, list[tuple[str, str]]]:
-    """Pairs of references of MATH with what the rules make of them: `spellings`, which are equal, and `others`."""
-    sys.path.insert(0, str(ROOT / "tests" / "answers"))
-    import test_spellings as rules
-
-    problems = [problem for name in ("math_train", "math500") for problem in load_problems(folder / f"{name}.jsonl")]
-    references = sorted({problem.answer for problem in problems} - {""})
-    pairs: dict[str, list[tuple[str, str]]] = {}
-    for name, table in (("spellings", rules.SAME), ("others", rules.DIFFERENT)):
-        found = [rules.rewritten(rule, references) for rule in table]
-        pairs[name] = [pair for each in found for pair in Random(0).sample(each, min(EACH, len(each)))]
-    return pairs
+def rewritten(folder: Path) -> tuple[Pairs, Pairs]:
+    """Return references of MATH in other spellings, and changed into other answers."""
+    references = reference_answers(folder / "math_train.jsonl", folder / "math500.jsonl")
+    tables: list[Pairs] = []
+    for table in (rules.SAME, rules.DIFFERENT):
+        pairs: Pairs = []
+        for rule in table:
+            pairs += rules.sample(rules.rewritten(rule, references), PAIRS_PER_RULE)
+        tables.append(pairs)
+    return tables[0], tables[1]
 
 
 def main() -> None:
     folder = Path(os.environ.get("BNPO_DATA", ROOT / "data"))
-    graders = {name: Grader(grader=name) for name in GRADERS}
-    columns = [f"{name}: {what}" for what in ("equal", "different") for name in GRADERS]
+    graders = {rule: PairGrader(rule) for rule in RULES}
+    columns = [f"{rule}: {expected}" for expected in ("equal", "different") for rule in RULES]
     print(f"| pairs | {' | '.join(columns)} |\n|{' --- |' * (1 + len(columns))}")
-    tests = {}
-    for name in SETS:
-        references = [problem.answer for problem in load_problems(folder / f"{name}.jsonl")]
-        others = list(zip(references, references[1:] + references[:1], strict=True))
-        tests[name] = [(r, r) for r in references], [pair for pair in others if pair[0] != pair[1]]
-    tests["MATH, rewritten"] = tuple(rewritten(folder).values())
+    tests = {name: own_and_next(folder / f"{name}.jsonl") for name in SETS}
+    tests["MATH, rewritten"] = rewritten(folder)
     disagreements = []
     for name, tables in tests.items():
         cells = []
         for pairs in tables:
-            given = [grade(grader, pairs) for grader in graders.values()]
-            cells += [f"{sum(right)} of {len(pairs)}" for right in given]
-            disagreements += [(name, *row) for row in zip(pairs, *given, strict=True) if row[1] != row[2]]
+            verdicts = [grader(pairs, wrap=r"The answer is $\boxed{%s}$.") for grader in graders.values()]
+            cells += [f"{sum(accepted)} of {len(pairs)}" for accepted in verdicts]
+            for pair, ours, theirs in zip(pairs, *verdicts, strict=True):
+                if ours != theirs:
+                    disagreements.append((name, pair, ours, theirs))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     print("\nDisagreements (default, reference):")
     for name, (reference, answer), ours, theirs in disagreements:
         print(f"{name}: reference {reference!r}, answer {answer!r}: {ours}, {theirs}")
     for rule, grader in graders.items():
-        print(f"{rule}: could not grade {dict(grader.take_failures())}")
+        print(f"{rule}: could not grade {dict(grader.failures)}")
         grader.close()
 
 
