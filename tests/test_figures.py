@@ -32,7 +32,7 @@ SPEC.loader.exec_module(figures)
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes a run with the given flags; accuracies and, unless given, gradient norms are random."""
+    """Return a function that writes a run with the given flags, random accuracies, and random or given norms."""
 
     def run(*flags, steps=40, norms=None):
         folder = tmp_path / ("run" + "".join(flags))
