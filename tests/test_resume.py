@@ -78,7 +78,11 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
             ["--lr", "1e-3"],
             r"settings would change the run: lr was 0.0001, is 0.001\. Use the old settings, or --allow-changes lr$",
         ),
-        (2, ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"], r"the run: algo was bnpo, is grpo\. .* algo$"),
+        (
+            2,
+            ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"],
+            r"the run: algo was bnpo, is grpo\. .* algo$",
+        ),
         (2, ["--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
         (2, ["--overwrite"], "--resume continues a run and --overwrite deletes it"),
         (
