@@ -31,7 +31,7 @@ def test_the_citation_names_this_version_and_the_paper():
     assert (paper["title"], paper["year"]) == ("BNPO: Beta Normalization Policy Optimization", 2025)
 
 
-@pytest.mark.parametrize("name", ["Makefile", ".ci/run", "CONTRIBUTING.md", "examples/README.md", "data/README.md"])
+@pytest.mark.parametrize("name", ["Makefile", "CONTRIBUTING.md", "examples/README.md", "data/README.md"])
 def test_files_that_are_named_exist(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     named = set(re.findall(rf"(?<![\w./-]){PATHS}", text))
