@@ -228,5 +228,5 @@ def test_without_a_network(data_dir, cache, tmp_path):
 def test_an_unknown_set_is_named(tmp_path):
     done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm8k", home=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == f"error: --only gsm8k: no such set; there are {', '.join(NAMES)}\n"
+    assert done.stderr == f"error: --only gsm8k: unknown set; known: {', '.join(NAMES)}\n"
     assert not (tmp_path / "data").exists()
