@@ -32,7 +32,7 @@ SPEC.loader.exec_module(figures)
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes a run with the given flags. Accuracies are random, and so are norms unless given."""
+    """Return a function that writes a run with the given flags. Accuracies are random, norms too unless given."""
 
     def run(*flags, steps=40, norms=None):
         folder = tmp_path / ("run" + "".join(flags))

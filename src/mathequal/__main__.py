@@ -1,40 +1,55 @@
-"""Grade labelled cases: the command line of `python -m mathequal`."""
+"""Grade labelled cases or one pair: the command line of `python -m mathequal`."""
 
+import argparse
+import json
 import sys
 import time
-from json import dumps
 from pathlib import Path
-from typing import Literal
 
-import tyro
-
-from bnpo.files import InputError, read_json_lines
-from bnpo.grading.grader import Grader
-from mathequal.equality import final_answer
+from mathequal.child import RULES, LimitedGrader
 
 
-def grade_cases(path: Path, grader: str) -> dict:
-    """Grade the JSON lines of `path`: strings `gold` and `prediction` (a text with a box, or a bare answer) and perhaps
-    the boolean `equal` that is expected. Raises InputError naming file and line.
+class InputError(Exception):
+    """Bad input, in one line that names file and line."""
 
-    Returns n, agreement (share of the labelled cases, None without any), the disagreeing cases, why some have no
-    verdict (they count as different), and answers a second.
+
+def read_cases(path: Path) -> list[dict]:
+    """Return the objects of a JSON-lines file. Raises InputError if the file is missing, empty or malformed."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such data file")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    cases = [_read_case(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not cases:
+        raise InputError(f"{path}: is empty; it needs one JSON object per line")
+    return cases
+
+
+def _read_case(place: str, line: str) -> dict:
+    try:
+        case = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{place}: not JSON ({error}); the file needs one JSON object per line") from error
+    if not isinstance(case, dict):
+        raise InputError(f"{place}: a {type(case).__name__} where a JSON object is needed")
+    for field, kind in (("gold", str), ("prediction", str), ("equal", bool)):
+        is_optional = field == "equal"
+        if not (isinstance(case.get(field), kind) or (is_optional and field not in case)):
+            raise InputError(f"{place}: field '{field}' must be a {kind.__name__}")
+    return case
+
+
+def grade_cases(cases: list[dict], grader: LimitedGrader) -> dict:
+    """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that is expected.
+
+    Returns n, agreement (share of the labelled cases, None without any), the cases that disagree, the number of cases
+    without a verdict by the reason (they count as different), and answers per second.
     """
-    cases = []
-    for where, case in read_json_lines(path):
-        for field, kind in (("gold", str), ("prediction", str), ("equal", bool)):
-            if not isinstance(({"equal": False} | case).get(field), kind):
-                raise InputError(f"{where}: field '{field}' must be a {kind.__name__}")
-        cases.append(case)
-    predictions = [case["prediction"] for case in cases]
-    texts = [text if final_answer(text) is not None else f"\\boxed{{{text}}}" for text in predictions]
-    pool = Grader(grader=grader)
-    pool([r"\boxed{1+x}"], ["x+1"])  # the workers are up before the clock starts
     started = time.perf_counter()
-    verdicts = pool(texts, [case["gold"] for case in cases])[:, 0]
+    verdicts = [grader.equal(case["gold"], case["prediction"]) for case in cases]
     seconds = time.perf_counter() - started
-    failures = dict(pool.take_failures())
-    pool.close()
     labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]
     wrong = [case for case, verdict in labelled if verdict != case["equal"]]
     return {
@@ -42,30 +57,12 @@ def grade_cases(path: Path, grader: str) -> dict:
         "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
         "false_positives": [case for case in wrong if not case["equal"]],
         "false_negatives": [case for case in wrong if case["equal"]],
-        "failures": failures,
+        "failures": dict(grader.failures),
         "per_second": len(cases) / seconds,
     }
 
 
-def main(
-    cases: tyro.conf.Positional[Path],
-    json: tyro.conf.FlagCreatePairsOff[bool] = False,
-    grader: Literal["default", "reference"] = "default",
-) -> None:
-    """Grade JSON-lines cases and compare with their labels.
-
-    Args:
-        cases: File with the fields `gold`, `prediction` and, if known, `equal`, one case a line.
-        json: Print one JSON object in place of the report.
-        grader: The rule: ours, or that of the authors' released code.
-    """
-    try:
-        report = grade_cases(cases, grader)
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    if json:
-        print(dumps(report, ensure_ascii=False))
-        return
+def print_report(report: dict) -> None:
     for kind in ("false_positives", "false_negatives"):
         print(f"{kind.replace('_', ' ')}: {len(report[kind])}")
         for case in report[kind]:
@@ -75,7 +72,53 @@ def main(
     print(f"{report['n']} cases, {agreement}, {failed} without a verdict, {report['per_second']:.0f} answers a second")
 
 
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m mathequal", description=__doc__)
+    parser.add_argument(
+        "cases",
+        nargs="?",
+        type=Path,
+        help="JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal",
+    )
+    # REMAINDER, since an answer may begin with a minus sign
+    parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the report")
+    parser.add_argument(
+        "--grader",
+        choices=RULES,
+        default="default",
+        help="default: the rules of docs/grader.md; reference: the rule of the authors' released code",
+    )
+    arguments = parser.parse_args()
+    if (arguments.cases is None) == (arguments.pair is None):
+        parser.error("give a file of cases, or --pair GOLD ANSWER")
+    if arguments.pair is not None and len(arguments.pair) != 2:
+        parser.error("--pair needs GOLD and ANSWER, and must come last")
+    return arguments
+
+
+def main() -> None:
+    """Grade JSON-lines cases and compare with their labels, or grade one pair."""
+    arguments = parse_arguments()
+    try:
+        cases = read_cases(arguments.cases) if arguments.cases else []
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    grader = LimitedGrader(arguments.grader)
+    if arguments.pair:
+        report = {"equal": grader.equal(*arguments.pair), "failures": dict(grader.failures)}
+    else:
+        report = grade_cases(cases, grader)
+    grader.close()
+    if arguments.json:
+        print(json.dumps(report, ensure_ascii=False))
+    elif not arguments.pair:
+        print_report(report)
+    elif report["failures"]:
+        print(f"different (no verdict: {', '.join(report['failures'])})")
+    else:
+        print("equal" if report["equal"] else "different")
+
+
 if __name__ == "__main__":
-    # Worker processes import the main module again, and warn where its spec says that it is imported already.
-    __spec__ = None
-    tyro.cli(main, prog="python -m mathequal")
+    main()

@@ -1,31 +1,30 @@
-r"""Find the final answer in a text and decide whether it equals a reference.
+r"""Find the final answer in a text, and decide at once whether it equals a reference where that is cheap.
 
-reading.py reads both as typed values, and rules.py says when two are equal, by their types (docs/grader.md).
 `quick_verdict` settles most pairs in microseconds. Where formulas must be parsed and evaluated, which can take seconds
-or gigabytes, symbolic.py decides, and rewards.py runs it in processes that can be killed. No text is ever evaluated as
+or gigabytes, it returns None, and symbolic.py decides in a process that can be killed. No text is ever evaluated as
 Python.
-
-    python -m mathequal cases.jsonl     # agreement with labelled cases, and every disagreement
 """
 
 import re
 
-from mathequal.numbers import is_rounded, number, places
+from mathequal.judge import Judge
+from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
-from mathequal.rules import Judge, equal, same_letters
-from mathequal.values import Scalar
+from mathequal.rules import equal, same_letters
+from mathequal.values import Scalar, Value
 
 MAX_LENGTH = 500
-"""Characters; a longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
+"""Characters. A longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
 
+# In `\\{` the second backslash ends a line break, and does not escape the brace.
 _BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!boxed|fbox)|\\[{}]|[{}]")
 
 
 def final_answer(text: str, tags: bool = False) -> str | None:
-    r"""The content of the last complete `\boxed{...}` of `text`, without outer white space; None if there is none.
+    r"""Return the content of the last complete `\boxed{...}` of `text`, stripped; None if there is none.
 
-    With `tags`, only the last complete `<answer>...</answer>` is read, if there is one, and is the answer itself where
-    it holds no box. Takes time linear in the length of `text`, however its braces are nested.
+    With `tags`, only the last complete `<answer>...</answer>` is searched, if there is one; without a box in it, its
+    whole content is the answer. Takes time linear in the length of `text`, however its braces are nested.
 
     >>> final_answer(r"so \boxed{1} or rather \boxed{\frac{3}{4}}, not \boxed{5")
     '\\frac{3}{4}'
@@ -33,54 +32,70 @@ def final_answer(text: str, tags: bool = False) -> str | None:
     '2'
     """
     if tags:
-        before, closed, _ = text.rpartition("</answer>")
-        _, opened, content = before.rpartition("<answer>")
-        if closed and opened:
+        before, closing_tag, _ = text.rpartition("</answer>")
+        _, opening_tag, content = before.rpartition("<answer>")
+        if closing_tag and opening_tag:
             return final_answer(content) or content.strip()
-    open_braces: list[int] = []  # where the content of a box starts, -1 for any other brace
+    # For each open brace, where the content of its box starts, or -1 if it does not belong to a box.
+    open_braces: list[int] = []
     start, end = -1, -1
     for match in _BOX_OR_BRACE.finditer(text):
-        if match[0] == "}":
+        token = match[0]
+        if token == "}":
             opened_at = open_braces.pop() if open_braces else -1
             if opened_at > start:
                 start, end = opened_at, match.start()
-        elif match[0] == "{":
+        elif token == "{":
             open_braces.append(-1)
-        elif match[0].endswith("{") and match[0] != r"\{":
+        elif token.endswith("{") and token != r"\{":
             open_braces.append(match.end())
     return text[start:end].strip() if start >= 0 else None
 
 
 def normal_form(text: str) -> str:
-    r"""One text for answers that read alike, whatever their spelling and unit; different values may still be equal.
+    r"""Return one text for answers that read alike, whatever their spelling and unit. Equal answers may still differ.
 
     >>> normal_form(r"$\dfrac12\text{ cm}^2$.") == normal_form("1/2")
     True
     """
     value = read(text)
-    exact = number(value.latex) if isinstance(value, Scalar) else None
+    exact = plain_number(value.latex) if isinstance(value, Scalar) else None
     return repr(value) if exact is None else str(exact)
 
 
-def _quick_scalars(first: Scalar, second: Scalar) -> bool | None:
-    # A space matters between digits alone: 1 1/2 is not 11/2.
-    texts = [re.sub(r"(?<!\d)\s+|\s+(?![\d.])", "", scalar.latex) for scalar in (first, second)]
-    if texts[0] == texts[1]:
-        return texts[0] != ""
-    if "" in texts:
+# White space, but not between digits: 1 1/2 is not 11/2.
+_NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
+# A single letter that is no constant, as `e` and `i` are
+_VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
+_LETTERS = re.compile("[a-zA-Z]{1,4}")
+
+
+def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
+    first_text = _NEEDLESS_SPACE.sub("", first.latex)
+    second_text = _NEEDLESS_SPACE.sub("", second.latex)
+    if first_text == second_text:
+        return first_text != ""
+    if "" in (first_text, second_text):
         return False
-    one, other = [number(text) for text in (first.latex, second.latex)]
-    if one is not None and other is not None:
-        decimals = [digits for digits in map(places, (first.latex, second.latex)) if digits]
-        return one == other or (bool(decimals) and is_rounded(one, other, min(decimals)))
-    if all(re.fullmatch("[a-zA-Z]{1,4}", text) for text in texts) and same_letters(*texts):
+    first_number = plain_number(first.latex)
+    second_number = plain_number(second.latex)
+    if first_number is not None and second_number is not None:
+        decimals = fewest_decimal_places(first.latex, second.latex)
+        return first_number == second_number or is_rounded(first_number, second_number, decimals)
+    if _LETTERS.fullmatch(first_text) and _LETTERS.fullmatch(second_text) and same_letters(first_text, second_text):
         return True
-    if any(re.fullmatch("[a-df-hj-zA-HJ-Z]", text) for text in texts) and (one is not None or other is not None):
+    has_variable = _VARIABLE.fullmatch(first_text) or _VARIABLE.fullmatch(second_text)
+    has_number = first_number is not None or second_number is not None
+    if has_variable and has_number:  # x is not 5
         return False
     return None
 
 
-QUICK = Judge(_quick_scalars, lambda *_: None, lambda *_: None, lambda *_: None)
+def _unknown(first: Value, second: Value) -> None:
+    """Leave the question to symbolic.py."""
+
+
+QUICK = Judge(same_value=_quick_same_value, rounded=_unknown, same_solutions=_unknown, same_set=_unknown)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:

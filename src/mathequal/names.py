@@ -1,31 +1,54 @@
-r"""Which sides of an equation are no more than a name for a value, and which have no variables."""
+r"""Which sides of an equation only name a value (the `x` of `x = 5`), and which have no variables."""
 
 import re
 
-from mathequal.spelling import TRIGONOMETRIC, WORD
+from mathequal.notation import TRIGONOMETRIC, WORD
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)
+
+_GREEK = "alpha|beta|gamma|delta|theta|phi|varphi|lambda|mu|omega|rho|sigma|tau|ell|Delta"
+LETTER = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))"
+_POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"  # two to four points of a figure: AB, A B C, ABCD'
+_RATIO_PART = rf"(?:{_POINTS}|d?[a-z])"
+
+NAME = re.compile(
+    "|".join(
+        (
+            # x, x', a_1, a_{n+1}, f^{-1}, f(x), f'(2), P(A \cap (B))
+            rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\((?:[^()]|\([^()]*\))+\))?",
+            # AB, area, but not xy, which is a product
+            r"(?![xyz]+(?![a-zA-Z]))[a-zA-Z]{2,}'?",
+            # |AB| and |z|, but not |x|; [ABC], which is an area
+            rf"\|(?:{_POINTS}|[uvwz])\||\[{_POINTS}\]",
+            # (x, y)
+            rf"\({LETTER}(?:,\s*{LETTER})+\)",
+            # \angle ABC, m\angle 1, \triangle{ABC}
+            rf"m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|[A-Z\s]+|\d|{LETTER})",
+            # \frac{AB}{CD}, \frac{dy}{dx}, \frac{a}{b}
+            rf"\\frac\{{{_RATIO_PART}\}}\{{{_RATIO_PART}\}}",
+            # \sin A, \cos \angle ABC, \tan\theta
+            rf"{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))",
+            # words: \text{Area}, \text{Area of } \triangle ABC
+            rf"(?:{WORD}\s*)+(?:[A-Z]|\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?",
+        )
+    )
+)
+
+_TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?(?:\^\d)?"
+COMBINATION = re.compile(rf"{_TERM}(?:\s*(?:[-+]|\\cdot\s)?\s*{_TERM})+")
+"""Sums and products that problems ask for, such as `m+n`. In `x`, `y` and `z` it would be a line or a plane."""
+
+# Commands and letters that are no variables
 _CONSTANT = re.compile(
     rf"{_FUNCTION}|\\(?:frac|sqrt|cdot|pi|binom|ln|log|exp|gcd|lcm|max|min|[lr]floor|[lr]ceil|degree|percent|infty|pm|mp)"
     r"(?![a-zA-Z])|[ei](?![a-zA-Z])"
 )
-_GREEK = "alpha|beta|gamma|delta|theta|phi|varphi|lambda|mu|omega|rho|sigma|tau|ell|Delta"
-LETTER = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))"
-_POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"
-NAME = re.compile(
-    rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\((?:[^()]|\([^()]*\))+\))?"
-    rf"|(?![xyz]+(?![a-zA-Z]))[a-zA-Z]{{2,}}'?|\|(?:{_POINTS}|[uvwz])\||\[{_POINTS}\]"
-    rf"|\({LETTER}(?:,\s*{LETTER})+\)|m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|[A-Z\s]+|\d|{LETTER})"
-    rf"|\\frac\{{(?:{_POINTS}|d?[a-z])\}}\{{(?:{_POINTS}|d?[a-z])\}}"
-    rf"|{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))"
-    rf"|(?:{WORD}\s*)+(?:[A-Z]|\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?"
-)
-_TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?(?:\^\d)?"
-COMBINATION = re.compile(rf"{_TERM}(?:\s*(?:[-+]|\\cdot\s)?\s*{_TERM})+")
-"""What problems ask for by such a name as `m+n`. In `x`, `y` and `z` it would be a line or a plane."""
+_UNIT_AFTER_NUMBER = re.compile(rf"(?<=\d)\s*{WORD}+$")
 
 
 def is_constant(formula: str) -> bool:
-    """Whether it has no variable: no letters but those of functions, `e` and `i`."""
-    return not re.search(rf"[a-zA-Z]|{WORD}", _CONSTANT.sub(" ", re.sub(rf"(?<=\d)\s*{WORD}+$", "", formula)))
+    """Whether `formula` has no variable, that is, no letters but those of functions, `e` and `i`."""
+    without_unit = _UNIT_AFTER_NUMBER.sub("", formula)
+    letters = re.search(rf"[a-zA-Z]|{WORD}", _CONSTANT.sub(" ", without_unit))
+    return letters is None

@@ -1,40 +1,64 @@
-"""Plain numbers: their values, without a parser."""
+"""The values of plain numbers, without a parser."""
 
 import re
 from fractions import Fraction
 
+# -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
 _DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\d{3}){1,9})?(?:\.\d{1,30})?"
 _NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\cdot\s*10\^(?:\{{(-?\d{{1,2}})\}}|(\d)))?", re.ASCII)
+# \frac{3}{4}, 3/4, and with a whole number in front 1\frac{1}{2} and 1 1/2
 _FRACTION = re.compile(
     r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
     re.ASCII,
 )
+_PLAIN_DECIMAL = re.compile(r"[+-]?[\d,]*\.(\d+)", re.ASCII)
 
 
-def number(latex: str) -> Fraction | None:
-    r"""The value of a plain integer, decimal, fraction, mixed number or power of ten; else None.
+def plain_number(latex: str) -> Fraction | None:
+    r"""Return the value of a plain integer, decimal, fraction, mixed number or power of ten; else None.
 
-    >>> [str(number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
+    >>> [str(plain_number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
     ['-5/4', '-5/4', '3/2', '3/2', '1500', 'None', 'None']
     """
-    if match := _FRACTION.fullmatch(latex):
-        sign, whole, *parts = match.groups()
-        top, bottom = (int(part) for part in parts if part)
-        if bottom == 0 or (whole and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
-            return None
-        return (-1 if sign == "-" else 1) * (int(whole or 0) + Fraction(top, bottom))
-    if (match := _NUMBER.fullmatch(latex)) and any(map(str.isdigit, match[1])):
-        return Fraction(match[1].replace(",", "")) * Fraction(10) ** int(match[2] or match[3] or 0)
-    return None
+    fraction = _FRACTION.fullmatch(latex)
+    if fraction:
+        return _fraction_value(fraction)
+    decimal = _NUMBER.fullmatch(latex)
+    if decimal is None or not re.search(r"\d", decimal[1]):
+        return None
+    power_of_ten = int(decimal[2] or decimal[3] or 0)
+    return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** power_of_ten
 
 
-def places(latex: str) -> int:
-    """How many decimals a plain decimal has, 0 for anything else."""
-    match = re.fullmatch(r"[+-]?[\d,]*\.(\d+)", latex, re.ASCII)
+def _fraction_value(match: re.Match) -> Fraction | None:
+    sign, whole, latex_top, latex_bottom, slash_top, slash_bottom = match.groups()
+    top = int(latex_top or slash_top)
+    bottom = int(latex_bottom or slash_bottom)
+    if bottom == 0:
+        return None
+    if whole and not 0 < top < bottom:  # 1 -1/2 is a difference, 2\frac{7}{3} a product
+        return None
+    size = int(whole or 0) + Fraction(top, bottom)
+    return -size if sign == "-" else size
+
+
+def decimal_places(latex: str) -> int:
+    """Return how many decimals a plain decimal has, 0 for anything else."""
+    match = _PLAIN_DECIMAL.fullmatch(latex)
     return len(match[1]) if match else 0
 
 
+def fewest_decimal_places(first: str, second: str) -> int:
+    """Return the decimals of the shorter one of two formulas that are decimals, 0 if none is."""
+    places = [decimal_places(first), decimal_places(second)]
+    return min(places) if all(places) else max(places)
+
+
 def is_rounded(first: Fraction, second: Fraction, decimals: int) -> bool:
-    """Whether one may be the other rounded to `decimals` places, of which it needs six, and five leading digits."""
+    """Whether one number may be the other rounded to `decimals` places.
+
+    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333` is not.
+    """
     difference = abs(first - second)
-    return decimals >= 6 and difference * 2 * 10**decimals <= 1 and difference * 10**5 <= max(abs(first), abs(second))
+    within_last_place = difference * 2 * 10**decimals <= 1
+    return decimals >= 6 and within_last_place and difference * 10**5 <= max(abs(first), abs(second))

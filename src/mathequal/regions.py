@@ -1,9 +1,9 @@
-"""Whether two conditions on a real variable, intervals or unions of them are the same set of numbers.
+"""Decide whether two conditions on a real variable, intervals or unions of them are the same set of numbers.
 
 Two sets are the same if they agree on every number at which either may begin or end, and between each two of these.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 import mpmath
@@ -11,65 +11,74 @@ import sympy
 from mpmath import mp
 
 from mathequal.numeric import DIGITS, Undefined, is_real, names, value
+from mathequal.parsing import parse
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value
 
 _CLOSE = mpmath.mpf(10) ** -25
-Parse = Callable[[Scalar], sympy.Expr]
+_INFINITIES = {sympy.oo: mpmath.inf, -sympy.oo: -mpmath.inf}
 
 
-def same_region(first: Value, second: Value, parse: Parse) -> bool:
-    """Raises Undefined where one is no set of real numbers whose limits can be found."""
-    variables = [_variables(side, parse) for side in (first, second)]
-    if any(len(found) > 1 for found in variables):
+def same_region(first: Value, second: Value) -> bool:
+    """Whether two sets are the same. Raises Undefined if one is no set of real numbers whose ends can be found."""
+    first_variables, second_variables = _variables(first), _variables(second)
+    if len(first_variables) > 1 or len(second_variables) > 1:
         raise Undefined("conditions on several variables")
-    if all(variables) and variables[0] != variables[1]:
+    if first_variables and second_variables and first_variables != second_variables:
         return False
     with mp.workdps(DIGITS):
-        ends = sorted([*_ends(first, parse), *_ends(second, parse)])
-        distinct = [end for i, end in enumerate(ends) if i == 0 or end - ends[i - 1] > _CLOSE]
-        tried = list(distinct)
-        if distinct:
-            tried += [distinct[0] - 1, distinct[-1] + 1]
-            tried += [(low + high) / 2 for low, high in pairwise(distinct)]
-        return all(_contains(first, x, parse) == _contains(second, x, parse) for x in tried or [mpmath.mpf(0)])
+        for x in _numbers_to_try([*_ends(first), *_ends(second)]):
+            if _contains(first, x) != _contains(second, x):
+                return False
+    return True
 
 
-def _scalars(region: Value) -> Iterator[Scalar]:
+def _numbers_to_try(ends: list[mpmath.mpf]) -> list[mpmath.mpf]:
+    """Return every end, a number between each two of them, and one below and above them all."""
+    ends = sorted(ends)
+    distinct = ends[:1]
+    for previous, end in pairwise(ends):
+        if end - previous > _CLOSE:
+            distinct.append(end)
+    if not distinct:
+        return [mpmath.mpf(0)]
+    between = [(low + high) / 2 for low, high in pairwise(distinct)]
+    return [*distinct, distinct[0] - 1, distinct[-1] + 1, *between]
+
+
+def _variables(region: Value) -> set[str]:
     if isinstance(region, Scalar):
-        yield region
+        return names(parse(region))
+    variables: set[str] = set()
     for part in getattr(region, "items", None) or getattr(region, "parts", None) or getattr(region, "sides", ()):
-        yield from _scalars(part)
+        variables |= _variables(part)
+    return variables
 
 
-def _variables(region: Value, parse: Parse) -> set[str]:
-    return set().union(*(names(parse(scalar)) for scalar in _scalars(region)))
-
-
-def _number(scalar: Value, parse: Parse) -> mpmath.mpf:
-    if not isinstance(scalar, Scalar):
+def _number(limit: Value) -> mpmath.mpf:
+    if not isinstance(limit, Scalar):
         raise Undefined("a limit that is no number")
-    expression = parse(scalar)
-    if expression in (sympy.oo, -sympy.oo):
-        return mpmath.inf if expression == sympy.oo else -mpmath.inf
-    found = value(expression, {})
-    if not is_real(found):
+    expression = parse(limit)
+    if expression in _INFINITIES:
+        return _INFINITIES[expression]
+    number = value(expression, {})
+    if not is_real(number):
         raise Undefined("a limit that is no real number")
-    return mpmath.re(found)
+    return mpmath.re(number)
 
 
 def _is_interval(group: Group) -> bool:
     return len(group.items) == 2 and group.opening in ("(", "[") and group.closing in (")", "]")
 
 
-def _is_point(value: Value) -> bool:
-    """In a list, `(1,2)` is one: only infinity or a square bracket makes an interval."""
-    limits = [item.latex for item in getattr(value, "items", ()) if isinstance(item, Scalar)]
-    is_pair = isinstance(value, Group) and value.opening + value.closing == "()"
-    return is_pair and not any(r"\infty" in limit for limit in limits)
+def _is_point(item: Value) -> bool:
+    """Whether an item of a list is a point. `(1,2)` is one; a square bracket or infinity makes it an interval."""
+    if not (isinstance(item, Group) and item.opening + item.closing == "()"):
+        return False
+    return not any(isinstance(limit, Scalar) and r"\infty" in limit.latex for limit in item.items)
 
 
 def _parts(region: Value) -> tuple[Value, ...]:
-    """What a region is made of: itself, if it is not joined from others."""
+    """Return the sets that a region is joined from."""
     if isinstance(region, Region):
         return region.parts
     if isinstance(region, Group) and not (region.items and all(map(_is_point, region.items))):
@@ -77,21 +86,27 @@ def _parts(region: Value) -> tuple[Value, ...]:
     raise Undefined("no set of numbers")
 
 
-def _ends(region: Value, parse: Parse) -> list[mpmath.mpf]:
-    """Every number at which the set may begin or end."""
+def _ends(region: Value) -> list[mpmath.mpf]:
+    """Return every number at which the set may begin or end."""
     if isinstance(region, Scalar):
-        return [_number(region, parse)]
+        return [_number(region)]
     if isinstance(region, Group) and _is_interval(region):
-        limits = [_number(item, parse) for item in region.items]
+        limits = [_number(item) for item in region.items]
         return [limit for limit in limits if mpmath.isfinite(limit)]
     if isinstance(region, Equation):
-        return _ends(_as_relation(region), parse)
+        return _ends(_as_relation(region))
+    ends: list[mpmath.mpf] = []
     if isinstance(region, Relation):
-        pairs = [(parse(left), parse(right)) for left, _, right in _pairs(region)]
-        if not any(names(*pair) for pair in pairs):
+        expressions = [(parse(left), parse(right)) for left, _, right in _pairs(region)]
+        with_variables = [pair for pair in expressions if names(*pair)]
+        if not with_variables:
             raise Undefined("a relation of numbers, which is no set")
-        return [end for pair in pairs if names(*pair) for end in _roots(*pair)]
-    return [end for part in _parts(region) for end in _ends(part, parse)]
+        for left, right in with_variables:
+            ends += _roots(left, right)
+        return ends
+    for part in _parts(region):
+        ends += _ends(part)
+    return ends
 
 
 def _as_relation(equation: Equation) -> Relation:
@@ -102,74 +117,84 @@ def _as_relation(equation: Equation) -> Relation:
 
 
 def _pairs(relation: Relation) -> Iterator[tuple[Scalar, str, Scalar]]:
+    """Return each operator of a chain with the sides beside it."""
     return zip(relation.sides, relation.operators, relation.sides[1:], strict=False)
 
 
 def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
-    """Where the sides of a relation are equal, or where one of them has no value."""
-    if sympy.oo in (left, right) or -sympy.oo in (left, right):
+    """Return where the sides of a relation are equal, or where one of them has no value."""
+    if left in _INFINITIES or right in _INFINITIES:
         return []
     [variable] = left.free_symbols | right.free_symbols
-    plain = sympy.Symbol("x", real=True)
-    difference = sympy.nsimplify((left - right).xreplace({variable: plain}), rational=True).doit()
-    top, bottom = sympy.together(difference).as_numer_denom()
-    found: list[sympy.Expr] = []
-    for formula in (top, bottom):
+    x = sympy.Symbol("x", real=True)
+    difference = sympy.nsimplify((left - right).xreplace({variable: x}), rational=True).doit()
+    roots: list[sympy.Expr] = []
+    for formula in sympy.together(difference).as_numer_denom():
         if formula.is_number:
             continue
-        if formula.is_polynomial(plain):
-            roots = sympy.Poly(formula, plain).sqf_part().nroots(n=DIGITS, maxsteps=200)
-            found += [sympy.re(root) for root in roots if abs(sympy.im(root)) < _CLOSE]
+        if formula.is_polynomial(x):
+            complex_roots = sympy.Poly(formula, x).sqf_part().nroots(n=DIGITS, maxsteps=200)
+            roots += [sympy.re(root) for root in complex_roots if abs(sympy.im(root)) < _CLOSE]
             continue
-        solutions = sympy.solveset(formula, plain, sympy.Reals)
+        solutions = sympy.solveset(formula, x, sympy.Reals)
         if not isinstance(solutions, sympy.FiniteSet) and solutions is not sympy.S.EmptySet:
             raise Undefined("a relation that sympy does not solve")
-        found += list(solutions)
-    return [mpmath.mpf(str(root.evalf(DIGITS))) for root in found]
+        roots += list(solutions)
+    return [mpmath.mpf(str(root.evalf(DIGITS))) for root in roots]
 
 
-def _contains(region: Value, x: mpmath.mpf, parse: Parse) -> bool:
+def _contains(region: Value, x: mpmath.mpf) -> bool:
     if isinstance(region, Scalar):
-        return abs(x - _number(region, parse)) <= _CLOSE
+        return abs(x - _number(region)) <= _CLOSE
     if isinstance(region, Equation):
-        return _contains(_as_relation(region), x, parse)
+        return _contains(_as_relation(region), x)
     if isinstance(region, Relation):
         return all(_holds(parse(left), operator, parse(right), x) for left, operator, right in _pairs(region))
     if isinstance(region, Group) and _is_interval(region):
-        low, high = (_number(item, parse) for item in region.items)
-        if abs(x - low) <= _CLOSE or abs(x - high) <= _CLOSE:
-            closed = [(low, region.opening == "["), (high, region.closing == "]")]
-            return all(is_closed for limit, is_closed in closed if abs(x - limit) <= _CLOSE) and low <= high
-        return low < x < high
-    inside = [_contains(part, x, parse) for part in _parts(region)]
-    if not isinstance(region, Region):  # conditions with commas hold together
-        together = inside and all(isinstance(part, Relation) for part in _parts(region))
-        return (all if together else any)(inside)
-    if region.operator == r"\setminus":
-        return inside[0] and not any(inside[1:])
-    return (any if region.operator == r"\cup" else all)(inside)
+        return _interval_contains(region, x)
+    inside = [_contains(part, x) for part in _parts(region)]
+    if isinstance(region, Region):
+        if region.operator == r"\setminus":
+            return inside[0] and not any(inside[1:])
+        return any(inside) if region.operator == r"\cup" else all(inside)
+    # A list: conditions with commas between them hold together, while numbers and intervals are joined.
+    is_conditions = inside and all(isinstance(part, Relation) for part in _parts(region))
+    return all(inside) if is_conditions else any(inside)
+
+
+def _interval_contains(interval: Group, x: mpmath.mpf) -> bool:
+    low, high = (_number(item) for item in interval.items)
+    at_low, at_high = abs(x - low) <= _CLOSE, abs(x - high) <= _CLOSE
+    if at_low and interval.opening != "[":
+        return False
+    if at_high and interval.closing != "]":
+        return False
+    if at_low or at_high:
+        return low <= high
+    return low < x < high
 
 
 def _holds(left: sympy.Expr, operator: str, right: sympy.Expr, x: mpmath.mpf) -> bool:
-    sides = []
-    for side in (left, right):
-        if side in (sympy.oo, -sympy.oo):
-            sides.append(mpmath.inf if side == sympy.oo else -mpmath.inf)
-            continue
-        try:
-            found = value(side, dict.fromkeys(names(side), x))
-        except Undefined:
-            return False
-        if not is_real(found):
-            return False
-        sides.append(mpmath.re(found))
-    one, other = sides
-    alike = one == other or abs(one - other) <= _CLOSE * max(1, min(abs(one), abs(other)))
+    """Whether a relation is true at `x`. It is not where a side has no real value."""
+    try:
+        one, other = _real_value(left, x), _real_value(right, x)
+    except Undefined:
+        return False
+    same = one == other or abs(one - other) <= _CLOSE * max(1, min(abs(one), abs(other)))
     return {
-        "<": one < other and not alike,
-        ">": one > other and not alike,
-        r"\le": one < other or alike,
-        r"\ge": one > other or alike,
-        r"\ne": not alike,
-        "=": alike,
+        "<": one < other and not same,
+        ">": one > other and not same,
+        r"\le": one < other or same,
+        r"\ge": one > other or same,
+        r"\ne": not same,
+        "=": same,
     }[operator]
+
+
+def _real_value(side: sympy.Expr, x: mpmath.mpf) -> mpmath.mpf:
+    if side in _INFINITIES:
+        return _INFINITIES[side]
+    number = value(side, dict.fromkeys(names(side), x))
+    if not is_real(number):
+        raise Undefined("no real number")
+    return mpmath.re(number)

@@ -1,8 +1,9 @@
-"""Units of measurement: which words are one, and which of them are the same."""
+"""Which words are units of measurement, and which units are the same."""
 
 import re
 
-_SAME = {
+# Each unit by the name that it is compared by, and its other spellings
+_SPELLINGS = {
     "degree": "degrees deg",
     "radian": "radians rad",
     "percent": "",
@@ -34,13 +35,15 @@ _SAME = {
     "mile/hour": "mph",
     "km/hour": "kph kmh",
 }
-_KNOWN = {word: unit for unit, words in _SAME.items() for word in (unit, *words.split())}
+_UNITS = {word: unit for unit, spellings in _SPELLINGS.items() for word in (unit, *spellings.split())}
 _POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 
-MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-"""Powers of ten."""
 
-# What follows a number as a part of its value, or says something else about it.
+MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+"""Words after a number that multiply it by a power of ten, and the power."""
+
+# Words after a number that are no unit: they change its value ("5 squared"), or say something else about it ("5 or
+# more", "5 is wrong"). An unknown word that is not listed here is taken for a unit ("5 apples").
 _NO_UNIT = re.compile(
     r"\b(?:or|and|nor|not|no|more|less|fewer|greater|than|over|under|above|below|least|most|only|both|between|to|from"
     r"|plus|minus|times? \w+|divided|remainder|r|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?"
@@ -54,20 +57,20 @@ _NO_UNIT = re.compile(
 
 
 def unit(phrase: str, power: str = "") -> str | None:
-    """The unit that `phrase`, in small letters, names; "" if it is one that is not in the table; None if it is none.
+    """Return the unit that `phrase`, in small letters, names; "" for one that is not in the table; None for no unit.
 
     >>> unit("square inches"), unit("cm", "2"), unit("miles per hour"), unit("right triangles"), unit("or more")
     ('inch^2', 'cm^2', 'mile/hour', '', None)
     """
     if _NO_UNIT.search(phrase) or len(phrase.split()) > 5:
         return None
-    amount, *per = re.split(r"\s*(?:/|\bper\b)\s*", phrase, maxsplit=1)
-    if per:
-        known = [name for name in (unit(amount), unit(per[0], power)) if name]
-        return "/".join(known) if len(known) == 2 else ""
+    amount, *divisor = re.split(r"\s*(?:/|\bper\b)\s*", phrase, maxsplit=1)
+    if divisor:
+        amount_unit, divisor_unit = unit(amount), unit(divisor[0], power)
+        return f"{amount_unit}/{divisor_unit}" if amount_unit and divisor_unit else ""
     words = phrase.replace(".", "").split()
     if words and words[0] in _POWERS:
         power = _POWERS[words.pop(0)]
-    if len(words) != 1 or words[0] not in _KNOWN:
+    if len(words) != 1 or words[0] not in _UNITS:
         return ""
-    return _KNOWN[words[0]] + (f"^{power}" if power else "")
+    return _UNITS[words[0]] + (f"^{power}" if power else "")

@@ -1,7 +1,7 @@
 """The types of answers.
 
-reading.py reads a text as one of them, and rules.py says when two are equal. No arithmetic is done with them: formulas
-stay LaTeX until symbolic.py parses them.
+reading.py reads a text as one of them, and rules.py says when two are equal. Formulas stay LaTeX here; parsing.py
+makes expressions of them where a verdict needs one.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Scalar:
-    """A formula: a number or an expression with variables; `unit` is "" where none or an unknown one is named."""
+    """A formula: a number or an expression with variables. `unit` is "" if none, or an unknown one, is named."""
 
     latex: str
     unit: str = field(default="", compare=False, repr=False)
@@ -24,7 +24,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Time:
-    """Of day: hour, perhaps minute and second; `half` is `am`, `pm` or "" where it is not said."""
+    """A time of day: hour, perhaps minute and second. `half` of the day is `am`, `pm` or "" (not given)."""
 
     clock: tuple[int, ...]
     half: str
@@ -32,7 +32,7 @@ class Time:
 
 @dataclass(frozen=True)
 class Based:
-    """Digits of a number in a base."""
+    """A number in a base, by its digits: `1101_2`."""
 
     digits: str
     base: int
@@ -40,7 +40,10 @@ class Based:
 
 @dataclass(frozen=True)
 class Equation:
-    """Two or more sides; where `names` has a text, the side is no more than a name for a value."""
+    """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x = 5`.
+
+    `constant` says which sides have no variables. `approximate` is true if a sign is `\\approx`.
+    """
 
     sides: tuple["Value", ...]
     names: tuple[str | None, ...]
@@ -58,9 +61,9 @@ class Relation:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets: `(` tuple, `[`, `{` set, "" list, `:` ratio; two in `(` or `[` may be an interval.
+    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval.
 
-    `names` are those that the items were given, as in `p=5, q=2`.
+    `names` has the names of the items where they have some, as in `p=5, q=2`.
     """
 
     opening: str
@@ -71,7 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of entries, and how it is written."""
+    """Rows of entries, and the matrix in LaTeX."""
 
     rows: tuple[tuple["Value", ...], ...]
     latex: str = field(default="", compare=False, repr=False)
@@ -79,7 +82,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Region:
-    r"""Sets of real numbers joined: `operator` is `\cup`, `\cap` or `\setminus`."""
+    r"""Sets of real numbers, or conditions, that are joined by `operator`: `\cup`, `\cap` or `\setminus`."""
 
     operator: str
     parts: tuple["Value", ...]

@@ -1,10 +1,12 @@
-"""Imported by the process that workers are forked from: symbolic.py, and what it builds on first use.
+"""Compute a few verdicts at import, so that processes forked afterwards have the parser and its tables ready.
 
-The parser's tables and sympy's caches would cost each worker 0.2 s or more of its first verdict, within its time limit.
+A fork server preloads this module. Otherwise the first verdict of every process would take 0.2 s or more of its time
+limit for tables of the parser and caches of sympy.
 """
 
 from mathequal.symbolic import slow_verdict
 
+# One pair for each part of the parser that builds tables on first use
 for _pair in (
     ("x^2+1", "1+xx"),
     (r"\frac{3}{4}\sqrt{2}-2^{10}", r"\sin 30^\circ+\pi i"),

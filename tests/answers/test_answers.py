@@ -1,9 +1,13 @@
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
+import mathequal
+from mathequal.child import LimitedGrader
 from mathequal.equality import MAX_LENGTH, final_answer, normal_form, quick_verdict
 from mathequal.symbolic import released_verdict, slow_verdict
 
@@ -158,6 +162,58 @@ def test_labelled_cases_of_other_projects(data_dir):
     assert (report["n"], report["failures"]) == (148, {})
     assert report["agreement"] >= 0.98
     assert report["false_positives"] == []
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("flags", "printed"),
+    [
+        (["--pair", r"-\frac12", "-0.5"], "equal"),
+        (["--pair", "-x", "-y"], "different"),
+        (["--grader", "reference", "--pair", r"\frac34", r"so \boxed{0.75}"], "equal"),
+        (["--json", "--pair", "x", "2x"], '{"equal": false, "failures": {}}'),
+        (["--pair", "x", "9^{9^{9^{9}}}"], "different (no verdict: timeout)"),
+    ],
+)
+def test_one_pair(flags, printed):
+    result = subprocess.run(
+        [sys.executable, "-m", "mathequal", *flags], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{printed}\n", "")
+
+
+@pytest.mark.program
+def test_wrong_arguments_are_refused():
+    for flags in ([], ["--pair", "1"], ["--pair", "1", "2", "--json"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "mathequal", *flags], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 2
+        assert "--pair" in result.stderr
+
+
+def test_a_verdict_that_exceeds_a_limit_is_counted_and_the_next_one_works():
+    grader = LimitedGrader(time_limit=1)
+    assert not grader.equal("x", "9^{9^{9^{9}}}")
+    assert grader.equal("1+x", "x+1")
+    assert grader.failures == {"timeout": 1}
+    os.kill(grader._child._process.pid, signal.SIGKILL)
+    assert not grader.equal("y", "y+x")
+    assert grader.equal("2x", "x+x")
+    assert grader.failures == {"timeout": 1, "death": 1}
+    grader.close()
+
+
+def test_the_package_says_whether_two_answers_are_equal():
+    assert mathequal.equal("x+1", "1+x")
+    assert not mathequal.equal("x+1", "x+2")
+    assert mathequal.final_answer(r"\boxed{5}") == "5"
+
+
+@pytest.mark.program
+def test_importing_the_package_imports_no_parser():
+    code = "import sys, mathequal; assert not {'sympy', 'math_verify', 'bnpo'} & {*sys.modules}"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.program

@@ -1,6 +1,7 @@
 """What a grader must survive: any text that a model can write."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_p
     working_directory.mkdir()
     canaries = [working_directory / canary for canary in CANARIES]
     assert not any(canary.exists() for canary in canaries)
-    program = Path(__file__).with_name("programs") / "grade_hostile.py"
+    program = Path(__file__).with_name("grade_hostile.py")
     done = subprocess.run(
         [sys.executable, str(program), "0", "10000", "0.5"],
         cwd=working_directory,
@@ -91,6 +92,7 @@ assert len(events) == 1, events  # the hook does see what it should
 @pytest.mark.program
 def test_no_answer_is_compiled_run_or_opened(tmp_path, environment):
     command = [sys.executable, "-c", RECORD_WHAT_VERDICTS_DO]
+    environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     assert list(tmp_path.iterdir()) == []

@@ -4,10 +4,8 @@ from random import Random
 
 import numerically
 import pytest
+from pair_grader import PairGrader, reference_answers
 from test_spellings import DIFFERENT, SAME, rewritten
-
-from bnpo.grading.grader import Grader
-from bnpo.problems import load_problems
 
 EACH = 20
 """Pairs that a rule is tried on."""
@@ -17,28 +15,26 @@ SETS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
 
 @pytest.fixture(scope="module")
 def references(data_dir) -> list[str]:
-    problems = [problem for name in SETS for problem in load_problems(data_dir / f"{name}.jsonl")]
-    return sorted({problem.answer for problem in problems} - {""})
+    return reference_answers(*(data_dir / f"{name}.jsonl" for name in SETS))
 
 
 @pytest.fixture(scope="module")
 def graders():
-    graders = {name: Grader(grader=name, workers=2) for name in ("default", "reference")}
+    graders = {name: PairGrader(name) for name in ("default", "reference")}
     yield graders
     for grader in graders.values():
         grader.close()
 
 
-def worse(graders: dict[str, Grader], pairs: list[tuple[str, str]], equal: bool) -> list[tuple[str, str]]:
+def worse(graders: dict[str, PairGrader], pairs: list[tuple[str, str]], equal: bool) -> list[tuple[str, str]]:
     """Of pairs that are all equal, or all different, those on which only the default is wrong."""
     mistaken = pairs
     for name, is_wrong in (("default", True), ("reference", False)):
         if not mistaken:
             return []
-        texts = [f"The answer is $\\boxed{{{answer}}}$." for _, answer in mistaken]
-        given = graders[name](texts, [reference for reference, _ in mistaken])[:, 0] == 1
+        given = graders[name](mistaken, wrap=r"The answer is $\boxed{%s}$.")
         if name == "default":  # one that fails must not pass for one that says no
-            assert graders[name].take_failures() == {}
+            assert graders[name].failures == {}
         mistaken = [pair for pair, right in zip(mistaken, given, strict=True) if (right != equal) == is_wrong]
     return mistaken
 

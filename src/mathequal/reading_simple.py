@@ -1,0 +1,122 @@
+r"""Readers of answers without parts: words, times of day, numbers in a base, and formulas with a unit."""
+
+import re
+
+from mathequal.names import TRIGONOMETRY
+from mathequal.notation import NUMBER_WORDS, WORD
+from mathequal.spelling import Spelled
+from mathequal.units import MULTIPLES, unit
+from mathequal.values import REALS, Based, Group, Scalar, Time, Value, Word
+
+# Words before a number that make no difference: "about 5"
+_PREFACES = ("about", "approximately", "roughly", "around", "answer")
+
+
+def read_words(text: Spelled) -> Value | None:
+    """Read an answer of words alone, or a list of them."""
+    if not re.fullmatch(rf"{WORD}[{WORD[1:-1]}\s\d]*", text.formula) or text.word(text.formula[0]) in _PREFACES:
+        return None
+    phrases = [_bare(phrase) for phrase in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
+    if len(phrases) > 1 and all(phrases):
+        return Group("", "", tuple(map(Word, phrases)))
+    phrase = _bare(text.text())
+    if phrase in ("all real numbers", "all reals", "real numbers"):
+        return REALS
+    if phrase == "empty set":
+        return Group("{", "}", ())
+    number = _number_in_words(phrase)
+    return Word(phrase) if number is None else Scalar(str(number))
+
+
+def _bare(phrase: str) -> str:
+    """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
+    phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
+    return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
+
+
+def _number_in_words(phrase: str) -> int | None:
+    """Return the number that `twenty-four`, `minus two` or `three hundred` is."""
+    match = re.fullmatch(rf"(minus |negative )?(.*?)(?: ({'|'.join(MULTIPLES)}))?", phrase.replace("-", " "))
+    if not match or match[2] not in NUMBER_WORDS:
+        return None
+    sign = -1 if match[1] else 1
+    return sign * NUMBER_WORDS.index(match[2]) * 10 ** MULTIPLES.get(match[3], 0)
+
+
+# 8:34 p.m., 20:34:05, 8 am; a single number needs `am` or `pm`
+_CLOCK = re.compile(rf"(\d{{1,2}})\s*(?::\s*(\d\d))?\s*(?::\s*(\d\d))?\s*({WORD}?)", re.ASCII)
+
+
+def read_clock(text: Spelled) -> Time | None:
+    """Read a time of day."""
+    match = _CLOCK.fullmatch(text.formula)
+    if not match:
+        return None
+    hour, minute, _, word = match.groups()
+    half = text.word(word).replace(".", "").replace(" ", "") if word else ""
+    has_half = half in ("am", "pm")
+    is_24_hour_clock = minute and not half and int(minute) < 60
+    if int(hour) > 24 or not (has_half or is_24_hour_clock):
+        return None
+    clock = [int(part) for part in match.groups()[:3] if part]
+    return Time(tuple(clock), half)
+
+
+# Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them
+_DIGITS = rf"(-?[0-9][0-9a-zA-Z]*|[A-F]+[0-9][0-9A-F]*|\(-?[0-9][0-9a-zA-Z]*\)|{WORD})"
+_BASE_AS_INDEX = re.compile(rf"{_DIGITS}\s*_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})")
+_BASE_IN_WORDS = re.compile(rf"{_DIGITS}\s*({WORD}\s*\d*)")
+_BASE = re.compile(r"(\(?(?:in )?base )?(\w+)\)?")
+
+
+def read_based(text: Spelled) -> Based | None:
+    """Read a number in a base."""
+    index = _BASE_AS_INDEX.fullmatch(text.formula)
+    in_words = _BASE_IN_WORDS.fullmatch(text.formula)
+    if index:
+        digits_part, base_part = index[1], index[2] or index[3]
+    elif in_words:
+        digits_part, base_part = in_words[1], in_words[2]
+    else:
+        return None
+    named = _BASE.fullmatch(text.part(base_part).text())
+    if not named or (in_words and not named[1]):
+        return None
+    base = str(NUMBER_WORDS.index(named[2])) if named[2] in NUMBER_WORDS else named[2]
+    digits = text.part(digits_part).text().strip("()").casefold()
+    try:
+        int(digits, int(base))
+    except ValueError:  # no digits of that base
+        return None
+    return Based(digits, int(base))
+
+
+_POWER = r"(?:\^\{?(\d)\}?)?"
+# 5 cm, 5 cm^2, 5 m/s^2
+_NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*((?:{WORD}\s*)+){_POWER}(?:\s*/\s*({WORD}){_POWER})?")
+
+
+def read_formula(text: Spelled) -> Scalar | Word:
+    """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
+    formula = text.formula
+    unit_name: str | None = ""
+    first_word = re.match(WORD, formula)
+    if first_word and text.word(first_word[0]) in _PREFACES:
+        formula = formula[1:].strip()
+    formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
+    ending = _NUMBER_WITH_UNIT.fullmatch(formula)
+    if ending and re.search(r"\d|\\pi", ending[1]):
+        amount, words, power, divisor, divisor_power = ending.groups()
+        phrase = text.part(words + (f"/{divisor}" if divisor else "")).text()
+        unit_name = unit(phrase, power or divisor_power or "")
+        if phrase in MULTIPLES:  # 3 million
+            formula, unit_name = rf"{amount}\cdot 10^{{{MULTIPLES[phrase]}}}", ""
+        elif unit_name is not None:
+            formula = amount
+    if re.search(WORD, formula):
+        return Word(text.text())
+    if formula.endswith(r"\percent"):
+        formula, unit_name = formula.removesuffix(r"\percent").strip(), "percent"
+    if formula.endswith(r"\degree") and not TRIGONOMETRY.search(formula):
+        formula, unit_name = formula.removesuffix(r"\degree").strip(), "degree"
+    return Scalar(formula, unit_name or "")

@@ -1,0 +1,136 @@
+r"""Tables of regular expressions that bring LaTeX, Unicode and plain text into one spelling.
+
+spelling.py applies the rows of a table in their order, and each row to what the rows before it have left. The order
+matters: `\text\s*\{` can only be tidied after `\textbf{` has become `\text{`.
+"""
+
+import re
+
+from mathequal.notation import FUNCTIONS, PLAIN_GREEK
+
+CHARACTERS = str.maketrans(
+    {"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi "}
+    | {"∞": r"\infty ", "°": r"\degree ", "º": r"\degree ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
+    | {"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "²": "^2", "³": "^3", "θ": r"\theta "}
+    | {"⟨": r"\langle ", "⟩": r"\rangle ", "∠": r"\angle ", "△": r"\triangle ", "½": r"\frac{1}{2}", "′": "'"}
+    | {"ℝ": r"\mathbb{R}", "∅": r"\emptyset ", "’": "'", "，": ",", "（": "(", "）": ")", "：": ":", "∖": r"\setminus "}
+)
+
+Table = list[tuple[re.Pattern, str]]
+
+
+def _table(*rows: tuple[str, str]) -> Table:
+    return [(re.compile(pattern), replacement) for pattern, replacement in rows]
+
+
+def rewrite(text: str, table: Table) -> str:
+    """Return `text` after every row of `table`, in order."""
+    for pattern, replacement in table:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+# Commands that set words in some font
+_TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
+
+BEFORE_WORDS = _table(
+    # **5** and "5": Markdown and quotation marks around the whole
+    (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
+    # frac{1}{2}: a lost backslash
+    (r"(?<![a-zA-Z\\])([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
+    # \$5 is 5\text{ dollars}; any other $ begins or ends a formula
+    (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
+    (r"\\?\$", " "),
+    # white space: \phantom{0}, \hspace{1cm}, \quad, \, and ~
+    (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|\\hspace\*?\s*\{[^{}]*\}|\\q?quad(?![a-zA-Z])", " "),
+    (r"(?<!\\)\\[!,;:> ]|[~\s]", " "),
+    # \left( is (, \right. is nothing
+    (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
+    # \displaystyle, \limits, \bf, \color{red}
+    (
+        r"\\(?:display|text|script)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])|\\(?:bf|rm|it)(?![a-zA-Z])"
+        r"|\\(?:text)?color\s*\{[^{}]*\}",
+        "",
+    ),
+    # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
+    (r"(?<=[\d}])(\s*/?\s*)\\mathrm\s*\{\s*([mgshLl])\s*\}", r"\1\\text{\2}"),
+    # \mathbb{P} is a probability
+    (r"\\mathbb\s*\{\s*P\s*\}", "P"),
+    # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
+    (r"\\(?:mathrm|mathbf|mathit|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
+    (r"\\(?:mathbf|boldsymbol|vec|underline)(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))", r"\1\2"),
+    # \overline{AB} is a segment, \widehat{AB} an arc
+    (r"\\(?:overline|overrightarrow|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),
+    # \det A and \Pr(A) name a value
+    (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
+    # \mathrm{sin} is \sin, \operatorname{max} is \max
+    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*({FUNCTIONS}|{PLAIN_GREEK})\s*\}}", r"\\\1 "),
+    (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
+    # \textbf{even} and \mbox{even} are \text{even}
+    (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
+    (r"\\text\s*\{", r"\\text{"),
+    (r"\\text\{\s*infinity\s*\}", r"\\infty "),
+    # \text{cm^2} is \text{cm}^2
+    (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
+    # Rules that begin with \s* take time with the cube of the number of spaces in a row.
+    (r" {2,}", " "),
+)
+
+# What a command takes as its argument without braces: the 1 of \frac12
+_ARGUMENT = r"(?:[0-9a-zA-Z]|\\pi(?![a-zA-Z]))"
+
+AFTER_WORDS = _table(
+    # ^\circ, ^{\circ}, \textdegree
+    (
+        r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\^\s*\\degree|\\degree(?![a-zA-Z])|\\textdegree(?![a-zA-Z])",
+        r"\\degree ",
+    ),
+    (r"\\?%", r"\\percent "),
+    # √2, √x; spelling.py has taken care of √(x+1)
+    (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
+    (r"√", r"\\sqrt "),
+    # 1.5e6 is 1.5 \cdot 10^{6}
+    (r"(?<![a-zA-Z\d.\\_^{])(\d*\.?\d+)[eE]([+-]?\d{1,3})(?![\d.a-zA-Z])", r"\1\\cdot 10^{\2}"),
+    # sin x, 7pi, max(1, 2), inf: commands without a backslash
+    (rf"(?<![a-zA-Z\\])({FUNCTIONS}|{PLAIN_GREEK}|(?:max|min)(?=\s*[({{\\]))(?![a-zA-Z])", r"\\\1 "),
+    (r"(?<![a-zA-Z\\])(?:infinity|infty|inf|oo)(?![a-zA-Z])", r"\\infty "),
+    # 2**3 is a power, 2*3 and 2 \times 3 are products
+    (r"\*\*", "^"),
+    (r"\\(?:times|cdot|ast|cdotp)(?![a-zA-Z])\s*|\*", r"\\cdot "),
+    (r"\\div(?![a-zA-Z])\s*", "/"),
+    # signs with several names: \leq, <=, \geqslant, \neq, \not=
+    (r"\\(?:leqslant|leqq?|le)(?![a-zA-Z])\s*|<\s*=", r"\\le "),
+    (r"\\(?:geqslant|geqq?|ge)(?![a-zA-Z])\s*|>\s*=", r"\\ge "),
+    (r"\\(?:neq?)(?![a-zA-Z])\s*|\\not\s*=|(?<![\d)])!=", r"\\ne "),
+    # <1, 2> is a vector
+    (r"^<([^<>]*,[^<>]*)>$", r"\\langle \1\\rangle "),
+    (r"\\lt(?![a-zA-Z])", "<"),
+    (r"\\gt(?![a-zA-Z])", ">"),
+    (r"\\(?:colon|ratio)(?![a-zA-Z])", ":"),
+    (r"\\[lr]?[vV]ert(?![a-zA-Z])|\\\||\\mid(?![a-zA-Z])", "|"),
+    (r"\\lbrace(?![a-zA-Z])", r"\\{"),
+    (r"\\rbrace(?![a-zA-Z])", r"\\}"),
+    (r"\\lbrack(?![a-zA-Z])", "["),
+    (r"\\rbrack(?![a-zA-Z])", "]"),
+    (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
+    (r"\\(?:mathbb|mathds)\s*\{?\s*R\s*\}?|\\R(?![a-zA-Z])", r"\\reals "),
+    (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+    (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+    # \frac12, \frac{1}2, \sqrt3, \sqrt[3]5: braces around arguments
+    (rf"\\(frac|binom)\s*({_ARGUMENT})", r"\\\1{\2}"),
+    (r"\\(frac|binom)\s+\{", r"\\\1{"),
+    (rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})", r"\1{\2}"),
+    (rf"\\sqrt(\[[^\[\]]*\])?\s*({_ARGUMENT})", r"\\sqrt\1{\2}"),
+    # {5 \choose 2}
+    (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    # 2^(n+1) is 2^{n+1}, while x^{2} is x^2
+    (r"\^\s*\(([^()]*)\)", r"^{\1}"),
+    (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
+    # {}_5C_2
+    (r"(?:\{\})?_(\d+|\{\d+\})\s*C\s*_(\d+|\{\d+\})", r"\\binom{\1}{\2}"),
+    (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
+    (r"\\log\s*_e(?![a-zA-Z])", r"\\ln "),
+    (r"(?<=[_^])\s+", ""),
+    # 1{,}000 and 3{:}2
+    (r"\{([,:])\}", r"\1"),
+)
