@@ -4,8 +4,8 @@ r"""Make the tiny model: a character-level Qwen2 of 0.8M parameters that solves 
 
 The model is trained on two kinds of answers to the questions of `bnpo.arithmetic`: answers that work step by step,
 which it learns to get right, and bare results, which it can only guess. Short questions mostly have worked answers,
-long ones mostly bare ones. So its accuracy per question covers nearly all of (0, 1), and reinforcement learning can
-teach it to work more often.
+long ones mostly bare ones. So its accuracy per question covers nearly all of (0, 1), and training can teach
+it to work more often.
 """
 
 import itertools

@@ -98,7 +98,8 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
     """Train with each of `kills`, then to the end. Return the steps after which the run was resumed."""
     for kill in [*kills, None]:
         train(run, ranks, kill)
-    return [int(line.split()[-1]) for line in (run.with_suffix(".log")).read_text().splitlines() if "going on" in line]
+    lines = run.with_suffix(".log").read_text().splitlines()
+    return [int(line.split()[-1]) for line in lines if "continuing after step" in line]
 
 
 def outcome(run: Path) -> tuple[list[dict], str]:
