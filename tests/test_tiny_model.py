@@ -29,7 +29,7 @@ def test_accuracies_spread_over_the_unit_interval():
     answers = [answer.token_ids for number in range(128) for answer in groups[number]]
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     grader = Grader()
-    rewards = grader(texts, [p.answer for p in problems for _ in range(16)])[:, 0]
+    rewards = grader(texts, [p.answer for p in problems for _ in range(16)]).rewards[:, 0]
     accuracies = rewards.reshape(128, 16).mean(axis=1)
     grader.close()
     print(f"E[p] {accuracies.mean():.3f}, Var[p] {accuracies.var(ddof=1):.3f}")
