@@ -1,1 +1,1 @@
-"""Rows of the paper's tables for scripts/reproduce.py: their flags, and what they would take."""
+"""The paper's tables and figures: rows to train and evaluate, results, and drawing. No program is in here."""
