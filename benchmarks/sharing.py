@@ -105,7 +105,7 @@ def tiny_batches() -> list[module.Experience]:
         seeds = sampling_seeds(config.sampling.seed, step, questions)
         limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}
         groups = sampler.sample(prompts, seeds, n=m, logprobs=True, **limits)
-        sampled = {group.prompt: group.answers for group in groups}
+        sampled = {group.prompt_index: group.answers for group in groups}
         flat = [answer for number in range(len(questions)) for answer in sampled[number]]
         texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)
         rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)]).rewards

@@ -35,7 +35,7 @@ def floor(processes: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", type=Path, help="file for a figure of the phases")
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))

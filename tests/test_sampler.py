@@ -35,7 +35,7 @@ def sampler(tokenizer):
 def sample(sampler, prompts, seeds, **sampling):
     """Groups of answers in the order of the prompts, sampled ones first, then greedy ones."""
     groups = list(sampler.sample(prompts, seeds, temperature=sampling.pop("temperature", 1.0), **sampling))
-    return [group.answers for group in sorted(groups, key=lambda group: (group.greedy, group.prompt))]
+    return [group.answers for group in sorted(groups, key=lambda group: (group.greedy, group.prompt_index))]
 
 
 def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, tokenizer):
@@ -56,7 +56,7 @@ def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
     order = np.random.default_rng(0).permutation(160)[:120].tolist()
     asked = [prompts[i // 8] for i in order], [seeds[i // 8] + i % 8 for i in order]
     found = list(sampler.sample(*asked, max_tokens=64, temperature=1.0))
-    finished = [group.prompt for group in found]
+    finished = [group.prompt_index for group in found]
     assert sorted(finished) == list(range(120)) != finished
     for number, _, [answer] in found:
         assert answer == groups[order[number] // 8][order[number] % 8]

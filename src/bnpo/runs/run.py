@@ -29,7 +29,7 @@ class BadStepsError(RuntimeError):
 
 
 class Run:
-    """The context of a run's steps. All ranks call every method alike.
+    """Context manager around the steps of a run. All ranks must call every method with the same arguments.
 
     `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
@@ -48,7 +48,7 @@ class Run:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is not None:  # self._ranks reports it
+        if error is not None:  # self._ranks reports it and ends all ranks at once
             return
         if self._tracker:
             done = self.progress.step >= self._prepared.steps
@@ -63,14 +63,14 @@ class Run:
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
-        with suppress(OSError):  # a full disk is the most frequent reason of an end
+        with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
             end = {"step": self.progress.step, "why": why.splitlines()[0]}
             write_json(self._folder / "end.json", end)
 
     def load(self) -> tuple[Learner, Sampler]:
-        """Load the models as they are where the run continues, and start the records.
+        """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
 
-        Raises InputError for ranks that disagree, a damaged checkpoint, or a disk that cannot be written.
+        Raises InputError if ranks have read different data, the checkpoint is damaged, or the disk cannot be written.
         """
         prepared, config = self._prepared, self._config
         checkpoint = prepared.resume_point.checkpoint
@@ -79,10 +79,11 @@ class Run:
             verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:
-                rewind(self._folder, self.progress)
+            if config.folder.resume:  # a new run's config.json was written when its folder was claimed
+                rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
+        # find_checkpoint has refused other numbers of ranks unless the checkpoint was converted.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: what it leaves of the GPU memory is the sampler's.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
@@ -98,7 +99,7 @@ class Run:
 
     @property
     def is_new(self) -> bool:
-        """Whether no step was done before, also not by an earlier start of the run."""
+        """Whether the run begins at step 0, not from a checkpoint."""
         return self._prepared.resume_point.checkpoint is None
 
     def continues(self) -> bool:
@@ -127,8 +128,8 @@ class Run:
         logging = self._config.logging
         if not (logging.watch_questions and logging.rollouts_every):
             return False
-        if self._stopping and step == 0:  # a step that was done is recorded completely
-            return False
+        if self._stopping and step == 0:
+            return False  # stopped before the first step; after a step, everything due is still recorded
         return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
@@ -154,12 +155,14 @@ class Run:
                 self._tracker.save_rows("watch", number, self._answer_rows(watched))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
-            self._tracker.log(number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
+            accuracies = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
+            self._tracker.log(number, metrics, accuracies)
             if bad_steps:
                 rows = rollout_rows(
                     self._prepared.task, step.rollouts, self._reward_names, step.advantages, tokens=True
                 )
                 self._tracker.save_bad_batch(number, rows)
+        # From step 1 on, whose answers come from the untrained model.
         if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
@@ -173,7 +176,7 @@ class Run:
         return rollout_rows(self._prepared.task, watched.rollouts, self._reward_names)
 
     def _save_answers(self, step: Step) -> None:
-        """Write the answers of a step, and a few groups of them token by token. A collective."""
+        """Write the answers of a step, and those to two questions also token by token. A collective."""
         task, m = self._prepared.task, self._config.batch.samples_per_question
         # Each rank knows the learner's log-probabilities of the answers that it trained on.
         own_logprobs = {}
@@ -197,11 +200,11 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint. Raises InputError for a full disk.
 
-        The sampler sleeps meanwhile, since saving needs GPU memory. That loses its weights, so it gets them again.
+        Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
         """
         config, step = self._config, self.progress.step
         started = time.perf_counter()
-        slept = self._sampler.sleep()
+        slept = self._sampler.sleep()  # False on CPUs
         save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, config.folder.keep)
         if slept:
             self._sampler.wake("weights")
