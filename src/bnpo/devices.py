@@ -30,9 +30,8 @@ def has_cuda(optional: bool = False) -> bool:
 def cuda_problem(build: str | None, present: bool, driver: int, available: bool) -> str | None:
     """Return in one line why torch cannot use the GPUs of this machine. None: nothing is wrong.
 
-    `build`: the CUDA version that torch was built for (None: for CPUs). `present`: there is a device file of a GPU, and
-    the user has not hidden it. `driver`: the result of `driver_cuda`. `available`: the result of
-    `torch.cuda.is_available`.
+    `build` is the CUDA version that torch was built for (None: for CPUs). `present`: there is a GPU that the user has
+    not hidden. `driver` is the result of `driver_cuda`, `available` that of `torch.cuda.is_available`.
     """
     if build is None or not present:
         return None

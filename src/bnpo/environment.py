@@ -62,10 +62,7 @@ def setup_environment() -> None:
 
 
 def build_of(package: str) -> str | None:
-    """Return what the version of an installed package says about its build: `cpu` for 2.13.0+cpu, empty for 2.13.0.
-
-    Returns None for a package that is not installed.
-    """
+    """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it is not installed."""
     try:
         return metadata.version(package).partition("+")[2]
     except metadata.PackageNotFoundError:
