@@ -2,9 +2,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from make_tiny_model import spellings, worked
 
 from bnpo.arithmetic import SPLITS, Question, arithmetic_problems, draw_question, latex
-from make_tiny_model import spellings, worked
 from mathequal.equality import quick_verdict
 
 

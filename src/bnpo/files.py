@@ -33,7 +33,7 @@ def flush(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file that is complete or absent, even if the process or the machine dies. Raises OSError."""
+    """Write a text file that is complete or absent. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     # In this order: after a power failure the new name must not belong to a file without content.
@@ -92,7 +92,7 @@ def read_json(path: Path, advice: str) -> dict:
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
     """Return the objects of a UTF-8 file of JSON lines, each with its place `file:line`. Empty lines are skipped.
 
-    Raises InputError with file and line if the file is missing, empty or malformed.
+    Raises InputError if the file is missing, empty or malformed.
     """
     path = Path(path)
     if not path.is_file():
@@ -133,8 +133,7 @@ def whole_json_lines(path: Path) -> list[dict]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            place = f"{path}:{line_number}"
-            raise InputError(f"{place}: not JSON ({error}); the file was edited: delete the line") from error
+            raise InputError(f"{path}:{line_number}: not JSON ({error}); delete this line, which was edited") from error
     return rows
 
 
