@@ -98,7 +98,8 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
     """Train with each of `kills`, resuming after it, then to the end; the steps after which it was gone on with."""
     for kill in [*kills, None]:
         train(run, ranks, kill)
-    return [int(line.split()[-1]) for line in (run.with_suffix(".log")).read_text().splitlines() if "continuing after" in line]
+    lines = run.with_suffix(".log").read_text().splitlines()
+    return [int(line.split()[-1]) for line in lines if "continuing after" in line]
 
 
 def outcome(run: Path) -> tuple[list[dict], str]:

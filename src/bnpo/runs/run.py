@@ -29,10 +29,7 @@ class BadStepsError(RuntimeError):
 
 
 class Run:
-    """The context of a run's steps. All ranks call every method alike.
-
-    `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
-    """
+    """The context of a run's steps. All ranks call every method alike. The end is recorded in <run>/end.json."""
 
     def __init__(self, prepared: PreparedRun, ranks: Ranks):
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
@@ -64,14 +61,10 @@ class Run:
 
     def _write_end(self, why: str) -> None:
         with suppress(OSError):  # a full disk is the most frequent reason of an end
-            end = {"step": self.progress.step, "why": why.splitlines()[0]}
-            write_json(self._folder / "end.json", end)
+            write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler]:
-        """Load the models as they are where the run continues, and start the records.
-
-        Raises InputError for ranks that disagree, a damaged checkpoint, or a disk that cannot be written.
-        """
+        """Load the newest checkpoint or the model of a new run, and start the records. Raises InputError."""
         prepared, config = self._prepared, self._config
         checkpoint = prepared.resume_point.checkpoint
         prepared.check_agreement()
@@ -133,11 +126,9 @@ class Run:
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
         """Write scores and watched answers of the model that the run starts from, as step 0."""
-        if self._tracker is None:
-            return
-        if watched:
-            self._tracker.save_rows("watch", 0, self._answer_rows(watched))
-        if scores:
+        if self._tracker and watched:
+            self._tracker.save_rows("watch", 0, self._watched_rows(watched))
+        if self._tracker and scores:
             self._tracker.write(0, scores)
 
     def record(self, step: Step, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
@@ -145,42 +136,38 @@ class Run:
 
         Raises BadStepsError after too many steps in a row with a skipped update, InputError for a full disk.
         """
-        config, number = self._config, step.number
+        task, config, names = self._prepared.task, self._config, self._reward_names
         bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
-        self.progress = replace(self.progress, step=number, bad_steps=bad_steps)
+        self.progress = replace(self.progress, step=step.number, bad_steps=bad_steps)
         if self._tracker:
-            metrics = step.metrics(self._reward_names) | scores
+            metrics = step.metrics(names) | scores
             if watched:
-                self._tracker.save_rows("watch", number, self._answer_rows(watched))
+                self._tracker.save_rows("watch", step.number, self._watched_rows(watched))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
-            self._tracker.log(number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
+            self._tracker.log(step.number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
             if bad_steps:
-                rows = rollout_rows(
-                    self._prepared.task, step.rollouts, self._reward_names, step.advantages, tokens=True
-                )
-                self._tracker.save_bad_batch(number, rows)
-        if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
+                rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
+                self._tracker.save_bad_batch(step.number, rows)
+        every = config.logging.rollouts_every
+        if every and (step.number - 1) % every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
-                f"the loss or the gradient norm was not finite in step {number}, the last of {bad_steps} in a row "
-                f"(--max-bad-steps); the updates were skipped, the batches are in {self._folder / 'bad'}"
+                f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step {step.number} "
+                f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
 
-    def _answer_rows(self, watched: WatchedAnswers) -> list[dict]:
+    def _watched_rows(self, watched: WatchedAnswers) -> list[dict]:
         return rollout_rows(self._prepared.task, watched.rollouts, self._reward_names)
 
     def _save_answers(self, step: Step) -> None:
         """Write the answers of a step, and a few groups of them token by token. A collective."""
         task, m = self._prepared.task, self._config.batch.samples_per_question
         # Each rank knows the learner's log-probabilities of the answers that it trained on.
-        own_logprobs = {}
-        for group in token_groups(step.advantages):
-            for place in range(group * m, (group + 1) * m):
-                if place in step.update.old_logprobs:
-                    own_logprobs[place] = step.update.old_logprobs[place]
+        groups = token_groups(step.advantages)
+        own_logprobs = {i: logprobs for i, logprobs in step.update.old_logprobs.items() if i // m in groups}
         learner_logprobs = {}
         for rank_logprobs in gather(own_logprobs):
             learner_logprobs |= rank_logprobs
@@ -195,14 +182,12 @@ class Run:
         return is_last or step % self._config.folder.save_every == 0 or self.progress.best_step == step
 
     def save(self) -> None:
-        """Write a checkpoint. Raises InputError for a full disk.
-
-        The sampler sleeps meanwhile, since saving needs GPU memory. That loses its weights, so it gets them again.
-        """
-        config, step = self._config, self.progress.step
+        """Write a checkpoint. Raises InputError for a full disk."""
+        step, keep = self.progress.step, self._config.folder.keep
         started = time.perf_counter()
+        # The sampler sleeps meanwhile, since saving needs GPU memory. That loses its weights, so it gets them again.
         slept = self._sampler.sleep()
-        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, config.folder.keep)
+        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, keep)
         if slept:
             self._sampler.wake("weights")
             sync_weights(self._learner, self._sampler, step)
