@@ -27,7 +27,7 @@ class ResumePoint:
 
 
 def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
-    """Return the newest checkpoint of a run. Raises InputError if it is damaged, or saved by another number of ranks."""
+    """Return the newest checkpoint of a run. Raises InputError for damage or another number of ranks."""
     folders = checkpoints(run)
     if not folders:
         return ResumePoint()
