@@ -44,6 +44,7 @@ def test_peaks_are_those_of_the_data_sheets(name, peak):
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
         "NVIDIA GB200",
+        "NVIDIA T4",
         "",
     ],
 )

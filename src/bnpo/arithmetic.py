@@ -5,8 +5,7 @@ A question is a sum of integers. About a third of them are divided by a small nu
     37+9-21-45=?            answer -20
     (37+9-21)/6=?           answer \frac{25}{6}
 
-The hash of its text decides to which split a question belongs. Training, validation and test questions therefore never
-overlap, whatever the seed and the number of questions.
+The hash of its text decides to which split a question belongs, so the splits never overlap, whatever the seed.
 """
 
 import hashlib
@@ -75,8 +74,5 @@ def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
 
 
 def training_problems(data: str) -> list[Problem]:
-    """Return the problems of `data`: `arithmetic`, or the path of a file of JSON lines.
-
-    Raises InputError for a missing or malformed file.
-    """
+    """Return the problems of `data`: `arithmetic`, or the path of a file of JSON lines. Raises InputError."""
     return arithmetic_problems("train", TRAINING_PROBLEMS) if data == "arithmetic" else load_problems(data)

@@ -13,10 +13,7 @@ DRIVERS = {12: "R525", 13: "R580"}
 
 
 def has_cuda(optional: bool = False) -> bool:
-    """Return whether torch can use a GPU of this machine.
-
-    Raises InputError if there is one that it cannot use. With `optional`, it hides the GPUs from this process instead.
-    """
+    """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     present = any(Path("/dev").glob("nvidia[0-9]*")) and not hidden
     problem = cuda_problem(torch.version.cuda, present, driver_cuda(), torch.cuda.is_available())

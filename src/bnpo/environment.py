@@ -32,11 +32,8 @@ DEFAULTS = {
 
 
 def setup_environment() -> None:
-    """Set environment variables, log levels and warning filters. Call it before torch, DeepSpeed or vLLM are imported.
-
-    Variables that the user has set are kept. Imports none of the three, so worker processes start fast.
-    """
-    for name, value in DEFAULTS.items():
+    """Set environment variables, log levels and warning filters. Call it before importing torch, DeepSpeed or vLLM."""
+    for name, value in DEFAULTS.items():  # what the user has set stays
         os.environ.setdefault(name, value)
     ranks_here = os.environ.get("LOCAL_SIZE")  # set by the DeepSpeed launcher
     if ranks_here:

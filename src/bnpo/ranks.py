@@ -1,7 +1,7 @@
-"""The ranks of a run: how they meet, what they agree on, and how they end together.
+"""The ranks of a run: how they meet, and how they end together if one is killed, one raises, or the user stops them.
 
-They end together whether one is killed, raises, or the user stops the run. Libraries do not ensure this: gloo notices a
-dead rank without naming it, NCCL may wait minutes for it, and the DeepSpeed launcher sees only its own machine.
+Libraries do not ensure this: gloo notices a dead rank without naming it, NCCL may wait minutes for it, and the
+DeepSpeed launcher sees only its own machine.
 """
 
 import errno

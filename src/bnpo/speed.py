@@ -60,11 +60,7 @@ class Stopwatch:
 
 
 def peak_tflops(gpu: str) -> float | None:
-    """Return the peak of the GPU that torch calls `gpu`, in 10^12 operations per second. None: it is not known.
-
-    >>> peak_tflops("NVIDIA H20-3e"), peak_tflops("NVIDIA H100 PCIe"), peak_tflops("NVIDIA T4")
-    (148, 756, None)
-    """
+    """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it is not known."""
     words = set(re.findall(r"\w+", gpu))
     known = [name for name in PEAK_TFLOPS if words.issuperset(name.split())]
     if not known or words & OTHER_CHIPS:

@@ -14,17 +14,14 @@ a run's, comes last, so that an interrupted --overwrite can be repeated."""
 
 
 def lock_run(folder: Path) -> FileLock:
-    """Create a run's folder, and keep other processes from training in it while the returned lock lives. Rank 0 only.
-
-    Raises InputError if another process has the lock, or if the folder cannot be written.
-    """
+    """Create a run's folder. Other processes cannot train in it while the returned lock lives. Raises InputError."""
     refusal = f"{folder}: another process is training in it. Stop that process, or choose another --output-dir"
     with claiming(folder):
         return lock(folder, refusal)
 
 
-def claim_output_dir(config: TrainConfig, **data_facts: object) -> Path:
-    """Write config.json of a new run, including `data_facts`, and return the run's folder. Rank 0 only.
+def claim_output_dir(config: TrainConfig, **data_facts: object) -> None:
+    """Write config.json of a new run, including `data_facts`. Rank 0 only.
 
     Raises InputError if the folder holds a run and --overwrite is not given, or other files of the same names.
     """
@@ -40,7 +37,6 @@ def claim_output_dir(config: TrainConfig, **data_facts: object) -> Path:
             for path in _run_files(folder):
                 delete(path)
         write_json(folder / "config.json", json_settings(config, **data_facts))
-    return folder
 
 
 def check_apart(model: Path, folder: Path) -> None:

@@ -95,7 +95,7 @@ def rollout_rows(
     *,
     tokens: bool = False,
 ) -> list[dict]:
-    """Return one row per answer, for people to read, with `advantages` [n, m] if given, and with `tokens` for tools."""
+    """Return one row per answer, with `advantages` [n, m] if given. `tokens` adds all that the learner was given."""
     rows = []
     for i, question in enumerate(rollouts.questions):
         problem, prompt = task.problems[question], task.prompts[question]

@@ -106,9 +106,9 @@ class Run:
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return the scores of the model after `step`. The best step except the start will be saved."""
-        started, grader = time.perf_counter(), self._prepared.task.grader
+        started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
-        results = evaluate_live(self._prepared.evaluation, self._sampler, grader, self._config, checkpoint)
+        results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
             self.progress = replace(self.progress, best=score, best_step=step)
@@ -127,22 +127,19 @@ class Run:
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
         """Write scores and watched answers of the model that the run starts from, as step 0."""
         if self._tracker and watched:
-            self._tracker.save_rows("watch", 0, self._watched_rows(watched))
+            self._tracker.save_rows("watch", 0, rollout_rows(self._prepared.task, watched.rollouts, self._reward_names))
         if self._tracker and scores:
             self._tracker.write(0, scores)
 
     def record(self, step: Step, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
-        """Count the step and write its metrics and answers, with `scores` of an evaluation and watched answers if any.
-
-        Raises BadStepsError after too many steps in a row with a skipped update, InputError for a full disk.
-        """
+        """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
         task, config, names = self._prepared.task, self._config, self._reward_names
         bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
         self.progress = replace(self.progress, step=step.number, bad_steps=bad_steps)
         if self._tracker:
             metrics = step.metrics(names) | scores
             if watched:
-                self._tracker.save_rows("watch", step.number, self._watched_rows(watched))
+                self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
             self._tracker.log(step.number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
@@ -158,9 +155,6 @@ class Run:
                 f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
-
-    def _watched_rows(self, watched: WatchedAnswers) -> list[dict]:
-        return rollout_rows(self._prepared.task, watched.rollouts, self._reward_names)
 
     def _save_answers(self, step: Step) -> None:
         """Write the answers of a step, and a few groups of them token by token. A collective."""
