@@ -1,8 +1,8 @@
 """Estimated hours and disk space of a run.
 
 Sampling is bound by memory bandwidth or by operations, updates by operations. Lengths of answers are assumed to be
-exponentially distributed and cut off at the longest. Such lengths have a long tail, for which a step has to wait. They
-have no memory, so the answers at work look alike at every moment while finished ones are replaced by new ones.
+exponentially distributed and cut off at the longest. Such lengths have no memory, so the answers at work look alike at
+every moment while finished ones are replaced by new ones.
 """
 
 from dataclasses import dataclass
@@ -74,22 +74,20 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
 
 
 def training_seconds(
-    run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, *, at_once: int, steps: int, eval_answers: int
+    run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, at_once: int, steps: int, eval_answers: int
 ) -> dict[str, float]:
     """Return the seconds of a training run by what takes them.
 
-    A sampler draws `at_once` answers at a time, and `eval_answers` are the answers of one evaluation during training.
+    A sampler draws `at_once` answers at a time. `eval_answers` are those of one evaluation during training.
     """
 
-    def sampling(answers: int) -> float:
-        # Every rank draws so many answers.
+    def sampling(answers: int) -> float:  # of every rank
         if answers == 0:
             return 0.0
-        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=run.machine.ranks)
+        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=ranks)
 
     def times(every: int) -> int:
-        # Every so many steps, at the start and at the end. 0: never.
-        return ceil(steps / every) + 1 if every else 0
+        return ceil(steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
 
     shape, config, ranks = run.shape, run.config, run.machine.ranks
     per_question = answers_per_question(config)
@@ -113,7 +111,7 @@ def checkpoint_bytes(shape: ModelShape, config: TrainConfig) -> int:
 
 
 def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:
-    """Return how many checkpoints a run writes, and how many exist at most at once: kept, best, and in writing."""
+    """Return how many checkpoints a run writes, and how many exist at once: kept, the best, and the one in writing."""
     saves = ceil(steps / config.folder.save_every)
     kept = min(config.folder.keep or saves, saves)
     return saves, kept + bool(config.logging.eval_every) + 1
