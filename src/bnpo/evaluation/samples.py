@@ -5,16 +5,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnpo.evaluation.records import Protocol, Request, SampleRecord
+from bnpo.evaluation.records import Request, SampleRecord
 from bnpo.files import InputError, claiming, lock, write_json
 
 
-def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:
+def claim_results_folder(folder: Path, protocol: dict) -> dict:
     """Create `folder` for results under `protocol`, or open it to continue an interrupted evaluation.
 
-    Returns the protocol in the folder. Its `run` (the settings of the training run) may differ from the one given: the
-    run may have been resumed since, which leaves the checkpoint as it was. Raises InputError if the folder holds
-    anything else, with the parts that differ.
+    Returns the protocol in the folder. Only its `run` may differ: the training run may have been resumed since, which
+    leaves the checkpoint as it was. Raises InputError if the folder holds anything else.
     """
     path = folder / "protocol.json"
     with claiming(folder):
@@ -32,18 +31,18 @@ def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:
     keys = (given | saved).keys() - {"run"}
     differing = sorted(key for key in keys if given.get(key) != saved.get(key))
     if differing:
+        difference = f"different {', '.join(differing)}; see {path.name}"
         raise InputError(
-            f"{folder}: holds results of another evaluation (different {', '.join(differing)}; see "
-            f"{path.name}); --output-dir names another folder"
+            f"{folder}: holds results of another evaluation ({difference}); --output-dir names another folder"
         )
     return saved
 
 
 class Samples:
-    """The records in <folder>/samples.jsonl, one per line, written as they come.
+    """The records in <folder>/samples.jsonl, written as they come.
 
-    Opening the file reads the records of an interrupted evaluation and removes a last line that was cut off. Raises
-    InputError for a record that answers none of `requests`, or if another process writes the file.
+    Opening reads the records of an interrupted evaluation and removes a last line that was cut off. Raises InputError
+    for a record that answers none of `requests`, or if another process writes the file.
     """
 
     def __init__(self, folder: Path, requests: Iterable[Request]):
