@@ -25,8 +25,7 @@ def evaluate_live(
     """
     own_requests = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
     own_records = list(sample_records(evaluation, own_requests, sampler.sample, grader))
-    gathered = chain.from_iterable(gather(own_records))
-    records = {Request.of(record): record for record in gathered}
+    records = {Request.of(record): record for record in chain.from_iterable(gather(own_records))}
     protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype, config.data.grader)
     results = score_all(evaluation, records, protocol)
     if dist.get_rank() == 0:

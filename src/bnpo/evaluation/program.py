@@ -14,7 +14,7 @@ from tqdm import tqdm
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.fleet import fleet
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import Comparison, Request, Results
+from bnpo.evaluation.records import Request, Results
 from bnpo.evaluation.samples import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
@@ -24,8 +24,8 @@ from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 
+# The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
-"""The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
     folder: Path
     results: list[Results]  # of --base, if given, and of --ckpt
-    comparison: Comparison | None
+    comparison: dict | None  # protocols of both models, and their paired differences
 
 
 def run(config: EvalConfig) -> Outcome:
@@ -68,7 +68,7 @@ def run(config: EvalConfig) -> Outcome:
     if config.base:
         ckpt, base = jobs
         differences = compare(ckpt.evaluation, base.samples.records, ckpt.samples.records)
-        comparison = Comparison(base=base.protocol, ckpt=ckpt.protocol, paired=differences)
+        comparison = {"base": base.protocol, "ckpt": ckpt.protocol, "paired": differences}
         write_json(folder / "comparison.json", comparison)
     return Outcome(folder, results[::-1], comparison)
 
@@ -98,7 +98,7 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
     if config.base:
         models.append((config.base, model_folder(config.base), config.output_dir and config.output_dir / "base"))
     suite = chosen_suite(config, models[0][1])  # for both models: only answers to the same prompts can be compared
-    return [_prepare_job(config, name, model, folder, suite, dtype) for name, model, folder in models]
+    return [_prepare_job(config, *model, suite, dtype) for model in models]
 
 
 def _prepare_job(config: EvalConfig, ckpt: str, model: Path, folder: Path | None, suite: Suite, dtype: str) -> Job:

@@ -111,8 +111,9 @@ def sample_records(
         text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         verdict = grader.judge(text, problem.answer, tags)
         pending[verdict] = _ungraded_record(request, problem.id, seeds[position], text, answer, tags)
-        for future in [future for future in pending if future.done()]:
-            yield _graded(pending.pop(future), future.result())
+        for future in list(pending):
+            if future.done():
+                yield _graded(pending.pop(future), future.result())
     for future, record in pending.items():
         yield _graded(record, future.result())
 

@@ -63,17 +63,9 @@ class Results(TypedDict):
 
 
 class PairedDifference(TypedDict):
-    """Difference in pass@1 of two models on the same problems, its 95 % interval and two-sided p-value."""
+    """comparison.json, per data set: the difference in pass@1, its 95 % interval and two-sided p-value."""
 
     difference: float
     low: float
     high: float
     p_value: float
-
-
-class Comparison(TypedDict):
-    """comparison.json: the protocols of both models, and the differences by data set and for their average."""
-
-    base: dict
-    ckpt: dict
-    paired: dict[str, PairedDifference]

@@ -89,8 +89,9 @@ def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScore
 
 def score_all(evaluation: Evaluation, records: Records, protocol: dict) -> Results:
     """Return the content of results.json from all records: the scores of every data set, and their average."""
-    datasets = evaluation.suite.datasets
-    results = {name: summarize(of_dataset(evaluation, records, name), datasets[name].runs) for name in datasets}
+    results = {}
+    for name, dataset in evaluation.suite.datasets.items():
+        results[name] = summarize(of_dataset(evaluation, records, name), dataset.runs)
     mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
     failures = Counter(record["failure"] for record in records.values() if record["failure"])
     return {
@@ -124,8 +125,8 @@ def verdicts(records: Sequence[SampleRecord], repetitions: int) -> np.ndarray:
 def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, PairedDifference]:
     """Compare two models on the same problems, from the differences [problems] of their means per problem by data set.
 
-    The problems are drawn again with replacement RESAMPLES times. Returns for each data set, and for their average as
-    `average`, the difference, its 95 % interval (percentiles) and the two-sided p-value of no difference.
+    The problems are drawn again with replacement RESAMPLES times. The interval is that of the percentiles. With several
+    data sets, `average` is their mean.
     """
     rng = np.random.default_rng(seed)
     resampled, observed = {}, {}

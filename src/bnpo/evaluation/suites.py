@@ -81,10 +81,7 @@ def _check_number(field: str, value: object, minimum: int) -> None:
 
 
 def override(suite: Suite, runs: Sequence[str], limit: int | None) -> Suite:
-    """Return `suite` with other numbers of repetitions, and at most `limit` problems per data set.
-
-    An entry of `runs` is `N` for all data sets, or `NAME=N`. Raises InputError.
-    """
+    """Return `suite` with the repetitions of --runs and at most `limit` problems per data set. Raises InputError."""
     datasets = dict(suite.datasets)
     for entry in runs:
         name, _, count = entry.rpartition("=")

@@ -34,10 +34,7 @@ class TokenLengths:
 def sampling_seconds(
     shape: ModelShape, speed: GpuSpeed, lengths: TokenLengths, *, answers: int, at_once: int, samplers: int
 ) -> float:
-    """Return the seconds of the slowest of `samplers`, each of which draws `answers` in bf16, `at_once` at a time.
-
-    Reading the prompts is not counted, since each is read only once per question.
-    """
+    """Return the seconds of the slowest of `samplers`, each of which draws `answers` in bf16, `at_once` at a time."""
 
     def token_seconds(live: np.ndarray, context: np.ndarray) -> np.ndarray:
         # One token for each of `live` answers: weights and cache are read, and the weights multiply one row per answer.
@@ -46,9 +43,8 @@ def sampling_seconds(
         computing = 2 * shape.parameters * live / (speed.flops * speed.sampling_use)
         return np.maximum(reading, computing) + TOKEN_SECONDS
 
-    mean = lengths.answer
-    at_once = min(at_once, answers)
-    # While answers wait, every finished one is replaced and the batch stays full.
+    mean, at_once = lengths.answer, min(at_once, answers)
+    # While answers wait, every finished one is replaced and the batch stays full. Prompts, read once, are not counted.
     full = (answers - at_once) * mean / at_once * token_seconds(np.array(at_once), np.array(lengths.prompt + mean))
     # Then the batch empties. All ranks wait until the last answer of the slowest sampler is done.
     ages = np.arange(lengths.longest)  # [longest]
@@ -76,10 +72,7 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
 def training_seconds(
     run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, at_once: int, steps: int, eval_answers: int
 ) -> dict[str, float]:
-    """Return the seconds of a training run by what takes them.
-
-    A sampler draws `at_once` answers at a time. `eval_answers` are those of one evaluation during training.
-    """
+    """Return the seconds of a training run by what takes them. A sampler draws `at_once` answers at a time."""
 
     def sampling(answers: int) -> float:  # of every rank
         if answers == 0:

@@ -87,9 +87,8 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
 def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> EvaluationPlan:
     """Return what an evaluation in bf16 needs. Raises InputError for a GPU that is unknown or too small."""
     planning, model = config.planning, inputs.model
-    lengths = cost.TokenLengths(
-        inputs.prompt, min(planning.answer_tokens, suite.max_answer_tokens), suite.max_answer_tokens
-    )
+    longest_answer = suite.max_answer_tokens
+    lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
     tokens = inputs.eval_answers * lengths.answer
     if planning.gpu is None:
         return EvaluationPlan(tokens, 0, {})
@@ -105,8 +104,7 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
     samplers = config.data_parallel or max(1, (planning.gpus or 1) // config.tensor_parallel)
     answers = ceil(inputs.eval_answers / samplers)
     at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
-    # The GPUs of one sampler work as one GPU that is faster by their number.
-    size = config.tensor_parallel
+    size = config.tensor_parallel  # GPUs of one sampler, which work as one that is faster by their number
     faster = replace(speed, bandwidth=speed.bandwidth * size, flops=speed.flops * size)
     seconds = cost.sampling_seconds(model.shape, faster, lengths, answers=answers, at_once=at_once, samplers=samplers)
     return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
@@ -128,7 +126,8 @@ def dry_run_training(config: TrainConfig) -> None:
     print(*inputs.lines, *training_lines(plan), sep="\n")
     disk = plan.checkpoint * plan.most_checkpoints
     print(f"disk: {plan.checkpoint / 1e9:.2f} GB per checkpoint x {plan.most_checkpoints} at once: {disk / 1e9:.1f} GB")
-    if problem := disk_problem(config.folder.output_dir, disk):
+    problem = disk_problem(config.folder.output_dir, disk)
+    if problem:
         print(f"not enough disk space: {problem}")
     if plan.seconds:
         _print_estimate(plan.seconds, config.planning, inputs, fit.flags_text(plan.changes))

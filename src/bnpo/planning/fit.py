@@ -151,11 +151,10 @@ def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str
 
 def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:
     """Return one line: why the run does not fit, and flags or a number of ranks with which it does."""
+    changes, ranks = fitting_changes(run), _fitting_ranks(run)
     advice = []
-    changes = fitting_changes(run)
     if changes:
         advice.append(f"{flags_text(changes)} makes it fit")
-    ranks = _fitting_ranks(run)
     if ranks is not None:
         advice.append(f"it fits on {ranks} ranks with a GPU each")
     text = ", or ".join(advice) or "no flag makes it fit: use larger GPUs or a smaller model"
