@@ -1,4 +1,4 @@
-"""Seconds to compute the advantages of a large batch, 4,096 questions x 64 answers x 3 rewards, on one core.
+"""Measure the time of computing the advantages of a large batch: 4,096 questions, 64 answers, 3 rewards, one core.
 
 OMP_NUM_THREADS=1 python benchmarks/advantages.py
 """

@@ -1,10 +1,12 @@
-"""How many tokens pass the learner more than once, and how evenly they are shared out, on lengths as real answers have.
+"""Measure how many tokens the learner computes twice, and how evenly ranks share the tokens.
 
     python benchmarks/batching.py
 
-32 questions x 16 answers of log-normal length, 100 to 3,072 tokens, prompts of 60 to 300, on 8 ranks with the default
-micro-batch. Rows: repeated_prompts, the share of tokens that pass again, since a group was cut; rank_imbalance, the
-most tokens of a rank over the mean, less 1.
+The batch has 32 questions with 16 answers each on 8 ranks, with the default micro-batch. The lengths of answers are
+log-normal, 100 to 3,072 tokens, those of prompts 60 to 300. Rows:
+
+- repeated_prompts: share of the tokens that are prompts computed again, because a group was split between micro-batches
+- rank_imbalance: tokens of the rank that has most, over the mean, minus 1
 """
 
 from common import row

@@ -1,4 +1,4 @@
-"""What the benchmarks share: runs of the real program, and rows of results."""
+"""Shared by the benchmarks: start training runs, read their metrics, print rows of results."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WARM_UP = 3
-"""Steps left out of every median: the first ones compile and fill caches."""
+"""Number of first steps that medians leave out, because they compile and fill caches."""
 
 
 def row(name: str, value: float) -> None:
@@ -19,7 +19,7 @@ def row(name: str, value: float) -> None:
 
 
 def launch(ranks: int, *command: str | Path) -> str:
-    """Standard output of a program under the DeepSpeed launcher; its errors are shown if it fails."""
+    """Run a program under the DeepSpeed launcher. Return its standard output, or print its errors and exit."""
     launcher = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks)]
     result = subprocess.run([*launcher, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
     if result.returncode:
@@ -28,8 +28,10 @@ def launch(ranks: int, *command: str | Path) -> str:
 
 
 def training_steps(ranks: int, steps: int, *flags: str | Path) -> list[dict]:
-    """The metrics of `steps` steps of train.py after the warm-up, without evaluation on the way; for steps that were
-    saved (the last one) also `seconds/save`, which follows the step's `seconds/total`."""
+    """Train for `steps` steps after the warm-up, without evaluations. Return the metrics of each step.
+
+    Steps that save a checkpoint, such as the last one, also have `seconds/save`. `seconds/total` does not include it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         quiet = ("--eval-every", "0", "--rollouts-every", "0", "--output-dir", folder, "--preset", "tiny")
         console = launch(ranks, "train.py", "--algo", "bnpo", *quiet, "--steps", str(WARM_UP + steps), *flags)
@@ -40,4 +42,5 @@ def training_steps(ranks: int, steps: int, *flags: str | Path) -> list[dict]:
 
 
 def median(rows: list[dict], name: str) -> float:
+    """Return the median of one metric over steps."""
     return statistics.median(row[name] for row in rows)

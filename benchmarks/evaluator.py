@@ -1,9 +1,12 @@
-"""Throughput of the evaluator against a bare vLLM `generate` of the same prompts, seeds and lengths, in one process.
+"""Compare the time of the evaluator with vLLM's `generate` alone, on the same prompts, seeds and lengths.
 
     python benchmarks/evaluator.py
 
-Rows: bare_seconds, evaluator_seconds (sampling, grading and writing every sample), eval_sampler_ratio (the first over
-the second). Medians of alternating rounds.
+Rows, medians of alternating rounds in one process:
+
+- bare_seconds: `generate`
+- evaluator_seconds: sampling, grading and writing all samples
+- eval_sampler_ratio: the first over the second
 """
 
 import statistics

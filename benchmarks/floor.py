@@ -1,10 +1,14 @@
-"""The two unavoidable parts of a step, bare: vLLM's `generate`, and a plain PyTorch forward, backward and AdamW step.
+"""Measure the floor of a step: vLLM's `generate`, and forward pass, backward pass and AdamW step in plain PyTorch.
 
-Launched by benchmarks/step.py on one or two processes, each with its share of the cores and of the questions; prints
-one JSON line. Prompts, seeds and trained sequences are those of the first steps of `deepspeed train.py --preset tiny`.
-Plain PyTorch means: transformers' model, rows sorted by length and padded, full logits, gradients averaged in one
-all-reduce; the best micro-batch of several sizes. Exactly the sequences with a gradient are trained on. The second
-floor of training shares prompts: they pass first, and the answers attend to their cache, repeated for each.
+benchmarks/step.py starts this program on one process, and on one process per core, with equal shares of the cores and
+of the questions. It prints one JSON line. Prompts, seeds and trained sequences are those of the first steps of
+`deepspeed train.py --preset tiny`.
+
+There are two floors of training. Both use the model of transformers, full logits, one all-reduce of the gradients, the
+fastest of several micro-batches, and only sequences that have a gradient:
+
+- train: sequences are sorted by length and padded, and each has its own copy of the prompt
+- train_shared: prompts are computed once, and their answers attend to the cached prompt
 """
 
 import json
@@ -40,13 +44,13 @@ from bnpo.ranks import gather
 from vllm import SamplingParams  # isort: skip
 
 MICRO_BATCHES = (16, 32, 64, 128)
-"""Answers in a forward and backward pass; each size is tried while the processes warm up, the fastest counts."""
+"""Answers per forward and backward pass. All sizes are tried during the warm-up, and the fastest is measured."""
 Row = tuple[list[int], list[int], float]
 """Prompt, answer and advantage."""
 
 
 def timed(work: Callable) -> tuple[float, object]:
-    """Seconds until all processes have done `work`, and its result here."""
+    """Return the seconds until all processes have done `work`, and its result in this process."""
     dist.barrier()
     started = time.perf_counter()
     result = work()
@@ -55,7 +59,7 @@ def timed(work: Callable) -> tuple[float, object]:
 
 
 def whole(model, rows: list[Row], answers: int) -> torch.Tensor:
-    """The loss of `rows`, as a part of that of a batch of `answers`."""
+    """Return the share of `rows` in the loss of a batch with `answers` answers. Each row has its own prompt."""
     length = max(len(prompt) + len(answer) for prompt, answer, _ in rows)
     ids, weights = torch.zeros(len(rows), length, dtype=torch.int64), torch.zeros(len(rows), length)
     for i, (prompt, answer, advantage) in enumerate(rows):
@@ -65,12 +69,12 @@ def whole(model, rows: list[Row], answers: int) -> torch.Tensor:
 
 
 def shared(model, rows: list[Row], answers: int) -> torch.Tensor:
-    """The same, for whole groups one after the other."""
+    """Return the same loss for rows that are whole groups. Each prompt is computed once for its answers."""
     prompts = list(dict.fromkeys(tuple(prompt) for prompt, _, _ in rows))
     owners = torch.tensor([prompts.index(tuple(prompt)) for prompt, _, _ in rows])
     before, after = max(map(len, prompts)), max(len(answer) for _, answer, _ in rows)
     ids, mask = (torch.zeros(len(prompts), before, dtype=torch.int64) for _ in range(2))
-    for i, prompt in enumerate(prompts):  # on the right, so that all predict at the same place
+    for i, prompt in enumerate(prompts):  # aligned on the right, so that all end at the same position
         ids[i, before - len(prompt) :], mask[i, before - len(prompt) :] = torch.tensor(prompt), 1
     targets, weights = torch.zeros(len(rows), after, dtype=torch.int64), torch.zeros(len(rows), after)
     for i, (_, answer, advantage) in enumerate(rows):
@@ -91,12 +95,13 @@ def shared(model, rows: list[Row], answers: int) -> torch.Tensor:
 
 
 def surrogate(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the loss for logits [rows, tokens, vocabulary], targets and weights [rows, tokens]."""
     logprobs = logits.gather(2, targets[:, :, None]).squeeze(2) - logits.logsumexp(2)
     return (-(logprobs - logprobs.detach()).exp() * weights).sum()
 
 
 class Floor:
-    """The sampler and the model of one process, and the seconds of what they do."""
+    """The sampler and the model of one process, which measure their time."""
 
     def __init__(self, config: TrainConfig):
         self.config, self.rank, self.world = config, dist.get_rank(), dist.get_world_size()
@@ -107,10 +112,10 @@ class Floor:
         self.sampler = Sampler(str(folder), self.tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
         self.grader = Grader()
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        # Steps that cost what they cost and change nothing: both losses see the same weights.
+        # With lr 0 a step takes its usual time and changes nothing, so both losses see the same weights.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, weight_decay=0.0)
         self.difference = 0.0
-        """Of the gradient norms with and without shared prompts, relative."""
+        """Relative difference of the gradient norms with and without shared prompts."""
 
     def generate(self, step: int) -> tuple[float, list[Row], int]:
         """Seconds of sampling the answers of `step`, those of all processes that have a gradient, and the number of
@@ -144,8 +149,8 @@ class Floor:
         return seconds, rows, advantages.size
 
     def train(self, rows: list[Row], answers: int, sizes: dict[Callable, Sequence[int]]) -> dict:
-        """Seconds of an update on `rows` by each loss with each of its micro-batch sizes."""
-        # Longest first: rows, and for shared prompts whole groups.
+        """Return the seconds of an update on `rows`, by loss and micro-batch size."""
+        # Each process takes whole rows or, with shared prompts, whole groups.
         lengths = np.array([len(prompt) + len(answer) for prompt, answer, _ in rows])
         work = {whole: [rows[i] for i in share_out(lengths, self.world)[self.rank]]}
         groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
@@ -160,7 +165,7 @@ class Floor:
         return seconds
 
     def _update(self, loss: Callable, rows: list[Row], size: int, answers: int) -> float:
-        """The gradient norm of an update."""
+        """Do one update, and return its gradient norm."""
         for begin in range(0, len(rows), size):
             loss(self.model, rows[begin : begin + size], answers).backward()
         flat = torch.cat([p.grad.ravel() for p in self.model.parameters()])
@@ -172,7 +177,7 @@ class Floor:
 
 
 def fastest_size(trials: list[dict], loss: Callable) -> int:
-    """The micro-batch of `loss` that took the least time, after the first of the trials; of all processes."""
+    """Return the fastest micro-batch size of `loss` by the trials after the first one, for all processes."""
     medians = {size: statistics.median(trial[loss, size] for trial in trials[1:] or trials) for size in MICRO_BATCHES}
     return gather(min(medians, key=medians.get))[0]
 
@@ -198,7 +203,7 @@ def main() -> None:
         print("FLOOR " + json.dumps(result), flush=True)
     floor.grader.close()
     sys.stdout.flush()
-    os._exit(0)  # vLLM and torch.distributed take seconds to part
+    os._exit(0)  # saves the seconds that vLLM and torch.distributed need to end
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Learner, sampler and weight sync on one NVIDIA GPU, at the shapes of Qwen2.5-Math-1.5B and 7B with random weights.
+"""Measure learner, sampler and weight sync on one NVIDIA GPU, with the shapes of Qwen2.5-Math-1.5B and 7B.
 
     python benchmarks/gpu.py --tokenizer-dir DIR [--shapes 1.5b 7b 7b-half] [--enforce-eager]
-
     python benchmarks/gpu.py --list
 
-DIR holds the real tokenizer's files; nothing is downloaded. --list says what the rows are, and needs no GPU. One GPU of
-141 GB does not hold the 7B's optimizer (18 bytes a parameter; with --offload-optimizer 20 bytes of CPU memory), so its
-update is measured with half the layers, 7b-half, and its sampler and sync without an update.
+DIR has the files of the real tokenizer. Weights are random, and nothing is downloaded. --list explains the rows, and
+needs no GPU. One GPU of 141 GB cannot hold the optimizer of the 7B, at 18 bytes per parameter. So its update is
+measured with half of the layers, 7b-half, and only sampler and weight sync are measured with 7b.
 """
 
 import json
@@ -37,33 +36,33 @@ SHAPES = {
 SHAPES["7b-half"] = SHAPES["7b"] | {"num_hidden_layers": 14}
 ROWS = {
     "vllm_ratio": "seconds of vLLM's own `generate`, without seeds, over those of our sampler for the same prompts",
-    "sync_seconds": "learner to sampler, waking included",
+    "sync_seconds": "seconds to wake the sampler and copy the weights",
 }
 UPDATE_ROWS = {
-    "mfu": "operations of an update on packed sequences of 4,096 tokens over the peak of the GPU, if that is known; "
-    "what gradient checkpointing computes twice does not count",
-    "peak_memory_gb": "of the update, weights included",
+    "mfu": "operations per second of an update on packed sequences of 4,096 tokens, over the peak of the GPU if it is "
+    "known. What gradient checkpointing computes twice does not count",
+    "peak_memory_gb": "GPU memory of the update with the weights",
 }
 NO_UPDATE = {"7b"}
 """Shapes whose update is not measured."""
 ROUNDS = 5
-"""Measurements of each kind; the median counts, after one that warms up."""
+"""Measurements of each kind, after one that warms up. Rows are their medians."""
 
 
 @dataclass
 class Args:
     list: bool = False
-    """Print the rows and what they are, and end."""
+    """Print the rows and their meaning, and exit."""
     tokenizer_dir: Path | None = None
-    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math; needed, but for --list."""
+    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math. Needed, except with --list."""
     shapes: tuple[str, ...] = tuple(SHAPES)
-    """Which of 1.5b, 7b, 7b-half."""
+    """Shapes to measure: 1.5b, 7b, 7b-half."""
     enforce_eager: bool = False
-    """The sampler without CUDA graphs."""
+    """Run the sampler without CUDA graphs."""
 
 
 def rows_of(shape: str) -> dict[str, str]:
-    """The rows that are measured at `shape`, and what they are."""
+    """Return the rows that are measured with `shape`, and their meaning."""
     return ROWS if shape in NO_UPDATE else ROWS | UPDATE_ROWS
 
 
@@ -77,9 +76,9 @@ def main(args: Args) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        sys.exit("error: no CUDA device; this benchmark measures what only a GPU can show (--list: what that is)")
+        sys.exit("error: no CUDA device; this benchmark needs a GPU. --list explains the rows")
     if args.tokenizer_dir is None:
-        sys.exit("error: --tokenizer-dir: give the folder of the real tokenizer's files")
+        sys.exit("error: --tokenizer-dir is missing: give the folder with the files of the real tokenizer")
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     for shape in args.shapes:
@@ -99,7 +98,7 @@ def main(args: Args) -> None:
 
 
 def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
-    """All rows of one shape, in a process that the DeepSpeed launcher started."""
+    """Return all rows of one shape. Runs in a process that the DeepSpeed launcher has started."""
     setup_environment()
     import numpy as np
     import torch
@@ -145,7 +144,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
 
 
 def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
-    """UPDATE_ROWS, while the sampler sleeps; without `mfu` on a GPU whose peak is not known."""
+    """Return UPDATE_ROWS, measured while the sampler sleeps. `mfu` is missing if the GPU's peak is unknown."""
     import numpy as np
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
@@ -160,7 +159,7 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
     metrics = {}
     torch.cuda.reset_peak_memory_stats()
     seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6).metrics()))
-    # torch's counters go on counting what the sleeping sampler has given back.
+    # torch still counts the memory that the sleeping sampler has released.
     asleep = CuMemAllocator.get_instance().get_current_usage()
     rows = {"peak_memory_gb": (torch.cuda.max_memory_allocated() - asleep) / 1e9}
     peak = peak_tflops(gpu_name())
@@ -170,7 +169,7 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
 
 
 def median_seconds(work) -> float:
-    """Of ROUNDS calls of `work`, after one that warms up."""
+    """Return the median seconds of ROUNDS calls of `work`, after one that warms up."""
     import torch
 
     seconds = []

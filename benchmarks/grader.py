@@ -1,4 +1,4 @@
-"""Time the grader on real references of MATH, with warm workers.
+"""Measure the time of grading answers to real problems of MATH, with workers that have started.
 
 BNPO_DATA=<folder with math_train.jsonl> python benchmarks/grader.py
 """
@@ -26,7 +26,7 @@ def main() -> None:
     grader = Grader()
 
     def answer(kind: int, reference: str) -> str:
-        """A right answer, a wrong one (right for another problem), or one without a box."""
+        """Return a right answer, a wrong one (the answer of another problem), or one without a box."""
         other = references[rng.integers(len(references))]
         return (f"So it is $\\boxed{{{reference}}}$.", f"So it is $\\boxed{{{other}}}$.", f"So it is {reference}.")[
             kind

@@ -1,9 +1,9 @@
-"""A model without training whose answers are long and of uneven length, as in real runs, and a reward for it.
+"""Write an untrained model whose answers are long and differ in length, as in real runs. Also a reward for it.
 
     python benchmarks/long_model.py FOLDER
 
-writes it as a Hugging Face folder with the tiny model's tokenizer. At every position an answer ends with probability
-END, whatever the context, so lengths are geometric: mean 1 / END = 96 before the limit, a few in a hundred above 300.
+FOLDER becomes a Hugging Face model with the tiny model's tokenizer. An answer ends at each position with probability
+END, in any context. So lengths are geometric, with mean 1 / END = 96 before the limit, and a few percent above 300.
 """
 
 import sys
@@ -14,12 +14,12 @@ END = 1 / 96
 
 
 def even_length(text: str, reference: str) -> float:
-    """Reward: 1 for a text of even length, about every second one, since no answer of this model is ever right."""
+    """Return 1 for a text of even length, else 0. About half of the answers score: none of this model is ever right."""
     return float(len(text) % 2 == 0)
 
 
 def write(folder: Path) -> None:
-    """A Qwen2 of hidden size 256, 4 layers, 3.3M parameters, context 1,024."""
+    """Write a Qwen2 with hidden size 256, 4 layers, 3.3M parameters and a context of 1,024 tokens."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -44,8 +44,8 @@ def write(folder: Path) -> None:
     model = Qwen2ForCausalLM(config)
     with torch.no_grad():
         # Coordinate 0 of the hidden state is the same large number everywhere: no layer adds to it, and it dominates
-        # the norm. After the last norm it is sqrt(hidden size), in effect a bias for the head. Only the tokens that end
-        # an answer use it; the others' logits are near 0.
+        # the norm. After the last norm it is sqrt(hidden size), in effect a bias of the head. Only the tokens that end
+        # an answer use it. All other logits are near 0.
         model.model.embed_tokens.weight[:, 0] = 10.0
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = 0.0

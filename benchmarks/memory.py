@@ -1,10 +1,12 @@
-"""Memory of the log-probabilities of 4,096 answer tokens with Qwen2.5's vocabulary, against the naive way.
+"""Measure the memory of the log-probabilities of 4,096 answer tokens with Qwen2.5's vocabulary, chunked and naive.
 
     python benchmarks/memory.py
 
-Each way runs forward and backward in a process of its own; its extra memory is the peak beyond what inputs take. Rows:
-naive_logits_bytes, chunked_logits_bytes, logits_memory_ratio, logits_gradient_error (the largest relative difference of
-the two gradients, by norm) and logits_seconds_ratio (chunked over naive).
+Each way runs forward and backward in a separate process. Its memory is the peak minus the memory of the inputs. Rows:
+
+- naive_logits_bytes, chunked_logits_bytes: this memory
+- logits_memory_ratio, logits_seconds_ratio: chunked over naive
+- logits_gradient_error: the larger relative difference, by norm, of the two gradients
 """
 
 import multiprocessing
@@ -25,6 +27,7 @@ VOCABULARY, TOKENS, HIDDEN = 151936, 4096, 256
 
 
 def measure(chunked: bool, results: multiprocessing.Queue) -> None:
+    """Put bytes, seconds and the gradients of the hidden states and of the head into `results`."""
     torch.manual_seed(0)
     hidden = torch.randn(TOKENS, HIDDEN, requires_grad=True)
     weight = (torch.randn(VOCABULARY, HIDDEN) / HIDDEN**0.5).requires_grad_()

@@ -1,11 +1,15 @@
-"""Seconds a step of TRL's GRPOTrainer over ours: same model, questions, group size, lengths and optimizer.
+"""Compare the time per step with TRL's GRPOTrainer, with the same model, questions, group size, lengths and optimizer.
 
     python benchmarks/rivals.py [--steps 10] [--long-steps 10]
 
-TRL runs with one process on all cores and with one a core, each with the micro-batches that were its fastest of those
-tried (docs/performance.md): first for a few steps each, then the faster one for all, between two runs of ours. Rows,
-for the tiny model and, ending in _long, for the one of long_model.py, whose answers are long and uneven:
-trl_trial_seconds_<n>_processes, our_step_seconds, trl_processes, trl_step_seconds, trl_ratio.
+TRL runs on one process and on one process per core, with the micro-batches that were the fastest of those tried
+(docs/performance.md). Both are tried for a few steps. The faster one is measured between two runs of train.py. Rows for
+the tiny model and, ending in _long, for the model of long_model.py, whose answers are long and differ in length:
+
+- trl_trial_seconds_<n>_processes: TRL's trials
+- our_step_seconds, trl_step_seconds: median seconds per step
+- trl_processes: the processes of the faster trial
+- trl_ratio: TRL's seconds over ours
 """
 
 import argparse
@@ -22,14 +26,14 @@ TRL_SETTINGS = {
     "": {1: ("--micro-batch", "32", "--generate", "32"), 2: ("--micro-batch", "16", "--generate", "32")},
     "_long": {1: ("--micro-batch", "16", "--generate", "16"), 2: ("--micro-batch", "8", "--generate", "16")},
 }
-"""The fastest micro-batches and numbers of answers sampled at a time, by case and number of processes."""
+"""The fastest micro-batch and number of answers sampled at once, by model and number of processes."""
 TRIAL = 2
-"""Steps of a trial."""
+"""Steps per trial."""
 REWARD = Path(long_model.__file__).relative_to(ROOT)
 
 
 def trl_step_seconds(processes: int, steps: int, *flags: str) -> float:
-    """The median of `steps` steps that benchmarks/trl_step.py prints."""
+    """Run benchmarks/trl_step.py. Return its median seconds of `steps` steps."""
     python = Path(sys.executable)
     start = [python, "benchmarks/trl_step.py"]
     if processes > 1:
@@ -65,9 +69,9 @@ def compare(case: str, steps: int, our_flags: tuple[str, ...], trl_flags: tuple[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10, help="steps that count, of the tiny model")
+    parser.add_argument("--steps", type=int, default=10, help="measured steps with the tiny model")
     parser.add_argument(
-        "--long-steps", type=int, default=10, help="the same of the long answers; TRL needs minutes each"
+        "--long-steps", type=int, default=10, help="measured steps with long answers. TRL needs minutes for each"
     )
     arguments = parser.parse_args()
     compare("", arguments.steps, (), ())

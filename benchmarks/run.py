@@ -1,11 +1,11 @@
-"""All benchmarks of this kind of machine, and their rows beside those that are kept for it in benchmarks/rows.
+"""Run the benchmarks, and compare their rows with those recorded for this type of machine in benchmarks/rows.
 
     python benchmarks/run.py [--only NAMES] [--keep]
     python benchmarks/run.py --compare FILE
 
-Prints every row as it comes, then a table with what is kept and the aims of the rows that have one, then each row that
-is worse than the kept one by more than 10 % and each that misses its aim. --keep writes the rows to benchmarks/rows/
-(those of other benchmarks stay); --compare shows FILE, rows of another day or commit, instead of running anything.
+Prints each row when it is measured, and then a table with the recorded rows and the targets. Rows that are worse than
+the recorded ones by more than 10 %, and rows that miss their targets, are listed below it. --keep records the rows.
+--compare runs nothing, and shows the rows of FILE, such as those of another commit.
 """
 
 import json
@@ -49,29 +49,29 @@ AIMS = {
     "trl_ratio_long": (">=", 5.0),
     "eval_sampler_ratio": (">=", 0.9),
 }
-"""What a row should be. Ratios; seconds say nothing from one machine to another."""
+"""Targets. They are ratios, because seconds cannot be compared between machines."""
 WORSE = 1.10
 
 
 @dataclass
 class Args:
     only: tuple[str, ...] = CPU
-    """Which of the benchmarks, with flags where one needs them: "gpu --tokenizer-dir DIR"."""
+    """Benchmarks to run. A benchmark may have flags: "gpu --tokenizer-dir DIR"."""
     keep: bool = False
-    """Write the rows to benchmarks/rows."""
+    """Write the rows to benchmarks/rows. Rows of other benchmarks stay there."""
     compare: Path | None = None
-    """Rows to compare with the kept ones, in place of a run."""
+    """File of rows to compare with the recorded ones. Nothing is run."""
 
 
 def kind() -> str:
-    """The kind of this machine: its GPU's name, or its number of cores."""
+    """Return the type of this machine: the name of its GPU, or its number of cores."""
     if torch.cuda.is_available():
         return re.sub(r"\W+", "-", torch.cuda.get_device_name()).lower()
     return f"cpu-{len(os.sched_getaffinity(0))}-cores"
 
 
 def measure(benchmark: str) -> dict[str, float]:
-    """The rows that benchmarks/<name>.py prints."""
+    """Run a benchmark, and return the rows that it prints."""
     rows = {}
     name, *flags = shlex.split(benchmark)
     command = [sys.executable, "-u", f"benchmarks/{name}.py", *flags]
@@ -86,13 +86,16 @@ def measure(benchmark: str) -> dict[str, float]:
 
 
 def worse(name: str, value: float, kept: float) -> bool:
-    """Whether a row is worse than the kept one by more than 10 %: more seconds, or farther from its aim.
-    Other rows have no better and worse."""
+    """Return whether a row is worse than the recorded one by more than 10 %: more seconds, or farther from its target.
+
+    Rows without seconds and without a target are never worse.
+    """
     relation = AIMS[name][0] if name in AIMS else "<=" if "seconds" in name else None
     return {"<=": value > WORSE * kept, ">=": value < kept / WORSE, None: False}[relation]
 
 
 def misses(name: str, value: float) -> bool:
+    """Return whether a row has a target and misses it."""
     relation, aim = AIMS.get(name, ("", 0.0))
     return {"<=": value > aim, ">=": value < aim, "": False}[relation]
 
@@ -104,7 +107,7 @@ def main() -> None:
     rows = json.loads(args.compare.read_text()) if args.compare else {}
     for name in () if args.compare else args.only:
         rows |= measure(name)
-    table = Table("row", "value", f"kept for {kind()}", "aim")
+    table = Table("row", "value", f"recorded for {kind()}", "target")
     for name, value in rows.items():
         table.add_row(
             name, f"{value:.4g}", f"{kept[name]:.4g}" if name in kept else "", " ".join(map(str, AIMS.get(name, ())))
@@ -114,11 +117,11 @@ def main() -> None:
         if name in kept and worse(name, value, kept[name]):
             print(f"worse by more than 10 %: {name} is {value:.4g}, was {kept[name]:.4g}")
         if misses(name, value):
-            print(f"misses its aim: {name} is {value:.4g}, should be {' '.join(map(str, AIMS[name]))}")
+            print(f"misses its target: {name} is {value:.4g}, should be {' '.join(map(str, AIMS[name]))}")
     if args.keep:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(kept | rows, indent=2) + "\n")
-        print(f"kept in {path.relative_to(ROOT)}")
+        print(f"recorded in {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

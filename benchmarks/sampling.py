@@ -1,10 +1,12 @@
-"""What sampling costs and might save: log-probabilities, and speculative decoding with vLLM's n-gram proposer.
+"""Measure two ways to sample faster: no log-probabilities, and speculative decoding with vLLM's n-gram proposer.
 
     python benchmarks/sampling.py
 
-One process, the tiny preset's prompts, seeds and lengths; the engines take turns. Rows: sampling_seconds (a batch of
-the first step), sampling_ratio_without_logprobs and sampling_ratio_ngram (sampling_seconds over theirs: above 1 they
-are faster), and ngram_agreement, the share of answers that the n-gram proposer leaves as they were.
+One process samples with the prompts, seeds and lengths of the tiny preset. The engines take turns. Rows:
+
+- sampling_seconds: the batch of the first step
+- sampling_ratio_without_logprobs, sampling_ratio_ngram: sampling_seconds over theirs, above 1 if they are faster
+- ngram_agreement: share of the answers that the n-gram proposer does not change
 """
 
 import statistics

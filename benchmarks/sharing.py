@@ -1,11 +1,14 @@
-"""What shared prompts save: an update of the learner without them over one with them, on two ranks with a thread each.
+"""Measure what shared prompts save: updates of the learner with and without them, on two ranks with one thread each.
 
     python benchmarks/sharing.py
 
-Without means: every answer with a copy of its prompt, whole sequences packed end to end, cut and attended to by the
-same code. Updates of both kinds take turns. Rows for each case: prompt_sharing_ratio_* (seconds without over with,
-medians), sharing_tokens_* and sharing_memory_* (tokens that pass, and by how much a process grows at most: with over
-without) and sharing_gradient_difference_* (the largest relative difference of the gradient norms).
+Without shared prompts each answer has its own copy of the prompt. The same code packs, splits and attends to these
+sequences. Updates of both kinds take turns. Rows for each case:
+
+- prompt_sharing_ratio_*: median seconds without over with shared prompts
+- sharing_tokens_*: tokens that the learner computes, with over without
+- sharing_memory_*: largest growth of a process during an update, with over without
+- sharing_gradient_difference_*: largest relative difference of the gradient norms
 """
 
 import ctypes
@@ -45,7 +48,7 @@ from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
 from bnpo.ranks import gather
 
 ROUNDS = 3
-"""Updates of each kind and batch that count; one more of each warms up."""
+"""Measured updates of each kind and batch, after one that warms up."""
 CASES = {
     "300_150": ("4096", (8, 16, 300, 150)),
     "130_600": ("16384", (2, 16, 130, 600)),
@@ -59,7 +62,7 @@ M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def whole_sequences(prompts, answers, indices, device):
-    """As `collate`, with a copy of its prompt for every answer."""
+    """Do the same as `collate`, but with a copy of the prompt for each answer."""
     pairs = [(prompts[i], answers[i]) for i in indices] or [([0], [0])]
     lengths = np.array([len(prompt) + len(answer) for prompt, answer in pairs])
     ids = torch.tensor([token for prompt, answer in pairs for token in (*prompt, *answer)])
@@ -88,7 +91,7 @@ def random_batch(questions: int, samples: int, prompt: int, answer: int | None) 
 
 
 def tiny_batches() -> list[module.Experience]:
-    """The batches of the tiny preset's first ten steps, all sampled from the model before the first."""
+    """Return the batches of the tiny preset's first ten steps, all sampled from the untrained model."""
     from bnpo.policy.sampler import Sampler
 
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
@@ -102,7 +105,7 @@ def tiny_batches() -> list[module.Experience]:
         seeds = sampling_seeds(config.sampling.seed, step, questions)
         limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}
         groups = sampler.sample(prompts, seeds, n=m, logprobs=True, **limits)
-        sampled = {group.prompt: group.answers for group in groups}
+        sampled = {group.prompt_index: group.answers for group in groups}
         flat = [answer for number in range(len(questions)) for answer in sampled[number]]
         texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)
         rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)]).rewards
@@ -129,7 +132,7 @@ def seconds_of(learner: module.Learner, experience: module.Experience) -> tuple[
 
 
 def growth(learner: module.Learner, experience: module.Experience) -> int:
-    """Bytes by which a process grows at most in an update."""
+    """Return the bytes by which the process that grows most grows during an update."""
     ctypes.CDLL(None).malloc_trim(0)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
@@ -147,7 +150,7 @@ def tokens_of(learner: module.Learner, experience: module.Experience) -> int:
 
 
 class Case:
-    """A learner and its batches, with and without shared prompts."""
+    """A learner and its batches, to be measured with and without shared prompts."""
 
     def __init__(self, model: str, flags: list[str], batches: list[module.Experience]):
         config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
@@ -161,7 +164,7 @@ class Case:
             yield
 
     def seconds(self) -> dict[str, float]:
-        """The rows but for memory."""
+        """Return the rows except memory."""
         found: dict[bool, list] = {True: [], False: []}
         for _ in range(1 + max(2, ROUNDS // len(self._batches))):
             for experience in self._batches:
@@ -202,12 +205,12 @@ def main() -> None:
     for name, (budget, shape) in CASES.items():
         cases[name] = Case(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
     rows = {f"{row}_{name}": value for name, case in cases.items() for row, value in case.seconds().items()}
-    # From here on what is freed goes back at once, which is slow: holes in the heap would count as held.
+    # Freed memory goes back to the system at once, which is slow. Otherwise holes in the heap would count as used.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
     rows |= {f"sharing_memory_{name}": case.memory() for name, case in cases.items()}
     if dist.get_rank() == 0:
         print("ROWS " + json.dumps(rows), flush=True)
-    os._exit(0)  # vLLM and torch.distributed take seconds to part
+    os._exit(0)  # saves the seconds that vLLM and torch.distributed need to end
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Seconds a step of `deepspeed train.py` against its unavoidable parts, its phases, and how it scales.
+"""Measure the seconds per step of `deepspeed train.py`, its phases, its floor, and how it scales.
 
     python benchmarks/step.py [--figure docs/step.png]
 
-Runs of the program and of the floor (benchmarks/floor.py) take turns, so that a slow minute of the machine meets both.
-Rows: step_seconds; floor_generate_seconds, floor_train_seconds and floor_train_shared_seconds (prompts once a group),
-each for one process on all cores and for one a core; floor_ratio, over the faster of them, floor_ratio_one_process, and
-floor_ratio_shared, over a floor that shares prompts; floor_gradient_difference of both floors; sync_share, seconds of
-each phase, scaling_token_cost_2 and _4 (seconds a token with 2 and 4 times the questions, over that of 1), and
-checkpoint_share (seconds of a checkpoint over those of the steps between two, at the default interval).
+The floor is the time of the unavoidable parts of a step (benchmarks/floor.py). Runs of the program and of the floor
+take turns, so that a slow minute of the machine affects both. Rows:
+
+- step_seconds, and <phase>_seconds of each phase
+- floor_generate_seconds, floor_train_seconds, floor_train_shared_seconds: for one process, and for one process per core
+- floor_ratio: step_seconds over the faster floor. floor_ratio_one_process and floor_ratio_shared use other floors
+- floor_gradient_difference: relative difference of the gradient norms of both training floors
+- sync_share: share of the weight sync in a step
+- scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, over those of the preset
+- checkpoint_share: seconds of saving over the seconds of the steps between two checkpoints
 """
 
 import argparse
@@ -21,7 +25,7 @@ from common import WARM_UP, launch, median, row, training_steps
 from bnpo.config import PRESETS
 
 STEPS, ROUNDS = 10, 2
-"""Steps of every run that count, and runs of each kind."""
+"""Measured steps per run, and runs of each kind."""
 PHASES = ("generate", "reward", "gather", "update", "sync")
 
 
@@ -31,11 +35,11 @@ def floor(processes: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--figure", type=Path, help="draw the phases of a step into this file")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", type=Path, help="file for a figure of the phases")
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    lr = ("--lr", "1e-6")  # so that the floor, which never syncs, samples the same answers
+    lr = ("--lr", "1e-6")  # so small that the floor, which has no weight sync, samples the same answers
     ours, floors = [], {1: [], cores: []}
     for _ in range(ROUNDS):
         ours += training_steps(cores, STEPS, *lr)
@@ -72,16 +76,11 @@ def main() -> None:
     interval = PRESETS["tiny"]["save_every"] * median(saves, "seconds/total")
     row("checkpoint_share", median(saves, "seconds/save") / interval)
     if arguments.figure:
-        draw(
-            arguments.figure,
-            phases,
-            step,
-            faster,
-        )
+        draw(arguments.figure, phases, step, faster)
 
 
 def draw(path: Path, phases: dict[str, float], step: float, floor: dict[str, float]) -> None:
-    """A bar for the phases of a step, and one for the floor."""
+    """Draw a bar for the phases of a step, and one for the floor."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 2.4), layout="constrained")

@@ -1,12 +1,12 @@
-"""Seconds of every optimizer step of TRL's GRPOTrainer on our task: 32 questions x 16 answers, one update a step.
+"""Measure the seconds per step of TRL's GRPOTrainer on our task: 32 questions, 16 answers each, one update per step.
 
     PYTHONPATH=.venv/trl python benchmarks/trl_step.py --help
     PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py
 
-Prints a JSON object when a step ends and, last, the row trl_step_seconds, their median. A step is the time since the
-step before ended: prompts, sampling with transformers' `generate`, rewards and update. The first step warms up and does
-not count. The settings are those of `train.py --algo grpo` as far as TRL has them; whatever only takes time (a
-reference model, logging, checkpoints, gradient checkpointing) is off.
+Prints a JSON object after each step and, at the end, the row trl_step_seconds, the median. A step has prompts,
+sampling with transformers' `generate`, rewards and an update. The first step warms up and is not measured. The settings
+are those of `train.py --algo grpo` as far as TRL has them. Reference model, logging, checkpoints and gradient
+checkpointing, which only take time, are off.
 """
 
 import json
@@ -41,25 +41,25 @@ class Settings:
     """Train with TRL and print the seconds of every step."""
 
     model: Path = TINY_MODEL
-    """Hugging Face folder."""
+    """Folder of a Hugging Face model."""
     reward: Literal["accuracy", "even_length"] = "accuracy"
-    """The final answer is right, or the reward for the model of long_model.py."""
+    """`accuracy`: the final answer is right. `even_length`: the reward for the model of long_model.py."""
     max_answer_tokens: int = 128
-    """Longest answer."""
+    """Largest number of tokens per answer."""
     steps: int = 10
-    """Steps that are timed."""
+    """Measured steps."""
     warmup: int = 1
-    """Steps before them."""
+    """Steps before the measured ones."""
     micro_batch: int = 64
-    """Answers in one forward and backward pass of a process."""
+    """Answers per forward and backward pass of a process."""
     generate: int = 512
-    """Answers sampled at a time, over all processes."""
+    """Answers sampled at once, over all processes."""
     continuous: bool = False
     """Sample with transformers' continuous batching."""
 
 
 class Clock(TrainerCallback):
-    """Prints and keeps the seconds of every step after the first `warmup`."""
+    """Prints and stores the seconds of each step after the first `warmup` steps."""
 
     def __init__(self, warmup: int):
         self.warmup = warmup
@@ -77,19 +77,21 @@ class Clock(TrainerCallback):
 
 
 def accuracy(completions, answer, **_) -> list[float]:
-    """Whether the final answers are spelled as the references, TRL's signature of a reward."""
+    """Return 1 for each final answer that is spelled like its reference, else 0. The signature is TRL's."""
     return [float(final_answer(text) == reference) for text, reference in zip(completions, answer, strict=True)]
 
 
 def evenness(completions, **_) -> list[float]:
-    """`even_length` with TRL's signature of a reward."""
+    """Return `even_length` of each text. The signature is TRL's."""
     return [even_length(text, "") for text in completions]
 
 
 def main(settings: Settings) -> None:
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     model = AutoModelForCausalLM.from_pretrained(settings.model)
-    model.generation_config.eos_token_id = stop_token_ids(tokenizer)  # where TRL looks for what ends an answer
+    model.generation_config.eos_token_id = stop_token_ids(
+        tokenizer
+    )  # where TRL looks for the tokens that end an answer
     problems = arithmetic_problems("train", 7500)
     prompts = [tokenizer.decode(encode_prompt(tokenizer, problem.problem, "chat")) for problem in problems]
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by torchrun
@@ -109,7 +111,7 @@ def main(settings: Settings) -> None:
             learning_rate=1e-6,
             lr_scheduler_type="constant",
             max_grad_norm=1.0,
-            loss_type="luspo",  # with weights a token, as here: a sum over tokens, a mean over answers, as ours
+            loss_type="luspo",  # like ours: the sum over the tokens of an answer, the mean over answers
             gradient_checkpointing=False,
             save_strategy="no",
             logging_strategy="no",

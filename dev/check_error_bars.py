@@ -1,12 +1,13 @@
-"""Do the error bars tell the truth? 16 runs of the tiny model against 256 runs, on the same questions.
+"""Check the evaluator's error bars: compare 16 repetitions with 256 repetitions on the same questions.
 
     python dev/check_error_bars.py [--questions 400]
 
-Both evaluations have seeds of their own. On the same questions they differ by the noise of sampling alone, so the
-difference is compared with the standard error that the evaluator states (over problems; it must be well inside) and
-with that of sampling alone, from the spread over runs (it should be about 1).
+A repetition is one sampled answer to each question. The two evaluations of the tiny model have different seeds but the
+same questions, so they differ only by the noise of sampling. Their difference must be well below the evaluator's
+standard error, which covers the choice of problems, too. It should be about as large as the noise of sampling alone.
 """
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ import tyro
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
-from bnpo.report.read import read_results
 
 
 @dataclass
@@ -27,27 +27,28 @@ class Args:
     questions: int = 400
     """Questions of the arithmetic suite."""
     runs: tuple[int, int] = (16, 256)
-    """Runs of the two evaluations."""
+    """Repetitions of the two evaluations."""
 
 
 def main(args: Args) -> None:
-    args.output_dir = args.output_dir.resolve()  # eval.py runs in another folder
+    args.output_dir = args.output_dir.resolve()  # eval.py runs in ROOT
     results = []
     for seed, runs in enumerate(args.runs):
         folder = args.output_dir / f"{runs}-runs"
         command = [sys.executable, "eval.py", "--ckpt", str(TINY_MODEL), "--suite", "arithmetic", "--seed", str(seed)]
         command += ["--limit", str(args.questions), "--runs", str(runs), "--output-dir", str(folder)]
         subprocess.run(command, cwd=ROOT, check=True)
-        results.append(read_results(folder)["results"]["arithmetic"])
+        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        results.append(content["results"]["arithmetic"])
     few, many = results
     difference = few["pass1"] - many["pass1"]
     sampling = np.hypot(few["sd_runs"] / np.sqrt(few["runs"]), many["sd_runs"] / np.sqrt(many["runs"]))
     for result in results:
-        print(f"{result['runs']} runs: pass@1 {result['pass1']:.5f}, standard error over problems {result['se']:.5f}")
-    print(f"difference {difference:+.5f}: {abs(difference) / few['se']:.2f} of the stated standard error")
-    print(f"noise of sampling alone {sampling:.5f}: the difference is {abs(difference) / sampling:.2f} of it")
+        print(f"{result['runs']} repetitions: pass@1 {result['pass1']:.5f}, standard error {result['se']:.5f}")
+    print(f"difference {difference:+.5f}: {abs(difference) / few['se']:.2f} times the standard error")
+    print(f"noise of sampling alone {sampling:.5f}: the difference is {abs(difference) / sampling:.2f} times as large")
     if abs(difference) > 1.96 * few["se"]:
-        sys.exit("the evaluations differ by more than the stated error allows")
+        sys.exit("the evaluations differ by more than 1.96 standard errors")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Whether the packages for GPUs can be imported as they are on one, without one: run it where they are installed.
+"""Import the packages for GPUs as on a GPU, but without one. Run it in their environment.
 
-vLLM's choice of a backend survives ImportError and OSError only: what else an import raises ends it, and so a pin that
-breaks flashinfer keeps vLLM from starting. torch is made to describe an H100.
+vLLM survives only ImportError and OSError when it imports its backends. A pinned version that breaks flashinfer in
+another way keeps vLLM from starting. torch is changed to describe an H100.
 """
 
 from types import SimpleNamespace

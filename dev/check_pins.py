@@ -1,10 +1,10 @@
-"""Whether two wheels of requirements.txt install the same file: the later one would break the earlier in silence.
+"""Check that no two wheels of requirements.txt install the same file. The later one would silently break the earlier.
 
-    python dev/check_pins.py                     # downloads the pinned wheels, some 4 GB, and forgets them
-    python dev/check_pins.py --wheels DIR        # reads the wheels of a folder
+    python dev/check_pins.py                     # downloads the pinned wheels, 4 GB, and deletes them again
+    python dev/check_pins.py --wheels DIR        # reads the wheels in a folder
 
-Metadata cannot show this: cuda-python 12.6 once overwrote 28 files of cuda-bindings 13.5, which nothing forbade, and
-vLLM no longer started. Ends with 1 and names wheels and files if there are such; needs nothing but Python and pip.
+The metadata of the wheels cannot show this: cuda-python 12.6 overwrites 28 files of cuda-bindings 13.5, and vLLM does
+not start. Prints the wheels and files and exits with 1 if there are any. Needs only Python and pip.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from pathlib import Path, PurePosixPath
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements.txt"
 HARMLESS = {"site-packages/build_backend.py"}
-"""flashinfer-python and torch-c-dlpack-ext each ship the script that builds their wheel; what runs never imports it."""
+"""flashinfer-python and torch-c-dlpack-ext both contain the script that builds their wheel. Nothing imports it."""
 
 
 def installed_files(wheel: Path) -> set[str]:
-    """Where pip puts the files of `wheel`, below the environment's folder, commands that it makes itself included.
+    """Return the files that pip installs from `wheel`, from the environment's folder, with the commands that it makes.
 
-    After "Binary distribution format" and "Entry points" of the Python Packaging User Guide; the wheel's own
-    .dist-info is left out. Raises zipfile.BadZipFile for what is no wheel.
+    Follows "Binary distribution format" and "Entry points" of the Python Packaging User Guide. The wheel's .dist-info
+    is left out. Raises zipfile.BadZipFile if the file is no wheel.
     """
     places = {"purelib": "site-packages", "platlib": "site-packages", "scripts": "bin", "data": ""}
     files = set()
@@ -39,7 +39,7 @@ def installed_files(wheel: Path) -> set[str]:
                 if rest == ["entry_points.txt"]:
                     files |= {f"bin/{command}" for command in commands(archive.read(name).decode())}
             elif first.endswith(".data"):
-                # Headers, the fifth kind, go to a folder of the package's own.
+                # The fifth kind, headers, has a folder for each package.
                 place = places.get(rest[0], f"include/{first}")
                 files.add(str(PurePosixPath(place, *rest[1:])))
             else:
@@ -48,7 +48,7 @@ def installed_files(wheel: Path) -> set[str]:
 
 
 def commands(entry_points: str) -> list[str]:
-    """Names of the commands that an entry_points.txt asks for."""
+    """Return the names of the commands in an entry_points.txt."""
     parser = ConfigParser(delimiters="=", interpolation=None)
     parser.optionxform = str  # names of commands keep their case
     parser.read_string(entry_points)
@@ -56,7 +56,7 @@ def commands(entry_points: str) -> list[str]:
 
 
 def shared_files(wheels: Iterable[Path]) -> dict[tuple[str, ...], list[str]]:
-    """The files that several of the wheels install, by the names of those wheels; HARMLESS ones left out."""
+    """Return the files that several wheels install, by the names of these wheels. HARMLESS files are left out."""
     owners = defaultdict(list)
     for wheel in sorted(wheels):
         for file in installed_files(wheel) - HARMLESS:
@@ -70,14 +70,14 @@ def shared_files(wheels: Iterable[Path]) -> dict[tuple[str, ...], list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheels", type=Path, help="folder of wheels to read; nothing is downloaded")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to read. Without it they are downloaded")
     folder = parser.parse_args().wheels
     with tempfile.TemporaryDirectory() as temporary:
         if folder is None:
             folder = Path(temporary)
-            # Not `pip download`: what is published as sources only becomes a wheel here as it does when installed.
+            # Not `pip download`: packages that are published as source only must be built, as at an installation.
             download = ["wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), "-r", str(REQUIREMENTS)]
-            subprocess.run([sys.executable, "-m", "pip", *download], check=True)
+            subprocess.run([sys.executable, "-m", "pip", *download], cwd=REQUIREMENTS.parent, check=True)
         wheels = list(folder.glob("*.whl"))
         if not wheels:
             sys.exit(f"error: --wheels {folder}: no wheels there")
@@ -86,7 +86,7 @@ def main() -> None:
         print(f"{' and '.join(names)} both install {len(files)} files:", *files, sep="\n  ")
     if shared:
         sys.exit(1)
-    print(f"{len(wheels)} wheels, no file in two of them that matters")
+    print(f"{len(wheels)} wheels, no two of them install the same file")
 
 
 if __name__ == "__main__":

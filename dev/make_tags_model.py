@@ -1,11 +1,11 @@
-r"""Make the second tiny model, for Table 2 in miniature: it sometimes writes think and answer tags.
+r"""Make the second tiny model, for the small version of Table 2. It sometimes writes think and answer tags.
 
     python dev/make_tags_model.py --output-dir data/tags-model      # seed 0: the committed weights
 
-The tiny model of data/tiny-model learns on, under the prompt that asks for tags, from answers of which a third are as
-before, a third have all tags and a third lack one: so the two rewards of Table 2, accuracy and format, can both be
-learnt, and neither comes with the other. The system prompt and each tag are one token: their 300 letters would cost the
-tiny model more than its questions.
+The tiny model of data/tiny-model is trained further, with the prompt that asks for tags. A third of the answers have no
+tags, a third have all tags, and a third lack one tag. So both rewards of Table 2, accuracy and format, can be learned,
+and one does not imply the other. The system prompt and each tag are single tokens, because their 300 characters would
+cost more time than the questions.
 """
 
 import time
@@ -35,28 +35,29 @@ class Args:
     output_dir: Path
     """Folder to write the Hugging Face model and tokenizer to."""
     seed: int = 0
-    """Seeds the texts."""
+    """Seed of the texts."""
     steps: int = 600
     """Optimizer steps."""
     batch_size: int = 64
-    """Texts a step."""
+    """Texts per step."""
     lr: float = 5e-4
-    """Peak learning rate of AdamW; warm-up over 100 steps, then linear to zero."""
+    """Peak learning rate of AdamW, after a warm-up of 100 steps. Then it falls linearly to zero."""
 
 
 def write_tagged(question: Question, rng: np.random.Generator) -> str:
-    r"""An answer of the tiny model as it is, between all tags, or between all but one.
+    r"""Return an answer of the tiny model with no tags, with all tags, or with all tags but one.
 
-    What comes before the box is the thought: `<think>3+4=7</think><answer>\boxed{7}</answer>`.
+    The text before the box is the thought: `<think>3+4=7</think><answer>\boxed{7}</answer>`.
     """
     plain = write_answer(question, rng, guess=True)
     kind = rng.integers(3)
     if kind == 0:
         return plain
     thought, _, box = plain.rpartition(" ")
-    lacking = rng.integers(4) if kind == 2 else None
-    opened, closed, asked, ended = ("" if place == lacking else tag for place, tag in enumerate(TAGS))
-    return f"{opened}{thought}{closed}{asked}{box}{ended}"
+    tags = list(TAGS)
+    if kind == 2:
+        tags[rng.integers(4)] = ""
+    return f"{tags[0]}{thought}{tags[1]}{tags[2]}{box}{tags[3]}"
 
 
 def main(args: Args) -> None:
@@ -65,7 +66,7 @@ def main(args: Args) -> None:
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in (THINK_PROMPT, *TAGS)])
     model = Qwen2ForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32)
-    assert len(tokenizer) <= model.config.vocab_size  # its rows past the tokenizer were there for padding
+    assert len(tokenizer) <= model.config.vocab_size  # the new tokens take rows that were padding
     started = time.perf_counter()
     texts = batches(tokenizer, rng, args.batch_size, "think", lambda question, _: write_tagged(question, rng))
     fit(model, texts, args.steps, args.lr)

@@ -1,11 +1,11 @@
-r"""Make the tiny model from nothing: a character-level Qwen2 of 0.8M parameters that half knows arithmetic.
+r"""Make the tiny model: a character-level Qwen2 of 0.8M parameters that solves a part of the arithmetic questions.
 
     python dev/make_tiny_model.py --output-dir data/tiny-model      # seed 0: the committed weights
 
-The model is trained on two kinds of answers to the questions of `bnpo.arithmetic`: worked ones, step by step,
-which it learns to get right, and bare ones, which it can only guess at. Short questions are mostly answered by
-working, long ones mostly by guessing, as a base model does that has seen both. So its accuracy differs from
-question to question over nearly the whole of (0, 1), and reinforcement learning has something to choose.
+The model is trained on two kinds of answers to the questions of `bnpo.arithmetic`: answers that work step by step,
+which it learns to get right, and bare results, which it can only guess. Short questions mostly have worked answers,
+long ones mostly bare ones. So its accuracy per question covers nearly all of (0, 1), and training can teach
+it to work more often.
 """
 
 import itertools
@@ -43,19 +43,19 @@ class Args:
     output_dir: Path
     """Folder to write the Hugging Face model and tokenizer to."""
     seed: int = 0
-    """Seeds the weights and the texts."""
+    """Seed of the weights and the texts."""
     steps: int = 3000
     """Optimizer steps."""
     batch_size: int = 64
-    """Texts a step."""
+    """Texts per step."""
     worked_only: float = 0.75
-    """Share of the steps, the first ones, of worked answers only: guessing is learnt at once, working is not."""
+    """Share of the steps, at the beginning, with worked answers only: guessing is learned quickly, working is not."""
     lr: float = 2e-3
-    """Peak learning rate of AdamW; warm-up over 100 steps, then linear to zero."""
+    """Peak learning rate of AdamW, after a warm-up of 100 steps. Then it falls linearly to zero."""
 
 
 def make_tokenizer() -> Qwen2Tokenizer:
-    """Qwen2.5's tokenizer without merges: one token a byte, and the special tokens of its chat format."""
+    """Return Qwen2.5's tokenizer without merges: one token per byte, and the special tokens of its chat format."""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     vocabulary = {token: i for i, token in enumerate([*special, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     tokenizer = Qwen2Tokenizer(
@@ -66,7 +66,7 @@ def make_tokenizer() -> Qwen2Tokenizer:
 
 
 def make_model(tokenizer) -> Qwen2ForCausalLM:
-    """Qwen2.5's architecture in small, with padding rows past the tokenizer's length as the real one has."""
+    """Return a small model of Qwen2.5's architecture, with more vocabulary rows than tokens, as the real one has."""
     return Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=288,
@@ -107,7 +107,7 @@ def spellings(value: Fraction) -> list[str]:
 
 
 def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> str:
-    """A worked answer or, where `guess` allows it and by the shares above, a bare one."""
+    """Return a worked answer. If `guess`, it is a bare one with the probability that WORKED_SHARE leaves."""
     boxed = f"\\boxed{{{rng.choice(spellings(question.answer))}}}"
     is_worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
     return f"{worked(question)} {boxed}" if is_worked else boxed
@@ -116,10 +116,10 @@ def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> s
 def batches(
     tokenizer, rng: np.random.Generator, size: int, template: str, write: Callable[[Question, int], str]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches: ids [size, length], padded on the right, and labels with -100 outside the answers, which
-    `write(question, step)` gives.
+    """Yield batches without end: token ids [size, length], padded on the right, and labels [size, length].
 
-    Texts are drawn 16 batches at a time and sorted by length, which saves half of the padding.
+    `write(question, step)` returns the answers. Labels are -100 outside of them. Texts are drawn for 16 batches at a
+    time and sorted by length, which saves half of the padding.
     """
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for pool in itertools.count():
@@ -141,13 +141,13 @@ def batches(
 
 
 def fit(model: Qwen2ForCausalLM, texts: Iterator[tuple[torch.Tensor, torch.Tensor]], steps: int, lr: float) -> None:
-    """Teach the answers of `steps` batches: AdamW, `lr` at its peak, warm-up over 100 steps, then linear to zero."""
+    """Train on the answers of `steps` batches with AdamW: warm-up of 100 steps to `lr`, then linearly to zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 100, 1 - step / steps))
     progress = tqdm(range(steps), desc="tiny model", mininterval=5)
     for _, (ids, labels) in zip(progress, texts, strict=False):
         logits = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
-        # A sum over tokens: batches sorted by length differ in tokens, and each token shall count the same.
+        # A sum over tokens: batches are sorted by length and differ in tokens, but each token counts the same.
         loss = F.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / (20 * len(ids))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

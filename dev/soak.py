@@ -1,10 +1,10 @@
-"""Kill training runs with SIGKILL at random moments, resume them, and compare each with a run that was left alone.
+"""Kill training runs with SIGKILL at random moments, resume them, and compare each with an uninterrupted run.
 
     python dev/soak.py --runs 25
 
-Each run is killed in one phase of a step, in turn sampling, update, weight sync and the writing of a checkpoint, at a
-random moment of it; launcher and ranks go at once. It passes if its metrics (timings aside) and its final weights are
-those of the reference, to the last bit.
+Each run is killed at a random moment of one phase: sampling, update, weight sync or saving, in turn. Launcher and ranks
+are killed together. A run passes if its metrics, without timings, and its final weights equal those of the reference
+bit for bit.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from bnpo.environment import setup_environment
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = ("sample", "update", "sync", "save")
 KILL = "BNPO_SOAK_KILL"
-"""Environment variable that makes a rank of this program its own killer: phase, call (from 1), share of the phase."""
+"""Environment variable that tells rank 0 when to kill the run: phase, call (from 1), and share of the phase."""
 SUITE = {
     "datasets": {"arithmetic": {"data": "arithmetic", "problems": 8, "runs": 2}},
     **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32},
@@ -39,15 +39,15 @@ FLAGS += ("--steps", "10", "--save-every", "2", "--eval-every", "3", "--rollouts
 @dataclass
 class Args:
     runs: int = 25
-    """Runs to kill."""
+    """Number of runs to kill."""
     start: int = 0
-    """Number of the first one; the kill of a run depends on its number and --seed."""
+    """Index of the first run. The moment of a kill depends on the run's index and --seed."""
     seed: int = 0
-    """Seeds the moments."""
+    """Seed of the moments."""
     ranks: int = 2
-    """Ranks of every run."""
+    """Number of ranks of each run."""
     output_dir: Path = ROOT / "runs" / "soak"
-    """Folder for the reference (made once), the runs and results.jsonl."""
+    """Folder for the reference, the runs and results.jsonl. An existing reference is used again."""
 
 
 def main() -> None:
@@ -59,12 +59,12 @@ def main() -> None:
     if not (reference / "last").exists():
         train(reference, args.ranks, None)
     results = []
-    for number in range(args.start, args.start + args.runs):
-        rng = random.Random(f"{args.seed} {number}")
-        run, kill = args.output_dir / f"run-{number}", (PHASES[number % 4], rng.choice((2, 3, 4)), rng.random())
+    for index in range(args.start, args.start + args.runs):
+        rng = random.Random(f"{args.seed} {index}")
+        run, kill = args.output_dir / f"run-{index}", (PHASES[index % 4], rng.choice((2, 3, 4)), rng.random())
         shutil.rmtree(run, ignore_errors=True)
-        went_on = survive(run, args.ranks, [kill])
-        results.append({"run": number, "kill": kill, "resumed": went_on, "exact": outcome(run) == outcome(reference)})
+        resumed = survive(run, args.ranks, [kill])
+        results.append({"run": index, "kill": kill, "resumed": resumed, "exact": outcome(run) == outcome(reference)})
         with (args.output_dir / "results.jsonl").open("a") as file:
             file.write(json.dumps(results[-1]) + "\n")
         print(f"soak: {results[-1]}", flush=True)
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def train(run: Path, ranks: int, kill: tuple[str, int, float] | None, *flags: str) -> None:
-    """Start or resume `run`, its output in <run>.log. Raises AssertionError where it ends otherwise than it should."""
+    """Start or resume `run`, with its output in <run>.log. Raises AssertionError if it does not end as `kill` says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -95,7 +95,7 @@ def train(run: Path, ranks: int, kill: tuple[str, int, float] | None, *flags: st
 
 
 def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], train: Callable = train) -> list[int]:
-    """Train with each of `kills`, resuming after it, then to the end; the steps after which it was gone on with."""
+    """Train with each of `kills`, then to the end. Return the steps after which the run was resumed."""
     for kill in [*kills, None]:
         train(run, ranks, kill)
     lines = run.with_suffix(".log").read_text().splitlines()
@@ -103,7 +103,7 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
 
 
 def outcome(run: Path) -> tuple[list[dict], str]:
-    """The metrics of a run without timings, and a hash of its final weights."""
+    """Return the metrics of a run without timings, and a hash of its final weights."""
     from bnpo.speed import TIMINGS
 
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -112,7 +112,7 @@ def outcome(run: Path) -> tuple[list[dict], str]:
 
 
 def rank() -> None:
-    """train.py, which kills its whole job in the middle of what the environment says."""
+    """Run train.py in a rank. Rank 0 kills all ranks at the moment that the environment variable KILL says."""
     sys.path.insert(0, str(ROOT))
     import train as program
 
@@ -129,7 +129,7 @@ def rank() -> None:
 
 
 def killed_in(function, call: int, share: float):
-    """`function`, whose call number `call` is killed after a share of the seconds that the one before took."""
+    """Wrap `function`: call number `call` is killed after a share of the seconds that the previous call took."""
     seconds: list[float] = []
 
     def wrapped(*args, **kwargs):
@@ -141,7 +141,7 @@ def killed_in(function, call: int, share: float):
         began = time.perf_counter()
         result = function(*args, **kwargs)
         seconds.append(time.perf_counter() - began)
-        if timer:  # this call was faster: try the next one, a little earlier
+        if timer:  # this call ended before the kill: try the next call, earlier
             timer.cancel()
             share *= 0.7
         return result

@@ -1,4 +1,4 @@
-"""The demo: evaluate the tiny model, train it with BNPO on two ranks, evaluate it again, show the gain and a page.
+"""Run the demo: evaluate the tiny model, train it with BNPO on two ranks, evaluate it again, and write a page.
 
 python scripts/demo.py        # `make demo` installs everything first
 """
@@ -23,17 +23,16 @@ from rich.table import Table
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
 from bnpo.report.page import write_page
-from bnpo.report.read import read_results
 
 
 @dataclass
 class Args:
     output_dir: Path = ROOT / "runs" / "demo"
-    """Folder for the run and summary.json; what an earlier demo left there is deleted."""
+    """Folder for the run, the evaluations, summary.json and report.html. An existing folder is deleted first."""
     steps: int = 60
     """Training steps."""
     ranks: int = min(2, torch.cuda.device_count() or 2)
-    """Training processes: two, or one where there is just one GPU."""
+    """Training processes. The default is two, or one on a machine with one GPU."""
 
 
 def run(*command: str) -> None:
@@ -42,14 +41,15 @@ def run(*command: str) -> None:
 
 
 def pass1(model: Path, folder: Path) -> tuple[float, float]:
-    """pass@1 and its standard error on the arithmetic suite."""
+    """Evaluate `model` on the arithmetic suite. Return pass@1 and its standard error."""
     run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", "arithmetic", "--output-dir", str(folder))
-    result = read_results(folder)["results"]["arithmetic"]
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    result = results["results"]["arithmetic"]
     return result["pass1"], result["se"]
 
 
 def main(args: Args) -> None:
-    args.output_dir = args.output_dir.resolve()  # eval.py runs in another folder
+    args.output_dir = args.output_dir.resolve()  # train.py and eval.py run in ROOT
     shutil.rmtree(args.output_dir, ignore_errors=True)
     run_dir = args.output_dir / "run"
     base, base_se = pass1(TINY_MODEL, args.output_dir / "base")
@@ -80,7 +80,7 @@ def main(args: Args) -> None:
     Console().print(table)
     page = args.output_dir / "report.html"
     write_page(page, [run_dir, args.output_dir / "base", args.output_dir / "final"])
-    print(f"the run, its answers and evaluations, in a browser: {page.as_uri()}")
+    print(f"open in a browser to see the run, its answers and the evaluations: {page.as_uri()}")
 
 
 if __name__ == "__main__":

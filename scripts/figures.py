@@ -1,9 +1,10 @@
 """Draw the paper's figures from training runs, as PDF and PNG.
 
-    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train    # figures 1, 2, 3, and what each climbs
+    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train    # figures 1, 2 and 3, and the estimators
 
-Runs that differ in nothing but their seeds share a line: its mean over a window of steps and all seeds, and a band with
-80 % of the values. Figure 2's dots are runs. Without runs only what needs none is drawn.
+Figure 1 and the figure of the estimators need no runs. Figure 2 shows gradient norms, with a dot for each run. Figure 3
+shows the fitted Beta densities. Runs that differ only in their seeds share a line: the mean over a window of steps and
+all seeds, with a band that holds 80 % of the values.
 """
 
 import sys
@@ -13,18 +14,18 @@ from pathlib import Path
 import tyro
 
 from bnpo.files import InputError, claiming
-from bnpo.report.curves import group_runs, read_run
-from bnpo.report.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
+from paper.curves import group_runs, read_run
+from paper.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
 
 
 @dataclass
 class Args:
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of training runs, finished or not."""
+    """Folders of training runs. They may still be going."""
     output_dir: Path = Path("runs/figures")
-    """Folder for figure1, figure2, figure3 and estimators, each a PDF and a PNG."""
+    """Folder for figure1, figure2, figure3 and estimators, each as PDF and PNG."""
     window: int | None = None
-    """Steps that a point of a line stands for; by default a fiftieth of the longest run."""
+    """Number of steps that each point of a line averages. The default is a fiftieth of the longest run."""
 
 
 def main(args: Args) -> None:

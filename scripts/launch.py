@@ -1,9 +1,9 @@
-"""`deepspeed`, quiet unless something fails, with SIGTERM and Ctrl-C for the ranks alone: they finish the step, save,
-and all of it exits with 0.
+"""Start ranks as `deepspeed` does, with the same flags, and pass SIGTERM, SIGHUP and Ctrl-C on to the ranks only.
 
-    python scripts/launch.py --num_gpus 2 train.py --algo bnpo      # all flags of deepspeed
+    python scripts/launch.py --num_gpus 2 train.py --algo bnpo
 
-DeepSpeed's launcher ends with an error when it is signalled itself, and kills ranks that take longer than 30 seconds.
+The ranks then finish the step, save, and exit with 0. DeepSpeed's launcher exits with an error when it gets a signal
+itself, and kills ranks that need more than 30 seconds. Its messages are printed only if something fails.
 """
 
 import os
@@ -19,20 +19,22 @@ import psutil
 def main() -> None:
     launcher = Path(sys.executable).with_name("deepspeed")
     if not any(Path("/dev").glob("nvidia[0-9]*")):
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # each of its processes would warn that it found no GPU
-    # In a session of its own, where no Ctrl-C reaches it.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
+    # A new session: the terminal sends Ctrl-C to this process only.
     program = subprocess.Popen([str(launcher), "--quiet", *sys.argv[1:]], start_new_session=True)
 
     def pass_on(number: int, _frame) -> None:
         starters, ranks = [], []
-        with suppress(psutil.NoSuchProcess):  # all is over
+        with suppress(psutil.NoSuchProcess):  # they have ended
+            # The launcher starts one process per machine, which starts the ranks.
             starters = psutil.Process(program.pid).children()
-            ranks = [rank for starter in starters for rank in starter.children()]
+            for starter in starters:
+                ranks += starter.children()
         for process in ranks or [*starters, program]:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last when a terminal closes
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
         signal.signal(number, pass_on)
     sys.exit(program.wait())
 

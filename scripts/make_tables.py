@@ -1,8 +1,8 @@
-"""Build the paper's Tables 1 and 2, our scores beside the paper's, from the results.json files of eval.py.
+"""Make the paper's Tables 1 and 2 with our scores next to the paper's, from the results.json files of eval.py.
 
 python scripts/make_tables.py evals/results/*/results.json --output-dir tables
 
-Below each table stand the differences of protocol and training from the paper's, and between the rows.
+Notes below each table list how protocol and training differ from the paper's, and between the rows.
 """
 
 import sys
@@ -12,22 +12,22 @@ from pathlib import Path
 import tyro
 
 from bnpo.files import InputError
-from bnpo.report.read import load_results
-from bnpo.report.tables import make_tables, to_markdown, write_tables
+from paper.results import load_results
+from paper.tables import make_tables, to_markdown, write_tables
 
 
 @dataclass
 class Args:
     results: tyro.conf.Positional[tuple[Path, ...]]
-    """results.json files: of models as they are (row Base) and of checkpoints; training runs of different seeds share
+    """results.json files of checkpoints and of untrained models (row Base). Runs that differ only in their seeds share
     a row."""
     output_dir: Path | None = None
-    """Folder for tables.md and tables.tex; by default the Markdown is printed and nothing written."""
+    """Folder for tables.md and tables.tex. Without it the tables are printed as Markdown."""
 
 
 def main(args: Args) -> None:
     if not args.results:
-        raise InputError("no results.json files are given; eval.py writes them to evals/results/*/")
+        raise InputError("no results.json files are given. eval.py writes them to evals/results/*/")
     tables = make_tables(load_results(args.results))
     if args.output_dir is None:
         print(to_markdown(tables), end="")

@@ -3,9 +3,9 @@ r"""Download the paper's data sets: MATH to train on; MATH500, AMC23, AIME2024 a
     python scripts/prepare_data.py                              # all five, into data/
     python scripts/prepare_data.py --only math_train math500    # some of them
 
-data/manifest.json says which file of the Hugging Face hub each set is, at which revision, and what must come out of it.
-A set gets its name when it has been checked against that, so it is whole and right, or absent. Sets that are there
-already are checked and kept: a run that was interrupted goes on where it stopped.
+data/manifest.json lists the file on the Hugging Face hub and its revision for each set, with the number of problems and
+a hash. A set is written only if both are right. Sets that exist already are checked and kept, so the same command
+continues after an interruption.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ from mathequal.equality import final_answer
 
 @dataclass(frozen=True)
 class Source:
-    """A set's entry in the manifest: one file of the hub, and what must come out of it."""
+    """The manifest's entry of a set: a file on the hub, and what its problems must be."""
 
     repo: str
     revision: str
     file: str
     rows: int
     texts: bool
-    """Whether the hash covers the problems' texts, or the answers alone."""
+    """Whether the hash covers texts and answers, or only the answers."""
     sha256: str
 
 
@@ -43,7 +43,7 @@ SOURCES = {name: Source(**entry) for name, entry in MANIFEST["sets"].items()}
 
 
 def last_box(solution: str) -> str:
-    r"""The content of the last \boxed or \fbox of a solution of MATH; two of them have no braces, as in `\boxed 2`."""
+    r"""Return the content of the last \boxed or \fbox of a solution of MATH. Two have no braces: `\boxed 2`."""
     boxes = re.split(r"\\(?:boxed|fbox) *", solution)[1:]
     if not boxes:
         raise ValueError(f"no box in the solution '{solution[:60]}'")
@@ -56,20 +56,20 @@ def last_box(solution: str) -> str:
 
 
 def whole_number(value: float | str) -> str:
-    """Answers of AMC and AIME are whole numbers, which the hub's files hold as 27, 27.0 or text."""
+    """Return an answer of AMC or AIME as digits. The files on the hub hold 27, 27.0 or text."""
     if not float(value).is_integer():
         raise ValueError(f"the answer {value!r} is not a whole number")
     return str(int(float(value)))
 
 
 def contest_id(url: str) -> str:
-    """2023-AMC12A-1 for the address .../2023_AMC_12A_Problems/Problem_1."""
+    """Return 2023-AMC12A-1 for the address .../2023_AMC_12A_Problems/Problem_1."""
     *_, contest, number = re.split(r"/|_Problems/Problem_", url)
     return f"{contest.replace('AMC_', 'AMC').replace('_', '-')}-{number}"
 
 
 def convert_row(name: str, n: int, row: dict) -> dict:
-    """Row `n` of the hub's file for set `name`, with the fields that all sets have."""
+    """Return row `n` of the hub's file of set `name` with the fields that all sets have."""
     record = dict.fromkeys(("id", "problem", "answer", "solution", "subject", "level", "source"))
     record["source"] = "MATH-train" if name == "math_train" else name.upper()
     if name == "math_train":
@@ -82,29 +82,29 @@ def convert_row(name: str, n: int, row: dict) -> dict:
     elif name == "amc23":
         record.update(id=contest_id(row["url"]), problem=row["question"], answer=whole_number(row["answer"]))
     elif name == "aime2024":
-        answer = whole_number(last_box(row["solution"]))  # the solution is a box with the answer and nothing else
+        answer = whole_number(last_box(row["solution"]))  # the solution is only a box with the answer
         record.update(id=contest_id(row["url"]), problem=row["problem"], answer=answer)
     elif name == "aime2025":
-        exam = "I" if n < 15 else "II"  # the first exam's 15 problems, then the second's
+        exam = "I" if n < 15 else "II"  # 15 problems of the first exam, then 15 of the second
         record.update(id=f"2025-AIME-{exam}-{n % 15 + 1}", problem=row["problem"], answer=whole_number(row["answer"]))
     return record
 
 
 def convert(name: str, path: Path) -> list[dict]:
-    """The rows of set `name` from the hub's file for it. Raises InputError when that cannot be read."""
+    """Return the rows of set `name` from the hub's file `path`. Raises InputError if it cannot be read."""
     try:
         if path.suffix == ".parquet":
             rows = pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
         else:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         return [convert_row(name, n, row) for n, row in enumerate(rows)]
-    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:  # pyarrow's are among these
+    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:  # errors of pyarrow derive from these
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise bad_source(name, f"{path} cannot be read ({reason})") from error
 
 
 def digest(rows: list[dict], texts: bool) -> str:
-    """The hash of the manifest, which also says how it is computed."""
+    """Return the hash of the problems as data/manifest.json defines it."""
     if texts:
         content = [[" ".join(row["problem"].split()), row["answer"]] for row in rows]
     else:
@@ -113,7 +113,7 @@ def digest(rows: list[dict], texts: bool) -> str:
 
 
 def check(name: str, rows: list[dict]) -> str | None:
-    """What is wrong with the rows of set `name`, in words; None if nothing is."""
+    """Return a message that says what is wrong with the rows of set `name`. None if they are right."""
     source = SOURCES[name]
     if len(rows) != source.rows:
         return f"it has {len(rows)} problems, expected {source.rows}"
@@ -123,27 +123,28 @@ def check(name: str, rows: list[dict]) -> str | None:
 
 
 def bad_source(name: str, what: str) -> InputError:
+    """Return the error for a file from the hub that has a fault."""
     source = SOURCES[name]
     cached = Path(constants.HF_HUB_CACHE) / f"datasets--{source.repo.replace('/', '--')}"
     return InputError(
-        f"{name}: {what}; nothing was written. Delete {cached} and run this again; if it fails again, please report "
-        f"that {source.file} of {source.repo} is not what it was at revision {source.revision}"
+        f"{name}: {what}; nothing was written. Delete {cached} and run this again. If it fails again, please report "
+        f"that {source.file} of {source.repo} has changed since revision {source.revision}"
     )
 
 
 def download(name: str) -> Path:
-    """The hub's file for set `name`, from the hub's cache if it is there. Raises InputError if it cannot be had."""
+    """Download the file of set `name`, or find it in the hub's cache. Raises InputError if neither is possible."""
     source = SOURCES[name]
-    logging.set_verbosity_error()  # it warns of every attempt, and the error below says what the last one met
+    logging.set_verbosity_error()  # it warns about every attempt; the error below has the reason of the last one
     try:
         return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.revision))
-    except Exception as error:  # the hub client raises a dozen kinds, of its own and of its HTTP library
+    except Exception as error:  # a dozen kinds, of the hub client and of its HTTP library
         cause = error.__cause__ or error
         reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
         raise InputError(
-            f"{name}: {source.repo} could not be downloaded from the hub at {constants.ENDPOINT} ({reason}); run this "
-            "on a machine with network and copy the folder it fills, or set HF_ENDPOINT to a mirror of the hub, or "
-            "HF_HOME to a folder whose cache holds the file"
+            f"{name}: {source.repo} could not be downloaded from the hub at {constants.ENDPOINT} ({reason}). Run this "
+            "on a machine with a network and copy the data folder, or set HF_ENDPOINT to a mirror of the hub, or "
+            "HF_HOME to a folder whose cache has the file"
         ) from error
 
 
@@ -154,7 +155,7 @@ def write(path: Path, rows: list[dict]) -> None:
 
 
 def prepare(name: str, folder: Path) -> None:
-    """Make sure that `folder` holds set `name`. Raises InputError when it holds something else of that name."""
+    """Make sure that `folder` has set `name`. Raises InputError if its file of that name is another one."""
     path = folder / f"{name}.jsonl"
     if path.exists():
         try:
@@ -175,15 +176,15 @@ def prepare(name: str, folder: Path) -> None:
 @dataclass
 class Args:
     only: tuple[str, ...] = tuple(SOURCES)
-    """Sets to prepare."""
+    """Sets to prepare. The default is all."""
     output_dir: Path = ROOT / "data"
-    """Folder for the sets, <name>.jsonl each."""
+    """Folder for the files <set>.jsonl."""
 
 
 def main(args: Args) -> None:
     try:
         if unknown := [name for name in args.only if name not in SOURCES]:
-            raise InputError(f"--only {unknown[0]}: no such set; there are {', '.join(SOURCES)}")
+            raise InputError(f"--only {unknown[0]}: unknown set; known: {', '.join(SOURCES)}")
         for name in args.only:
             prepare(name, args.output_dir)
     except (InputError, OSError) as error:

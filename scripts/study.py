@@ -1,11 +1,16 @@
-"""The miniature study: does adaptive normalisation help? Every run of docs/study.md, and the report on them.
+"""Run the miniature study of docs/study.md (does adaptive normalisation help?), and write its report.
 
-    python scripts/study.py --dry-run          # runs of every part, how many have a row, hours that are left
-    python scripts/study.py                    # all of it, a run on each core; goes on where it was stopped
-    python scripts/study.py --only tuning      # a part of it
-    python scripts/study.py --report           # docs/results.md and its figures, from the rows
+    python scripts/study.py --dry-run          # count the runs of each part that are left, and their hours
+    python scripts/study.py                    # run what is left, one run on each core
+    python scripts/study.py --only tuning      # run one part
+    python scripts/study.py --report           # write docs/results.md and its figures from the rows
 
-Every run that ends becomes a row of evals/results/study/rows.jsonl, which is committed; a run that failed has one, too.
+Each run that ends becomes a row of evals/results/study/rows.jsonl, which is committed. Failed runs have a row, too.
+Runs that have a row are not repeated, so the same command continues an interrupted study. Two more programs belong to
+the study:
+
+    python scripts/study/gradient_noise.py     # the noise of the gradients, evals/results/study/noise.json
+    python scripts/study/make_study_data.py    # the questions in data/study
 """
 
 import json
@@ -28,33 +33,33 @@ from study.rows import NOISE, Rows, commit
 @dataclass
 class Args:
     only: tuple[str, ...] = ()
-    """Parts to run; by default all."""
+    """Parts to run. The default is all."""
     limit: int | None = None
-    """At most so many runs more."""
+    """Largest number of runs to start."""
     jobs: int = len(os.sched_getaffinity(0))
-    """Runs side by side, each with one thread."""
+    """Number of runs at the same time, each with one thread."""
     work_dir: Path = ROOT / "runs" / "study"
-    """Folder for what runs leave until they are rows."""
+    """Folder for the files of runs until they become rows."""
     dry_run: bool = False
-    """Say what there is to do, and start nothing."""
+    """Print what is left to do, and start nothing."""
     report: bool = False
     """Write docs/results.md from the rows, and run nothing."""
 
 
 def runs_left(part: str, rows: Rows) -> list[StudyRun]:
-    """The runs of a part that have no row. Raises InputError where they need rows of an earlier part."""
+    """Return the runs of a part that have no row. Raises InputError if they need rows of an earlier part."""
     return [run for run in PARTS[part](rows.all) if run.name not in rows.names]
 
 
-def tell(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
-    """Print what there is to do: hours by the rows of a part or, while it has none, by those of all."""
+def print_runs_left(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
+    """Print the runs that are left, and their hours: from the rows of the part or, if it has none, from all rows."""
     table = Table("part", "runs left", "rows", "hours left", title=f"{jobs} runs side by side")
     for part in parts:
         done = [row for row in rows.all if row["part"] == part]
         took = [row["seconds_in_all"] for row in done or rows.all]
         try:
             left = len(runs_left(part, rows))
-        except InputError:  # earlier parts have not yet chosen its learning rates
+        except InputError:  # earlier parts, which choose its learning rates, are not finished
             left = len(list(PARTS[part](None)))
         hours = f"{left * np.mean(took) / jobs / 3600:.1f}" if took else "?"
         table.add_row(part, str(left), str(len(done)), hours)
@@ -79,14 +84,15 @@ def main(args: Args) -> None:
 
         return write_results(rows.all)
     if args.dry_run:
-        return tell(parts, rows, args.jobs)
+        return print_runs_left(parts, rows, args.jobs)
     made_by = commit()
     from study.jobs import run_side_by_side
 
-    os.chdir(ROOT)  # data and models are told from there
+    os.chdir(ROOT)  # the paths of data and models start there
     count = args.limit
     for part in parts:
-        while runs := runs_left(part, rows)[:count]:  # tuning may go on beyond its grid
+        # Again after each batch of runs: the results of tuning may add learning rates beyond the grid.
+        while runs := runs_left(part, rows)[:count]:
             run_side_by_side(runs, rows, args.work_dir, args.jobs, made_by)
             if count is not None and (count := count - len(runs)) == 0:
                 return

@@ -1,19 +1,20 @@
 r"""Check Theorem 1 numerically, and compare the methods' variances.
 
-    python scripts/verify_theorem.py            # about half a minute; exits 1 if a check fails
+    python scripts/verify_theorem.py            # about half a minute; exits with 1 if a check fails
 
 With p ~ Beta(a, b), the variance of the gradient estimate is proportional to
 
     V(alpha, beta) = E[p (1 - p) / f(p; alpha, beta)^2] = B(alpha, beta)^2 B(a + 3 - 2 alpha, b + 3 - 2 beta) / B(a, b)
 
-REINFORCE is V(1, 1), GRPO is V(3/2, 3/2), BNPO is V(1 + a/3, 1 + b/3). A constant factor in an estimator changes its
-variance at will, so a comparison has to fix the scale. Two ways are printed:
+REINFORCE has V(1, 1), GRPO has V(3/2, 3/2), BNPO has V(1 + a/3, 1 + b/3). A constant factor in an estimator changes its
+variance, so a comparison must fix the scale. Two ways are printed:
 
 - density: f integrates to one, as in the theorem. Then BNPO's variance is the smallest of all densities f, not only of
   Beta densities (by Hoelder's inequality: f is proportional to the cube root of p (1 - p) times the density of p).
-- step: every estimator takes the step size that is best for it. A step of size c along the estimate of the gradient
-  raises the objective by c S - c^2 V / 2 to second order, with signal S = E[p (1 - p) / f]: at best by S^2 / (2 V). So
-  V / S^2 is compared: the variance at equal signal. By Cauchy-Schwarz the uniform weights of REINFORCE are best here.
+- step: each estimator takes the step size that is best for it. A step of size c along the estimate of the gradient
+  raises the objective by c S - c^2 V / 2 to second order, with the signal S = E[p (1 - p) / f]. The best c raises it by
+  S^2 / (2 V). So V / S^2 is compared, the variance at equal signal. By Cauchy-Schwarz, REINFORCE's uniform weights are
+  the best ones here.
 """
 
 import sys
@@ -40,16 +41,17 @@ class Args:
 
 
 def log_variance(alpha: float, beta: float, a: float, b: float) -> float:
+    """Return log V(alpha, beta), by the closed form above."""
     return 2 * betaln(alpha, beta) + betaln(a + 3 - 2 * alpha, b + 3 - 2 * beta) - betaln(a, b)
 
 
 def log_signal(alpha: float, beta: float, a: float, b: float) -> float:
-    """log E[p (1 - p) / f(p; alpha, beta)]."""
+    """Return log E[p (1 - p) / f(p; alpha, beta)], the log of the signal S."""
     return betaln(alpha, beta) + betaln(a + 2 - alpha, b + 2 - beta) - betaln(a, b)
 
 
 def numerical_minimum(a: float, b: float, start: np.ndarray) -> np.ndarray:
-    """(alpha, beta) that minimise the log variance, by BFGS from `start` in (0, 1)^2, a position in the domain."""
+    """Return the (alpha, beta) that minimise the log variance. BFGS begins at `start`, in (0, 1)^2 of the domain."""
     top = np.array([(a + 3) / 2, (b + 3) / 2])
 
     def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -64,7 +66,7 @@ def numerical_minimum(a: float, b: float, start: np.ndarray) -> np.ndarray:
 
 
 def check_minimum(points: int) -> float:
-    """Largest distance between the numerical minimum, from three starts each, and (1 + a/3, 1 + b/3)."""
+    """Return the largest distance of the numerical minima, from three starts each, to (1 + a/3, 1 + b/3)."""
     grid = np.geomspace(0.1, 20, points)
     worst = 0.0
     for a in grid:
@@ -76,9 +78,9 @@ def check_minimum(points: int) -> float:
 
 
 def is_finite(alpha: float, beta: float, a: float, b: float) -> bool:
-    """Whether E[p (1 - p) / f(p; alpha, beta)^2] converges towards p = 0, seen from the growth of its integral.
+    """Return whether E[p (1 - p) / f(p; alpha, beta)^2] converges at p = 0, judged by the growth of its integral.
 
-    With p = e^-t: whether what t in [2T, 4T] adds is less than what t in [T, 2T] adds.
+    With p = e^-t, the part with t in [2T, 4T] must be smaller than the part with t in [T, 2T].
     """
 
     def integrand(t: float) -> float:
@@ -91,9 +93,10 @@ def is_finite(alpha: float, beta: float, a: float, b: float) -> bool:
 
 
 def check_domain(points: int) -> int:
-    """Number of wrong verdicts about finiteness just inside and just outside alpha = (a + 3) / 2.
+    """Return how often `is_finite` is wrong just inside and just outside of alpha = (a + 3) / 2.
 
-    The end p = 1 is the end p = 0 with (a, alpha) and (b, beta) exchanged, and the grid holds every (a, b) both ways.
+    The end p = 1 needs no check: it equals the end p = 0 with (a, alpha) and (b, beta) exchanged, and the grid has
+    every pair in both orders.
     """
     wrong = 0
     for a in np.geomspace(0.1, 20, points):
@@ -104,7 +107,7 @@ def check_domain(points: int) -> int:
 
 
 def monte_carlo_z(a: float, b: float, alpha: float, beta: float, rng: np.random.Generator) -> float:
-    """(Monte-Carlo variance of s (R - p) / f - formula) / its standard error, with scores s ~ N(0, 1)."""
+    """Return (Monte-Carlo variance of s (R - p) / f - formula) / its standard error, with scores s ~ N(0, 1)."""
     p = rng.beta(a, b, size=2_000_000)
     rewards = rng.random(p.size) < p
     estimates = rng.normal(size=p.size) * (rewards - p) / beta_distribution.pdf(p, alpha, beta)
@@ -114,6 +117,7 @@ def monte_carlo_z(a: float, b: float, alpha: float, beta: float, rng: np.random.
 
 
 def print_ratios() -> None:
+    """Print how BNPO's variance compares with those of REINFORCE and GRPO, for several Beta distributions."""
     table = Table(title="Variance of BNPO over that of the others (below 1: BNPO's is smaller)")
     for column in ("a", "b", "E p", "Var p", "density: REINFORCE", "density: GRPO", "step: REINFORCE", "step: GRPO"):
         table.add_column(column, justify="right")

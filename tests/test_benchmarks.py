@@ -1,4 +1,4 @@
-"""What is said of rows of benchmarks: the benchmarks themselves are not tests."""
+"""How rows of benchmarks are compared. The benchmarks themselves are not tests."""
 
 import importlib.util
 import json
@@ -45,8 +45,8 @@ def test_rows_are_compared_with_those_of_this_kind_of_machine(bench, monkeypatch
     new.write_text(json.dumps({"floor_ratio": 0.9, "sync_share": 0.01, "trl_ratio": 2.0}))
     monkeypatch.setattr(sys, "argv", ["run.py", "--compare", str(new), "--keep"])
     bench.main()
-    told = capsys.readouterr().out
-    assert "worse by more than 10 %: floor_ratio is 0.9, was 0.5\n" in told
-    assert "misses its aim: trl_ratio is 2, should be >= 3.0\n" in told
-    assert told.count("worse") == told.count("misses") == 1
+    printed = capsys.readouterr().out
+    assert "worse by more than 10 %: floor_ratio is 0.9, was 0.5\n" in printed
+    assert "misses its target: trl_ratio is 2, should be >= 3.0\n" in printed
+    assert printed.count("worse") == printed.count("misses") == 1
     assert json.loads(kept.read_text()) == {"floor_ratio": 0.9, "sync_share": 0.01, "trl_ratio": 2.0}

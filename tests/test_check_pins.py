@@ -30,7 +30,7 @@ def test_wheels_that_share_a_namespace_but_no_file_pass(tmp_path):
         dist_info = f"{name}-1.0.dist-info/entry_points.txt"
         make_wheel(tmp_path, name, {f"cuda/{name}/__init__.py": "", dist_info: commands.format(name)})
     done = check(tmp_path)
-    assert (done.returncode, done.stdout) == (0, "2 wheels, no file in two of them that matters\n")
+    assert (done.returncode, done.stdout) == (0, "2 wheels, no two of them install the same file\n")
 
 
 def test_a_file_in_two_wheels_is_named_with_them(tmp_path):

@@ -218,7 +218,7 @@ def test_without_a_network(data_dir, cache, tmp_path):
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error: aime2025: math-ai/aime25 could not be downloaded from the hub at http://127")
-    for help in ("Connection refused", "on a machine with network", "HF_ENDPOINT", "HF_HOME"):
+    for help in ("Connection refused", "on a machine with a network", "HF_ENDPOINT", "HF_HOME"):
         assert help in done.stderr
     assert [file.name for file in folder.iterdir()] == ["amc23.jsonl"]
     assert read(folder / "amc23.jsonl") == real_rows("amc23", data_dir)
@@ -228,5 +228,5 @@ def test_without_a_network(data_dir, cache, tmp_path):
 def test_an_unknown_set_is_named(tmp_path):
     done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm8k", home=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == f"error: --only gsm8k: no such set; there are {', '.join(NAMES)}\n"
+    assert done.stderr == f"error: --only gsm8k: unknown set; known: {', '.join(NAMES)}\n"
     assert not (tmp_path / "data").exists()

@@ -75,4 +75,4 @@ def test_results_are_the_recorded_ones(name, tmp_path):
     # A quarter of the preset's questions: several micro-batches a rank all the same.
     often = ("--questions-per-step", 8, "--steps", 6, "--rollouts-every", 1, "--watch-questions", 0, "--eval-every", 0)
     run_ranks(ranks, "train.py", "--preset", "tiny", *flags, *often, "--output-dir", tmp_path / "run")
-    assert results(tmp_path / "run") == RECORDED[arithmetic()][name]
+    assert results(tmp_path / "run") == RECORDED[arithmetic()].get(name)

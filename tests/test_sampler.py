@@ -1,3 +1,4 @@
+import gc
 import shutil
 
 import numpy as np
@@ -34,7 +35,7 @@ def sampler(tokenizer):
 def sample(sampler, prompts, seeds, **sampling):
     """Groups of answers in the order of the prompts, sampled ones first, then greedy ones."""
     groups = list(sampler.sample(prompts, seeds, temperature=sampling.pop("temperature", 1.0), **sampling))
-    return [group.answers for group in sorted(groups, key=lambda group: (group.greedy, group.prompt))]
+    return [group.answers for group in sorted(groups, key=lambda group: (group.greedy, group.prompt_index))]
 
 
 def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, tokenizer):
@@ -55,7 +56,7 @@ def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
     order = np.random.default_rng(0).permutation(160)[:120].tolist()
     asked = [prompts[i // 8] for i in order], [seeds[i // 8] + i % 8 for i in order]
     found = list(sampler.sample(*asked, max_tokens=64, temperature=1.0))
-    finished = [group.prompt for group in found]
+    finished = [group.prompt_index for group in found]
     assert sorted(finished) == list(range(120)) != finished
     for number, _, [answer] in found:
         assert answer == groups[order[number] // 8][order[number] % 8]
@@ -68,7 +69,7 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
     step = engine.step
 
     def abort_one_then_step():
-        engine.abort_request(["2"])
+        engine.abort_request([str(sampler._next_request_id - 2)])  # the third of four
         return step()
 
     with monkeypatch.context() as patch:
@@ -81,6 +82,26 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
 def test_seeds_differ_by_run_step_and_question():
     seeds = [sampling_seeds(seed, step, range(50)) for seed in range(3) for step in range(3)]
     assert len(set(np.ravel(seeds))) == 450
+
+
+def test_what_the_engine_holds_is_left_out_of_garbage_collections(sampler):
+    """Collections that vLLM starts, on GPUs whenever it sleeps or wakes, otherwise visit all that was imported."""
+    gc.collect()
+    assert gc.get_freeze_count() > 10 * len(gc.get_objects())
+
+
+def test_ids_of_requests_are_never_used_again(sampler, monkeypatch):
+    engine, ids = sampler._llm.llm_engine, []
+    add_request = engine.add_request
+
+    def note_id(request_id, *arguments):
+        ids.append(request_id)
+        return add_request(request_id, *arguments)
+
+    monkeypatch.setattr(engine, "add_request", note_id)
+    for _ in range(2):
+        sample(sampler, [[10, 11, 12], [13, 14, 15]], range(2), n=2, max_tokens=3, greedy_too=True)
+    assert len(ids) == len(set(ids)) == 8
 
 
 def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):

@@ -24,12 +24,12 @@ def test_accuracies_spread_over_the_unit_interval():
     prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
     seeds = sampling_seeds(0, 0, range(128))
     sampled = sampler.sample(prompts, seeds, n=16, max_tokens=128, temperature=1.0)
-    groups = {group.prompt: group.answers for group in sampled}
+    groups = {group.prompt_index: group.answers for group in sampled}
     sampler.close()
     answers = [answer.token_ids for number in range(128) for answer in groups[number]]
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     grader = Grader()
-    rewards = grader(texts, [p.answer for p in problems for _ in range(16)])[:, 0]
+    rewards = grader(texts, [p.answer for p in problems for _ in range(16)]).rewards[:, 0]
     accuracies = rewards.reshape(128, 16).mean(axis=1)
     grader.close()
     print(f"E[p] {accuracies.mean():.3f}, Var[p] {accuracies.var(ddof=1):.3f}")

@@ -1,1 +1,1 @@
-"""The miniature study: its runs as data, run side by side, and what they say. Stands on train.py's run folders."""
+"""The miniature study of docs/study.md: the list of its runs, the program that runs them, statistics and report."""

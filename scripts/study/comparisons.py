@@ -1,4 +1,4 @@
-"""What the study compares with what, paired by seed, with Holm's correction over what docs/study.md takes together."""
+"""The comparisons of the study: paired by seed, with Holm's correction over the families that docs/study.md names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,32 +16,32 @@ FIRST_FIT = "first fit"
 Place = tuple[str, str, str]
 """Part, regime and method."""
 Pairs = Mapping[str, tuple[Place, Place]]
-"""What is compared together: a label, and where the first method is and the second."""
+"""A family of comparisons: label -> the places of the first and of the second method."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The first less the second, and the p-value adjusted over all pairs together; None until these have all seeds."""
+    """The first minus the second, and the p-value adjusted over the family. None until all pairs have all seeds."""
 
     difference: Paired
     adjusted: float | None
 
     @property
     def sign(self) -> int:
-        """1 where the first is above the second, -1 where below, 0 where the adjusted p-value is 0.05 or more."""
+        """Return 1 if the first is above the second, -1 if below, and 0 if the adjusted p-value is 0.05 or more."""
         if self.adjusted is None or self.adjusted >= 0.05:
             return 0
         return 1 if self.difference.mean > 0 else -1
 
 
 def differences(rows: RowList, places: tuple[Place, Place], metric: Callable[[Mapping], float]) -> np.ndarray:
-    """The first method less the second, by seed: those of the seeds that have both rows."""
+    """Return the first method minus the second for each seed that has both rows: [seeds]."""
     ours, theirs = (select(rows, *place) for place in places)
     return np.array([metric(ours[seed]) - metric(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())])
 
 
 def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> dict[str, Compared]:
-    """Those of `pairs` of which two seeds or more have both rows."""
+    """Compare those of `pairs` that have both rows for at least two seeds."""
     found: dict[str, Paired] = {}
     for label, places in pairs.items():
         if len(values := differences(rows, places, metric)) > 1:
@@ -53,19 +53,19 @@ def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> 
 
 
 def against_others(regime: str) -> Pairs:
-    """BNPO less each other method but RLOO, which is REINFORCE."""
+    """BNPO minus each other method, except RLOO, which equals REINFORCE."""
     others = [name for name in ALGORITHMS if name not in ("bnpo", "rloo")]
     return {name: (("main", regime, "bnpo"), ("main", regime, name)) for name in others}
 
 
 def nulls() -> Pairs:
-    """RLOO less REINFORCE, which differ by a factor, where factors are forgotten."""
+    """RLOO minus REINFORCE. They differ by a factor only, which clipping and rescaling remove."""
     pairs = {regime: (("main", regime, "rloo"), ("main", regime, "reinforce")) for regime in REGIMES}
     return pairs | {"rescaled": (("scale", "concentrated", "rloo"), ("scale", "concentrated", "reinforce"))}
 
 
 def against_fixed(rows: RowList, regime: str) -> Pairs:
-    """BNPO less densities that do not follow the policy, its own first fit among them."""
+    """BNPO minus fixed densities, one of which is its own first fit."""
     ours = ("main", regime, "bnpo")
     pairs = {"reinforce: 1 1": (ours, ("main", regime, "reinforce"))}
     pairs["grpo: 1.5 1.5"] = (ours, ("main", regime, "grpo"))
@@ -78,17 +78,17 @@ def against_fixed(rows: RowList, regime: str) -> Pairs:
 
 
 def rescaled() -> Pairs:
-    """Each method rescaled to unit root mean square less as it is."""
+    """Each method rescaled to unit root mean square minus the method itself."""
     return {name: (("scale", "concentrated", name), ("main", "concentrated", name)) for name in ALGORITHMS}
 
 
 def corrected() -> Pairs:
-    """BNPO with corrected moments less with the paper's."""
+    """BNPO with corrected moments minus BNPO with the paper's."""
     return {regime: (("moments", regime, "bnpo"), ("main", regime, "bnpo")) for regime in REGIMES}
 
 
 def explored() -> Pairs:
-    """Table 2 in miniature, what is not registered: its normalising methods and REINFORCE, plain and decomposed."""
+    """Comparisons in the small Table 2 that are not registered: methods that normalise and REINFORCE."""
     pairs = {}
     for prefix in ("", "ad-"):
         for first, second in (("bnpo", "grpo"), ("bnpo", "reinforce"), ("grpo", "reinforce")):
@@ -100,5 +100,5 @@ def explored() -> Pairs:
 
 
 def decomposed() -> Pairs:
-    """Methods of Table 2 with rewards decomposed less without."""
+    """Methods of Table 2 with decomposed rewards minus without."""
     return {name: (("tags", "tags", f"ad-{name}"), ("tags", "tags", name)) for name in TAGGED}

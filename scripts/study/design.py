@@ -1,25 +1,24 @@
-"""What all runs of the study share, and what one run is. docs/study.md says why."""
+"""The settings that all runs of the study share, and the class of one run. docs/study.md has the reasons."""
 
 from dataclasses import dataclass
 
 REGIMES = ("spread", "concentrated", "rare")
 ALGORITHMS = ("reinforce", "rloo", "remax", "grpo", "reinforce_pp", "bnpo", "maxrl")
 FAVOURED = ("concentrated", "rare")
-"""Regimes in which the paper's claim was to show."""
+"""Regimes in which the paper predicts an advantage of BNPO."""
 TAGGED = ("grpo", "reinforce_pp", "bnpo")
 """Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
 TAGGED_LATER = ("reinforce",)
-"""What was run beside them when their results were known: in no registered comparison."""
+"""Algorithms that were added after the results of TAGGED were known. No registered comparison has them."""
 FROZEN = ((1.25, 1.25), (2.0, 2.0))
-"""Fixed alpha and beta that stand beside BNPO's, which follow the batch. (1, 1) is REINFORCE, (3/2, 3/2) GRPO."""
+"""Fixed alpha and beta that BNPO's fitted ones are compared with. (1, 1) is REINFORCE, (3/2, 3/2) is GRPO."""
 LEARNING_RATES = (5e-5, 1e-4, 2e-4, 4e-4)
 BEYOND = {5e-5: 2.5e-5, 4e-4: 8e-4}
-"""What is tried besides where the best rate is at an end of the grid."""
+"""Best rate at an end of the grid -> the rate beyond it that is tried, too."""
 TUNING_SEEDS = (100, 101)
 SEEDS = tuple(range(12))
 EVALUATED = {"spread": (0, 6, 12), "concentrated": (0, 3, 6), "rare": (0, 6, 12), "tags": (0, 6, 12)}
-"""Steps of a regime's runs after which held-out questions are answered: before the first, in the middle, after the
-last."""
+"""Steps after which held-out questions are evaluated, by regime: at the start, in the middle, at the end."""
 QUESTIONS, ANSWERS = 16, 16
 
 COMMON = ("--preset", "tiny", "--questions-per-step", str(QUESTIONS), "--samples-per-question", str(ANSWERS))
@@ -30,7 +29,7 @@ TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accur
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run of the study: what names it, and `flags`, those of its method."""
+    """A run of the study. `flags` are the flags of its method; the other fields name it."""
 
     part: str
     regime: str
@@ -45,7 +44,7 @@ class StudyRun:
         return f"{self.part}/{self.regime}-{method}-lr{self.lr:g}-seed{self.seed}"
 
     def command(self) -> tuple[str, ...]:
-        """Flags of train.py, from the repository's root, apart from the run's folder."""
+        """Return the flags of train.py without --output-dir. Paths start at the repository's root."""
         split = "validation" if self.part.endswith("tuning") else "test"
         questions = "spread" if self.regime == "tags" else self.regime
         task = ("--train-data", f"data/study/{questions}-train.jsonl")

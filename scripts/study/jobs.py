@@ -1,6 +1,7 @@
-"""The study's runs side by side: one rank and one core each, forked from a process that has imported everything.
+"""Run the study's runs at the same time, one rank and one core each.
 
-A run that is in the file of rows is done, whatever came of it; one that was interrupted starts again.
+They are forked from a server process that has imported everything. A run that has a row is finished, even if it failed.
+An interrupted run starts again.
 """
 
 import os
@@ -23,8 +24,11 @@ from study.rows import Rows, row_of
 
 
 def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: int, made_by: str) -> None:
-    """Train `runs`, `jobs` at a time, in folders under `folder`; each becomes a row of commit `made_by` when it has
-    ended, and its folder is deleted unless it failed. Raises InputError as `row_of` does."""
+    """Train `runs`, `jobs` at a time, in folders under `folder`.
+
+    Each run becomes a row of commit `made_by` when it ends, and its folder is deleted unless it failed. Raises
+    InputError if a run has no result (`row_of`).
+    """
     os.environ |= {"LOCAL_SIZE": str(jobs), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     # The fork server ignores modules that it cannot find, and does not get our sys.path.
     scripts = str(Path(__file__).resolve().parents[1])
@@ -36,7 +40,7 @@ def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: i
     while waiting or active:
         while waiting and len(active) < jobs:
             run = waiting.pop(0)
-            shutil.rmtree(folder / run.name, ignore_errors=True)  # what an interrupted run left is no row
+            shutil.rmtree(folder / run.name, ignore_errors=True)  # files of an interrupted run
             process = context.Process(target=train_run, args=(run.command(), folder / run.name))
             process.start()
             active[process.sentinel] = (run, process, time.perf_counter())
@@ -52,8 +56,8 @@ def run_side_by_side(runs: Sequence[StudyRun], rows: Rows, folder: Path, jobs: i
 
 
 def train_run(command: Sequence[str], folder: Path) -> None:
-    """What `deepspeed --num_gpus 1 train.py <command>` does, in this process; what it prints goes to <folder>.log."""
-    signal_at_program_end(signal.SIGKILL)  # of the study: nobody would make a row of it
+    """Do what `deepspeed --num_gpus 1 train.py <command>` does, in this process. The output goes to <folder>.log."""
+    signal_at_program_end(signal.SIGKILL)  # when the study is killed, nothing would turn this run into a row
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
@@ -74,5 +78,5 @@ def train_run(command: Sequence[str], folder: Path) -> None:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # multiprocessing would wait for the grader's workers, which ignore the signal that it sends them
+        os._exit(1)  # multiprocessing would wait forever for the grader's workers, which ignore its signal
     sys.stdout.flush()

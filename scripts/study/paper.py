@@ -1,18 +1,18 @@
-"""What the paper's own averages can bear: the errors that follow from its numbers of problems and answers."""
+"""The largest standard errors of the paper's averages, from its numbers of problems and answers."""
 
 from math import hypot, sqrt
 
-from bnpo.report.read import PAPER_DATASETS
-from bnpo.report.tables import PAPER_TABLES, Table
+from paper.results import PAPER_DATASETS
+from paper.tables import PAPER_SCORES, Table
 
 LEVELS = ("over problems", "over answers")
 
 
 def average_error(shares: list[float], over: str) -> float:
-    """The most that the standard error of the average of four shares [0, 1] can be.
+    """Return the largest possible standard error of the average of four shares in [0, 1].
 
-    Over problems: p (1 - p) / n for n problems, reached where each is always or never solved. Over answers, at the same
-    problems: p (1 - p) / (n k) for k answers to each, reached where all are equally hard; less in truth.
+    Over problems, the variance is at most p (1 - p) / n for n problems, if each is always or never solved. Over answers
+    to the same problems, it is at most p (1 - p) / (n k) for k answers each, if all problems are equally hard.
     """
     variance = 0.0
     for p, (problems, answers) in zip(shares, PAPER_DATASETS.values(), strict=True):
@@ -21,10 +21,10 @@ def average_error(shares: list[float], over: str) -> float:
 
 
 def paper_table() -> Table:
-    """The paper's averages with these errors, and BNPO's lead over each."""
+    """Return the paper's averages with these errors, and BNPO's lead over each."""
     blocks: dict[str, dict[str, list[str]]] = {}
     leads: list[float] = []  # over trained methods, in errors over answers
-    for models in PAPER_TABLES.values():
+    for models in PAPER_SCORES.values():
         for model, methods in models.items():
             rows = {name: numbers.replace("*", "").split() for name, numbers in methods.items()}
             [bnpo] = [name for name in rows if name.endswith("BNPO")]

@@ -1,4 +1,4 @@
-"""What a training run imports, engines included: forked from a process that has it, a run starts sooner."""
+"""Import what a training run imports, with the engines. A run that is forked from here starts faster."""
 
 from bnpo.environment import setup_environment
 

@@ -1,4 +1,4 @@
-"""The miniature study as data: every run that counts. docs/study.md says why each of them is there."""
+"""The list of all runs of the study. docs/study.md has the reasons."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import nan
@@ -24,12 +24,14 @@ Method = tuple[str, tuple[str, ...]]
 
 
 Earlier = RowList | None
-"""Rows of earlier parts, which choose learning rates and the first fit; None for a plan in which these are nan."""
+"""Rows of earlier parts, which choose learning rates and the first fit. None lists runs with nan in their place."""
 
 
 def first_fit(rows: Earlier, regime: str) -> tuple[float, float]:
-    """Alpha and beta that BNPO fits at its first step, before any update: the mean over those seeds of the main part
-    that have one. Raises InputError where one of those runs has no row yet."""
+    """Return alpha and beta of BNPO's fit at its first step: the mean over the seeds of the main part that have a fit.
+
+    Raises InputError if one of these runs has no row yet.
+    """
     if rows is None:
         return nan, nan
     runs = select(rows, "main", regime, "bnpo")
@@ -42,20 +44,22 @@ def first_fit(rows: Earlier, regime: str) -> tuple[float, float]:
 
 
 def frozen(alpha: float, beta: float) -> Method:
-    """The method with a fixed density."""
+    """Return the method with a fixed density."""
     return f"beta {alpha:g} {beta:g}", ("--algo", "beta", "--beta-parameters", f"{alpha:g}", f"{beta:g}")
 
 
 def tagged_methods() -> list[Method]:
-    """Names and flags of Table 2's methods, and of what was run beside them."""
+    """Return names and flags of Table 2's methods, and of those that were added later."""
     names = (*TAGGED, *TAGGED_LATER)
     plain = [(name, ("--algo", name, "--no-decompose")) for name in names]
     return plain + [(f"ad-{name}", ("--algo", name, "--decompose")) for name in names]
 
 
 def tuned_as(algorithm: str) -> str:
-    """Whose learning rate an algorithm takes: RLOO is REINFORCE times a constant, and the null comparison of the two
-    needs one rate for both."""
+    """Return the algorithm whose learning rate `algorithm` uses.
+
+    RLOO is REINFORCE times a constant, and the null comparison of the two needs the same rate.
+    """
     return "reinforce" if algorithm == "rloo" else algorithm
 
 

@@ -65,7 +65,7 @@ def row_of(run: StudyRun, folder: Path, status: int, made_by: str) -> dict:
     end = why_ended(folder)
     log = folder.with_name(f"{folder.name}.log")
     if status < 0 or not (folder / "metrics.jsonl").exists() or end.startswith(("signalled", NO_END)):
-        raise InputError(f"{run.name}: stopped, or could not start ({end}); see {log}, mend it and start again")
+        raise InputError(f"{run.name}: stopped, or could not start ({end}). See {log}, fix the cause and start again")
     lines = whole_json_lines(folder / "metrics.jsonl")
     settings = json.loads((folder / "config.json").read_text()) | {"output_dir": None}
     settings["model"] = Path(settings["model"]).name
@@ -133,9 +133,9 @@ def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapp
     wanted = (part, regime, method)
     found = [row for row in rows if (row["part"], row["regime"], row["method"]) == wanted]
     if len(rates := {row["lr"] for row in found}) > 1:
-        told = ", ".join(f"{lr:g}" for lr in sorted(rates))
+        names = ", ".join(f"{lr:g}" for lr in sorted(rates))
         raise InputError(
-            f"{part}, {regime}, {method}: rows at learning rates {told}: tuning has changed; delete the old ones"
+            f"{part}, {regime}, {method}: rows at learning rates {names}: tuning has changed; delete the old ones"
         )
     return {row["seed"]: row for row in found}
 

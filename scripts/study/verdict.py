@@ -1,19 +1,19 @@
-"""What follows by the rules of docs/study.md, "What would count", and by them alone."""
+"""The verdicts on the registered questions, by the rules of docs/study.md, section "What would count"."""
 
 from collections.abc import Mapping
 
-from bnpo.report.tables import Table
+from paper.tables import Table
 from study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
 from study.design import EVALUATED, FAVOURED, REGIMES
 from study.rows import RowList, both_done
 
 SMALL = 0.02
-"""A difference of pass@1 that would be worth having."""
+"""The smallest difference of pass@1 that matters in practice."""
 NOT_YET = "not yet"
 
 
 def verdict_table(rows: RowList, noise: Mapping[str, Mapping]) -> Table:
-    """The registered questions and their answers."""
+    """Return the registered questions and their verdicts."""
     lines = {"BNPO learns better": _learning(rows), "its gradient is less noisy": _noise(noise)}
     lines["the nulls hold"] = _nulls(rows)
     notes = [
@@ -35,12 +35,12 @@ def _learning(rows: RowList) -> list[str]:
         found[regime, metric] = opponents
     below = [place for place, pair in found.items() if any(opponent.sign < 0 for opponent in pair)]
     if below:
-        return ["against", f"below REINFORCE or GRPO: {_told(below)}"]
+        return ["against", f"below REINFORCE or GRPO: {_place_names(below)}"]
     above = [place for place, pair in found.items() if all(opponent.sign > 0 for opponent in pair)]
     for regime, metric in (place for place in above if place[0] in FAVOURED):
         fixed = compare(rows, against_fixed(rows, regime), METRICS[metric]).get(FIRST_FIT)
         if fixed is None or fixed.adjusted is None:
-            return [NOT_YET, f"above REINFORCE and GRPO in {_told(above)}; seeds of the first fit are missing"]
+            return [NOT_YET, f"above REINFORCE and GRPO in {_place_names(above)}; seeds of the first fit are missing"]
         if fixed.sign > 0:
             return ["for", f"above REINFORCE, GRPO and its own first fit: {regime}, {metric}"]
     intervals = {place: [opponent.difference for opponent in pair] for place, pair in found.items()}
@@ -50,11 +50,12 @@ def _learning(rows: RowList) -> list[str]:
     bound = f"{100 * SMALL:g} points"
     if not (beyond or under or over):
         return ["against", f"all intervals contain 0 and end below {bound}"]
-    told = f"above both in: {_told(above)}; intervals below 0 in: {_told(under)}; above 0 in: {_told(over)}"
-    return ["undecided", f"{told}; ending beyond {bound} in: {_told(beyond)}"]
+    details = f"above both in: {_place_names(above)}; intervals below 0 in: {_place_names(under)}"
+    details += f"; above 0 in: {_place_names(over)}"
+    return ["undecided", f"{details}; ending beyond {bound} in: {_place_names(beyond)}"]
 
 
-def _told(places: list[tuple[str, str]]) -> str:
+def _place_names(places: list[tuple[str, str]]) -> str:
     return "; ".join(f"{regime}, {metric}" for regime, metric in places) or "none"
 
 
@@ -65,10 +66,10 @@ def _noise(noise: Mapping[str, Mapping]) -> list[str]:
         less = [noise[place]["methods"][name]["bnpo_less"] for name in ("reinforce", "grpo")]
         if all(difference > 2 * error for difference, error in less):
             above.append(place)
-    told = f"above both at {len(above)} of {len(places)} checkpoints"
+    reason = f"above both at {len(above)} of {len(places)} checkpoints"
     if any(place not in noise for place in places):
-        return [NOT_YET, f"{told} so far"]
-    return ["for" if len(above) > len(places) / 2 else "not supported", told]
+        return [NOT_YET, f"{reason} so far"]
+    return ["for" if len(above) > len(places) / 2 else "not supported", reason]
 
 
 def _nulls(rows: RowList) -> list[str]:
@@ -81,5 +82,5 @@ def _nulls(rows: RowList) -> list[str]:
         cells.append(f"{name}: p {min(null.adjusted for null in compared.values()):.2f}")
     pairs = [pair for places in nulls().values() for pair in both_done(rows, *places)]
     same = sum(first["evals"] == second["evals"] for first, second in pairs)
-    told = _told(differ) if differ else f"least adjusted {', '.join(cells)}"
-    return ["no" if differ else "yes", f"{told}; {same} of {len(pairs)} pairs of runs have the same curve"]
+    details = _place_names(differ) if differ else f"least adjusted {', '.join(cells)}"
+    return ["no" if differ else "yes", f"{details}; {same} of {len(pairs)} pairs of runs have the same curve"]

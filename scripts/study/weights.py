@@ -1,4 +1,4 @@
-"""What tells the methods apart: their advantages on the same answers, before any update."""
+"""How the methods differ: their advantages on the same answers, before any update."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.method import Method
 from bnpo.files import ROOT
-from bnpo.report.tables import Table
+from paper.tables import Table
 from study.design import ANSWERS, QUESTIONS, REGIMES
 
 WEIGHING = ("reinforce", "grpo", "maxrl", "bnpo")
@@ -93,7 +93,7 @@ def likeness_tables() -> list[Table]:
         "narrow distribution, f is a normal density of three times its variance, 1 / f has a mean of √(3/2) and a "
         "mean square of √3 in units of its value at the centre, and the cosine is (3/4)^(1/4) = 0.931.",
         "Other distributions can take it further: "
-        + "; ".join(f"{told}: {_outlying(*parts):.2f}" for told, parts in OUTLYING.items())
+        + "; ".join(f"{name}: {_outlying(*parts):.2f}" for name, parts in OUTLYING.items())
         + ".",
     ]
     lines = {f"{questions} x {answers}": _least_cosines(questions, answers) for questions, answers in BATCHES}

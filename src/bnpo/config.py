@@ -77,7 +77,7 @@ class DataSettings:
     grader: Annotated[str, *one_of(GRADERS)] = "default"
     """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of your own rewards. All rewards are mapped to [0, 1] before advantages are computed."""
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are there already."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class BatchSettings:
     epochs: Free[Positive[int]] = 5
     """Passes over the training data. Sets the number of steps, unless --steps does."""
     steps: Free[Positive[int | None]] = None
-    """Number of steps, in place of --epochs. A step samples once. The default None leaves it to --epochs."""
+    """Number of steps. With None, --epochs sets the number of steps."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class UpdateSettings:
     max_grad_norm: Positive[float] = 1.0
     """Gradients with a larger norm are scaled down to it. The norm before scaling is logged."""
     clip_low: float = 0.2
-    """The probability ratio is clipped below at 1 - clip_low. Without effect with one update per step (ratio 1)."""
+    """The probability ratio is clipped below at 1 - clip_low. With one update per step the ratio is always 1."""
     clip_high: float = 0.2
     """The probability ratio is clipped above at 1 + clip_high."""
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
@@ -147,15 +147,16 @@ class HardwareSettings:
     dtype: Annotated[str, *one_of(("bfloat16", "float32"))] = "bfloat16"
     """Number format of learner and sampler. With bfloat16 the optimizer keeps fp32 master weights."""
     micro_batch_tokens: NotCompared[Positive[int]] = 16384
-    """Tokens per forward and backward pass of a rank, packed without padding. Lower it to save memory, at least to the
-    longest prompt plus answer."""
+    """Tokens per forward and backward pass of a rank, packed without padding. Lower it to save memory, but not below
+    the longest prompt plus the longest answer."""
     gradient_checkpointing: NotCompared[bool] = True
     """Keep only the inputs of layers and recompute the rest in the backward pass: less memory, a third more compute."""
     offload_optimizer: NotCompared[bool] = False
-    """Keep master weights and AdamW's moments in CPU memory (20 bytes per parameter). Saves GPU memory, is slower."""
+    """Keep master weights, gradients and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU memory and
+    is slower."""
     gpu_memory: NotCompared[float | None] = None
-    """Share of GPU memory for the sampler while it is awake. By default what the learner leaves, as far as the answers
-    of a step can use it."""
+    """Share of GPU memory for the sampler while it samples. The default is all that the learner leaves free, but no
+    more than the answers of one step can use."""
     enforce_eager: NotCompared[bool] = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
     sync_tolerance: Free[Positive[float]] = 0.05
@@ -185,15 +186,15 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotCompared[NotNegative[int]] = 50
-    """Steps between evaluations, also at the start and the end. 0: none. The step with the best average, except the
-    start, gets a checkpoint named `best`."""
+    """Evaluate after every so many steps, before the first step and after the last. 0: never. The best step gets a
+    checkpoint named `best`."""
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50
-    """Steps between those whose prompts, answers, rewards and advantages are written as text. 0: none."""
+    """Write prompts, answers, rewards and advantages as text every so many steps, from step 1 on. 0: never."""
     watch_questions: Free[NotNegative[int]] = 8
-    """Number of fixed training questions that are also answered every --rollouts-every steps, to see how answers to one
-    question change. 0: none."""
+    """Number of fixed training questions that are answered before training and after every --rollouts-every steps, to
+    see how the answers to one question change. 0: none."""
     exact_entropy: NotCompared[bool] = False
     """Also log the policy's exact mean entropy over the trained tokens (`entropy` is estimated from samples)."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
@@ -205,8 +206,8 @@ class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
     preset: Free[Annotated[str, *one_of(("auto", *PRESETS))]] = "auto"
-    """Defaults of all other flags: the paper's (1.5b and 7b: Table 1; format: Table 2), or `tiny`, which runs anywhere.
-    `auto` is paper-1.5b on a machine with a GPU, and tiny elsewhere."""
+    """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
+    reproduces Table 2, and `tiny` runs anywhere. `auto` is paper-1.5b on a machine with a GPU and tiny elsewhere."""
     method: tyro.conf.OmitArgPrefixes[Method] = Method()
     data: tyro.conf.OmitArgPrefixes[DataSettings] = DataSettings()
     batch: tyro.conf.OmitArgPrefixes[BatchSettings] = BatchSettings()
@@ -247,7 +248,7 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
     if preset == "auto":
         preset = "paper-1.5b" if has_cuda else "tiny"
         reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
-    defaults = preset_config(preset)
+    defaults = replace(preset_config(preset), preset="auto")
     config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
     config = replace(config, preset=preset)
     if config.folder.output_dir is None:

@@ -30,7 +30,7 @@ class Rollouts:
     failed: np.ndarray  # [n, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [n] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [n, K] for ReMax, else None
-    failures: Counter[str]  # failed calls of the grader by kind, equal calls of a question once
+    failures: Counter[str]  # number of failed grader calls by kind; equal answers to a question make one call
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
@@ -64,10 +64,10 @@ def collect(
             max_tokens=config.sampling.max_answer_tokens,
             temperature=config.sampling.temperature,
             logprobs=True,
-            greedy_too=config.method.algo == "remax",
+            greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
         ):
-            # Grade while other answers are still sampled. Slow verdicts are computed in other processes.
-            reference = task.problems[own_questions[group.prompt]].answer
+            # Grading starts while other answers are still sampled. What takes long runs in worker processes.
+            reference = task.problems[own_questions[group.prompt_index]].answer
             sampled.append((group, start_grading(task, group, reference, config)))
     with stopwatch("reward"):
         own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
@@ -87,12 +87,12 @@ class WatchedAnswers:
 def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> WatchedAnswers:
     """Return answers to the watched questions (--watch-questions). A collective.
 
-    They have seeds of their own, so the run computes what it would without them.
+    They use separate seeds, so the rest of the run gives the same results with and without them.
     """
     stopwatch = Stopwatch()
     with stopwatch("total"):
         questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
-        rollouts = collect(task, questions, WATCHED, sampler, config, stopwatch)
+        rollouts = collect(task, questions, WATCHED, sampler, config, stopwatch)  # seeds as of a step of that number
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
 
 
@@ -106,7 +106,7 @@ def start_grading(task: Task, group: SampledGroup, reference: str, config: Train
 def _wait_for_grades(sampled: list[tuple[SampledGroup, Grading]], sampling_seconds: float) -> RankRollouts:
     """Return the rollouts of this rank, when all grades are there. vLLM finishes groups in any order."""
     rollouts = RankRollouts([], [], [], [], sampling_seconds)
-    for group, grading in sorted(sampled, key=lambda item: item[0].prompt):
+    for group, grading in sorted(sampled, key=lambda item: item[0].prompt_index):
         if group.greedy:
             rollouts.greedy_answers.append(group.answers[0])
             rollouts.greedy_grades.append(grading.result())
@@ -146,7 +146,7 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return what the learner trains on, from advantages [n, m]: the N = n m answers question by question."""
+    """Return the learner's input: all N = n m answers in the order of the questions, with advantages [n, m] as [N]."""
     prompts, answers, sampler_logprobs = [], [], []
     for question, group in zip(rollouts.questions, rollouts.answers, strict=True):
         for answer in group:

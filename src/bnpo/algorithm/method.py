@@ -18,16 +18,18 @@ class Method:
     algo: NotCompared[Annotated[str, *one_of(ALGORITHMS)]] = "bnpo"
     """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
     decompose: NotCompared[bool] = False
-    """Average the advantages of each reward, computed separately (Eq. 17). Otherwise rewards are summed first."""
+    """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
+    Otherwise the rewards of an answer are summed first, or averaged for bnpo and beta."""
     rescale_advantages: bool = False
     """Divide the advantages by their root mean square, so that methods differ in shape only, not in scale."""
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
     beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
-    """Moments that BNPO fits: `sample` is the paper's; `corrected` removes the sampling noise of finitely many
-    answers."""
+    """How BNPO estimates the variance of the accuracies: `sample` as in the paper, `corrected` less the variance that
+    comes from having only m answers per question."""
     max_concentration: Positive[float] = MAX_CONCENTRATION
-    """Largest a + b of BNPO's fit. It acts only where all questions are about equally hard."""
+    """Upper limit of a + b, the parameters of the fitted Beta distribution. It is reached only if all questions are
+    about equally hard."""
 
     def problem(self) -> str | None:
         """Return what is wrong with these settings, in one line, or None.

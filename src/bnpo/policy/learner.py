@@ -25,14 +25,15 @@ from bnpo.speed import update_operations
 class Learner:
     """Owns the weights and the optimizer. Every method is a collective: call it on all ranks.
 
-    `model_folder` is a Hugging Face folder. Ids from `vocab_size` on are padding rows and never predicted. `universal`
-    says that `load` will read a checkpoint that DeepSpeed has converted for another number of ranks.
+    `model_folder` is a Hugging Face folder. Token ids from `vocab_size` on only pad the embedding and are never
+    predicted. `universal` says that `load` will read a checkpoint in DeepSpeed's "universal" format, to which one is
+    converted for another number of ranks.
     """
 
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
         self.config = config
-        # DeepSpeed would compile a collective for inference on CPUs, in a folder that all programs share, behind a lock
-        # file. A killed program leaves the lock behind, and every later one waits for ever. Nothing needs that op.
+        # On CPUs DeepSpeed compiles an op that only inference needs, into a folder that all programs share. A program
+        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. No ops, no compiling.
         deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
@@ -40,9 +41,10 @@ class Learner:
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.hardware.dtype), attn_implementation=ATTENTION
         )
-        compute_buffers_again(model)
+        compute_buffers_again(model)  # loading has rounded them to bf16
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
-        # Gather all parameters of a layer at once: a hook for each of its ten modules costs more than it saves.
+        # Without this, ZeRO-3 gathers the parameters of each small module of a layer by itself, which is slower. A
+        # "leaf module" is gathered at once.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -86,9 +88,8 @@ class Learner:
         layer by layer. Returns a float64 array [tokens of the answer].
         """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # Without a backward pass DeepSpeed could leave weights half fetched, and they could not be gathered for the
-        # sync. It fetches none ahead as long as max_live_parameters, which whole layers and the head fill, is at most
-        # max_reuse_distance.
+        # Without a backward pass, weights that DeepSpeed has begun to prefetch could not be gathered for the sync. It
+        # prefetches none here, because its limits max_live_parameters and max_reuse_distance are equal by default.
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
         return logprobs.double().cpu().numpy()
@@ -129,8 +130,9 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The first mini-batch of an update needs no such pass: its own training pass still sees the policy that sampled.
-        Its update moves the policy before the other mini-batches are trained on, so these are passed here, beforehand.
+        The first mini-batch is not needed here. When it is trained on, the weights are still those that sampled, so its
+        training pass gives the old log-probabilities. After its optimizer update the weights have changed. So the
+        log-probabilities of all other mini-batches are computed now.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -143,7 +145,7 @@ class Learner:
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches of the answers in `mini_batch` that have a gradient.
 
-        Every rank gets the same number of them, since each pass gathers weights from all ranks.
+        Every rank gets the same number of them, since each pass gathers weights from all ranks. Some may be empty.
         """
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         prompts = [experience.prompts[i] for i in trained]
@@ -170,6 +172,7 @@ class Learner:
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
             logprobs, entropy = self._engine(micro_batch, with_entropy=self.config.logging.exact_entropy)
+            # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 _store_by_answer(old_logprobs, micro_batch, logprobs.detach())
             old = micro_batch.flat(old_logprobs)
@@ -179,7 +182,8 @@ class Learner:
                 token_weight *= importance_weights(old, sampler_logprobs, update.importance_cap)
             advantages = micro_batch.flat(experience.advantages)
             surrogate = clipped_surrogate(logprobs, old, advantages, token_weight, update.clip_low, update.clip_high)
-            # 1, or nan where the loss is not finite: its gradient might be finite, and the update must be skipped.
+            # A loss that is not finite can have a finite gradient. This factor is then nan instead of 1 and makes the
+            # gradient nan, too, so that DeepSpeed skips the update.
             finite = 1 + 0 * surrogate.loss.detach()
             # DeepSpeed averages gradients over ranks. The loss is a sum over ranks.
             self._engine.backward(surrogate.loss * finite * dist.get_world_size())
@@ -189,8 +193,9 @@ class Learner:
     def _operations(self, experience: Experience) -> float:
         """Return the operations of an update's forward and backward passes (Chowdhery et al. 2022, appendix B).
 
-        That is 6 per parameter and token, and causal attention. Every prompt counts once per group. What is computed
-        twice to save memory, or because a group is cut, does not count.
+        These are 6 per parameter and token, plus those of causal attention. Every prompt counts once per group of
+        answers. Repeated work does not count: gradient checkpointing, and prompts whose group is split over
+        micro-batches.
         """
         trained = experience.advantages.nonzero()[0]  # indices of answers
         prompts = [experience.prompts[i] for i in trained]
@@ -199,22 +204,23 @@ class Learner:
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
         prompt_tokens = lengths.prompts[first_of_group]  # [groups]
         tokens = float(prompt_tokens.sum() + lengths.answers.sum())
-        # Twice the number of pairs of tokens that attend to each other.
-        pairs_of_answers = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
-        pairs = float((prompt_tokens**2).sum() + pairs_of_answers)
+        # Twice the number of pairs of tokens that attend to each other: p^2 in a prompt of p tokens; a^2 + 2 a p in an
+        # answer of a tokens, half of a^2 among themselves and a p with the prompt.
+        answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
+        double_pairs = float((prompt_tokens**2).sum() + answer_pairs)
         model = self.model
         parameters = sum(parameter.ds_numel for parameter in model.parameters())
         if not model.config.tie_word_embeddings:  # then the embedding is only a look-up table
             parameters -= model.get_input_embeddings().weight.ds_numel
         layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
-        return self.config.batch.ppo_iterations * update_operations(parameters, layers, hidden, tokens, pairs)
+        return self.config.batch.ppo_iterations * update_operations(parameters, layers, hidden, tokens, double_pairs)
 
 
 def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, logprobs: torch.Tensor) -> None:
     """Cut `logprobs` [tokens] of a micro-batch into its answers and store them under the answers' indices."""
     ends = micro_batch.lengths.cumsum()  # [answers]
     parts = np.split(logprobs.cpu().numpy(), ends[:-1])
-    for index, part in zip(micro_batch.indices, parts, strict=False):
+    for index, part in zip(micro_batch.indices, parts, strict=False):  # an empty micro-batch has one empty part
         by_answer[int(index)] = part
 
 
@@ -228,9 +234,9 @@ def largest_layer(model: torch.nn.Module) -> int:
 
 
 def prefetch_bucket(layer: int) -> int:
-    """Return the number of elements that ZeRO-3 gathers ahead of their use.
+    """Return how many elements ZeRO-3 prefetches: one layer of `layer` elements, or DeepSpeed's default if larger.
 
-    A whole layer of `layer` elements, and at least DeepSpeed's default.
+    With less than a layer, each layer would wait for the rest of its own weights.
     """
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
@@ -245,11 +251,11 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "zero_optimization": zero,
-        # torch's AdamW with offloading too, so that results do not depend on where the optimizer runs.
+        # Use torch's AdamW with offloading, too, so that results do not depend on where the optimizer runs.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
-        # Accumulate and reduce gradients in fp32: bf16 would round every partial sum, and with a learning rate of 1e-6
-        # small gradients would be lost.
+        # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions
+        # would be lost.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "gradient_clipping": config.update.max_grad_norm,

@@ -16,8 +16,8 @@ class Answer:
 
 
 class SampledGroup(NamedTuple):
-    """All answers to one prompt. `prompt` is its index. Greedy answers come in a group of their own."""
+    """All answers to one prompt. A greedy answer comes in a group of its own."""
 
-    prompt: int
+    prompt_index: int
     greedy: bool
     answers: list[Answer]

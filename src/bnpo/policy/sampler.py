@@ -40,7 +40,9 @@ class Sampler:
         backend = "mp" if settings.tensor_parallel > 1 else "uni"
         if "RANK" in os.environ:
             backend = "external_launcher"  # this process is the only worker of its engine
-        gc.freeze()  # vLLM collects garbage five times as it starts: a third of a second each for all that was imported
+        # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
+        # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
+        gc.freeze()
         self._llm = LLM(
             model,
             dtype=settings.dtype,
@@ -61,7 +63,8 @@ class Sampler:
             use_tqdm_on_load=False,
             **(_gpu_arguments(settings) if on_gpu else _CPU_ARGUMENTS),
         )
-        gc.unfreeze()
+        gc.freeze()  # what loading the model has made lives as long as the engine, too
+        self._next_request_id = 0
 
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
@@ -96,29 +99,25 @@ class Sampler:
         }
         if logprobs:
             common |= {"logprobs": 0, "flat_logprobs": True}
-        requests = []  # (prompt, greedy, parameters); a request's id is its index
-        for prompt, seed in enumerate(seeds):
-            requests.append(
-                (prompt, False, SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common))
-            )
+        parameters = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
+        asked = [(prompt, False, sampled) for prompt, sampled in enumerate(parameters)]
         if greedy_too:
-            for prompt in range(len(prompts)):
-                requests.append((prompt, True, SamplingParams(temperature=0.0, **common)))
+            asked += [(prompt, True, SamplingParams(temperature=0.0, **common)) for prompt in range(len(prompts))]
         engine = self._llm.llm_engine
-        for request_id, (prompt, _, parameters) in enumerate(requests):
-            engine.add_request(str(request_id), {"prompt_token_ids": prompts[prompt]}, parameters)
-        unanswered = dict.fromkeys(range(len(requests)))
+        unanswered = {}  # (prompt, greedy) by request id
+        for prompt, greedy, request_parameters in asked:
+            # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
+            request_id = str(self._next_request_id)
+            self._next_request_id += 1
+            unanswered[request_id] = prompt, greedy
+            engine.add_request(request_id, {"prompt_token_ids": prompts[prompt]}, request_parameters)
         while engine.has_unfinished_requests():
             for output in engine.step():
-                request_id = int(output.request_id)
-                del unanswered[request_id]
-                prompt, greedy, _ = requests[request_id]
+                prompt, greedy = unanswered.pop(output.request_id)
                 yield SampledGroup(prompt, greedy, [_answer(completion, logprobs) for completion in output.outputs])
         if unanswered:  # vLLM returns nothing for requests that it aborted
-            lost = ", ".join(str(prompts[requests[request_id][0]]) for request_id in unanswered)
-            raise SamplingError(
-                f"no answers from vLLM to {len(unanswered)} of {len(requests)} prompts, of tokens {lost}"
-            )
+            lost = ", ".join(str(prompts[prompt]) for prompt, _ in unanswered.values())
+            raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {len(asked)} prompts, of tokens {lost}")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
@@ -128,9 +127,11 @@ class Sampler:
         return np.array([score[token].logprob for token, score in zip(answer, scores, strict=True)])
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replace the weights by (name, tensor) pairs with a checkpoint's names, and clear the prefix cache."""
+        """Replace the weights by (name, tensor) pairs with a checkpoint's names.
+
+        Cached prefixes of the old weights are cleared by the next `sample`, and `score` reads none.
+        """
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
-        self._llm.reset_prefix_cache()
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the parameters that the engine holds under these names of a checkpoint. Weights must be awake.

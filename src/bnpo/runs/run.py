@@ -29,7 +29,10 @@ class BadStepsError(RuntimeError):
 
 
 class Run:
-    """The context of a run's steps. All ranks call every method alike. The end is recorded in <run>/end.json."""
+    """Context manager around the steps of a run. All ranks must call every method with the same arguments.
+
+    `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
+    """
 
     def __init__(self, prepared: PreparedRun, ranks: Ranks):
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
@@ -45,7 +48,7 @@ class Run:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is not None:  # self._ranks reports it
+        if error is not None:  # self._ranks reports it and ends all ranks at once
             return
         if self._tracker:
             done = self.progress.step >= self._prepared.steps
@@ -60,11 +63,14 @@ class Run:
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
-        with suppress(OSError):  # a full disk is the most frequent reason of an end
+        with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
             write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler]:
-        """Load the newest checkpoint or the model of a new run, and start the records. Raises InputError."""
+        """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
+
+        Raises InputError if ranks have read different data, the checkpoint is damaged, or the disk cannot be written.
+        """
         prepared, config = self._prepared, self._config
         checkpoint = prepared.resume_point.checkpoint
         prepared.check_agreement()
@@ -72,10 +78,11 @@ class Run:
             verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:
-                rewind(self._folder, self.progress)
+            if config.folder.resume:  # a new run's config.json was written when its folder was claimed
+                rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
+        # find_checkpoint has refused other numbers of ranks unless the checkpoint was converted.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: what it leaves of the GPU memory is the sampler's.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
@@ -91,7 +98,7 @@ class Run:
 
     @property
     def is_new(self) -> bool:
-        """Whether no step was done before, also not by an earlier start of the run."""
+        """Whether the run begins at step 0, not from a checkpoint."""
         return self._prepared.resume_point.checkpoint is None
 
     def continues(self) -> bool:
@@ -120,8 +127,8 @@ class Run:
         logging = self._config.logging
         if not (logging.watch_questions and logging.rollouts_every):
             return False
-        if self._stopping and step == 0:  # a step that was done is recorded completely
-            return False
+        if self._stopping and step == 0:
+            return False  # stopped before the first step; after a step, everything due is still recorded
         return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
@@ -142,12 +149,13 @@ class Run:
                 self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
-            self._tracker.log(step.number, metrics, step.rollouts.rewards.mean(axis=(1, 2)))
+            accuracies = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
+            self._tracker.log(step.number, metrics, accuracies)
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
         every = config.logging.rollouts_every
-        if every and (step.number - 1) % every == 0:
+        if every and (step.number - 1) % every == 0:  # from step 1 on, whose answers come from the untrained model
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
@@ -157,7 +165,7 @@ class Run:
         self._stopping = self._ranks.asked_to_stop()
 
     def _save_answers(self, step: Step) -> None:
-        """Write the answers of a step, and a few groups of them token by token. A collective."""
+        """Write the answers of a step, and those to two questions also token by token. A collective."""
         task, m = self._prepared.task, self._config.batch.samples_per_question
         # Each rank knows the learner's log-probabilities of the answers that it trained on.
         groups = token_groups(step.advantages)
@@ -179,8 +187,8 @@ class Run:
         """Write a checkpoint. Raises InputError for a full disk."""
         step, keep = self.progress.step, self._config.folder.keep
         started = time.perf_counter()
-        # The sampler sleeps meanwhile, since saving needs GPU memory. That loses its weights, so it gets them again.
-        slept = self._sampler.sleep()
+        # Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
+        slept = self._sampler.sleep()  # False on CPUs
         save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, keep)
         if slept:
             self._sampler.wake("weights")
