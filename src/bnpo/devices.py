@@ -25,10 +25,9 @@ def has_cuda(optional: bool = False) -> bool:
 
 
 def cuda_problem(build: str | None, present: bool, driver: int, available: bool) -> str | None:
-    """Return in one line why torch cannot use the GPUs of this machine. None: nothing is wrong.
+    """Return in one line why torch, built for CUDA `build` (None: for CPUs), cannot use the GPUs. None: it can.
 
-    `build` is the CUDA version that torch was built for (None: for CPUs). `present`: there is a GPU that the user has
-    not hidden. `driver` is the result of `driver_cuda`, `available` that of `torch.cuda.is_available`.
+    `present`: there is a GPU that the user has not hidden. `driver`, `available`: what `has_cuda` passes.
     """
     if build is None or not present:
         return None

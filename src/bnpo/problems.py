@@ -43,7 +43,7 @@ def load_problems(path: str | Path) -> list[Problem]:
     for place, row in read_json_lines(path):
         for field in ("problem", "answer"):
             if not isinstance(row.get(field), str):
-                fault = "is missing" if field not in row else f"is a {type(row[field]).__name__}"
+                fault = "is missing" if field not in row else f"has type {type(row[field]).__name__}"
                 raise InputError(f"{place}: field '{field}' {fault}; it must be a string")
         line_number = place.rpartition(":")[2]
         problems.append(Problem(str(row.get("id", line_number)), row["problem"], row["answer"]))

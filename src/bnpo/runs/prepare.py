@@ -67,10 +67,7 @@ class PreparedRun:
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
-    """Check and read everything that a run needs, cheapest first, and claim its folder. Raises InputError.
-
-    No collective: there is no process group yet.
-    """
+    """Check and read all that a run needs, cheapest first, and claim its folder. No collective. Raises InputError."""
     if "RANK" not in os.environ:
         raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -88,10 +88,7 @@ def _damage_error(folder: Path, file: Path, damage: str) -> InputError:
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
-    """Raise InputError if `config` or the data differ from config.json of the run that is resumed.
-
-    Settings marked Free or in --allow-changes may differ.
-    """
+    """Raise InputError if settings or data of a resumed run changed, except those marked Free or in --allow-changes."""
     folder = config.folder.output_dir
     new = json_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
