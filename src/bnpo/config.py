@@ -77,7 +77,7 @@ class DataSettings:
     grader: Annotated[str, *one_of(GRADERS)] = "default"
     """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are there already."""
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards lie there."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,10 @@ class LoggingSettings:
     rollouts_every: Free[NotNegative[int]] = 50
     """Write prompts, answers, rewards and advantages as text every so many steps, from step 1 on. 0: never."""
     watch_questions: Free[NotNegative[int]] = 8
-    """Number of fixed training questions that are answered before training and after every --rollouts-every steps, to
-    see how the answers to one question change. 0: none."""
+    """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
+    the end, to see how the answers to one question change. 0: none."""
     exact_entropy: NotCompared[bool] = False
-    """Also log the policy's exact mean entropy over the trained tokens (`entropy` is estimated from samples)."""
+    """Also log `entropy_trained`, the exact entropy of the trained tokens (`entropy` is always estimated)."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 

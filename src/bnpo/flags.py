@@ -34,7 +34,7 @@ class Planning:
     """Dry run: print what a run would take, and start nothing."""
 
     dry_run: bool = False
-    """Check settings and data, print the memory, hours and disk space that the run needs, and exit."""
+    """Check settings and data, print the disk space and, with --gpu, the memory and hours that the run needs. Exit."""
     gpus: Positive[int | None] = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None

@@ -25,9 +25,9 @@ from bnpo.speed import update_operations
 class Learner:
     """Owns the weights and the optimizer. Every method is a collective: call it on all ranks.
 
-    `model_folder` is a Hugging Face folder. Token ids from `vocab_size` on only pad the embedding and are never
-    predicted. `universal` says that `load` will read a checkpoint in DeepSpeed's "universal" format, to which one is
-    converted for another number of ranks.
+    `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
+    predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format. A checkpoint must be converted to it
+    before another number of ranks can load it.
     """
 
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
@@ -43,8 +43,8 @@ class Learner:
         )
         compute_buffers_again(model)  # loading has rounded them to bf16
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
-        # Without this, ZeRO-3 gathers the parameters of each small module of a layer by itself, which is slower. A
-        # "leaf module" is gathered at once.
+        # Without this, ZeRO-3 gathers the parameters of each small module of a layer by itself, which is slower. All
+        # parameters of a "leaf module" are gathered together.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -88,8 +88,9 @@ class Learner:
         layer by layer. Returns a float64 array [tokens of the answer].
         """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # Without a backward pass, weights that DeepSpeed has begun to prefetch could not be gathered for the sync. It
-        # prefetches none here, because its limits max_live_parameters and max_reuse_distance are equal by default.
+        # A forward pass without a backward pass could leave prefetched weights behind, and the weight sync could not
+        # gather these. DeepSpeed prefetches none here: the weights that it keeps for their next use (up to
+        # max_reuse_distance) already fill its limit max_live_parameters. Both have the same default.
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
         return logprobs.double().cpu().numpy()
@@ -204,8 +205,8 @@ class Learner:
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
         prompt_tokens = lengths.prompts[first_of_group]  # [groups]
         tokens = float(prompt_tokens.sum() + lengths.answers.sum())
-        # Twice the number of pairs of tokens that attend to each other: p^2 in a prompt of p tokens; a^2 + 2 a p in an
-        # answer of a tokens, half of a^2 among themselves and a p with the prompt.
+        # P tokens of a prompt and A tokens of an answer make pairs that attend to each other: P^2 / 2 in the prompt,
+        # A^2 / 2 in the answer, A P between the two. The sums are twice that.
         answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
         double_pairs = float((prompt_tokens**2).sum() + answer_pairs)
         model = self.model

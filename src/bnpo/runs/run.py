@@ -29,7 +29,7 @@ class BadStepsError(RuntimeError):
 
 
 class Run:
-    """Context manager around the steps of a run. All ranks must call every method with the same arguments.
+    """Context manager around the steps of a run. All ranks must call every method at the same point.
 
     `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
@@ -82,9 +82,9 @@ class Run:
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
-        # find_checkpoint has refused other numbers of ranks unless the checkpoint was converted.
+        # If the number of ranks has changed, the checkpoint was converted: runs/resume.py has refused it otherwise.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
-        # The learner first: what it leaves of the GPU memory is the sampler's.
+        # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
         self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
         if checkpoint:
@@ -112,7 +112,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. The best step except the start will be saved."""
+        """Return the scores of the model after `step`. A new best score makes the next save due, but not at step 0."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
@@ -128,7 +128,7 @@ class Run:
         if not (logging.watch_questions and logging.rollouts_every):
             return False
         if self._stopping and step == 0:
-            return False  # stopped before the first step; after a step, everything due is still recorded
+            return False  # stopped before the first step; after a step, due answers are still written
         return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
