@@ -41,7 +41,7 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class RankRollouts:
-    """The rollouts of one rank, in the form in which ranks exchange them: its q questions, in order."""
+    """The rollouts of one rank for its q questions, in order. Ranks exchange objects of this class."""
 
     answers: list[list[Answer]]  # [q][m]
     grades: list[Grades]  # [q], each of m answers
@@ -53,7 +53,7 @@ class RankRollouts:
 def collect(
     task: Task, questions: np.ndarray, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
 ) -> Rollouts:
-    """Return sampled and graded answers to `questions` [n], drawn with the seeds of `step`.
+    """Sample answers to `questions` [n] with the seeds of `step`, grade them, and return them from all ranks.
 
     All ranks must call it together.
     """
@@ -69,7 +69,7 @@ def collect(
             logprobs=True,
             greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
         ):
-            # Grading starts while other answers are still sampled. Slow grading is done in worker processes.
+            # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
             reference = task.problems[own_questions[group.prompt_index]].answer
             sampled.append((group, start_grading(task, group, reference, config)))
     with stopwatch("reward"):

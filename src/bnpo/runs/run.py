@@ -78,11 +78,11 @@ class Run:
             verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:  # a new run's config.json was written when its folder was claimed
+            if config.folder.resume:  # for a new run, runs/prepare.py has written it
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
-        # If the number of ranks has changed, the checkpoint was converted: runs/resume.py has refused it otherwise.
+        # A checkpoint of another number of ranks is always a converted one: runs/resume.py refuses all others.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
@@ -112,7 +112,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. A new best score makes the next save due, but not at step 0."""
+        """Return the scores of the model after `step`. If the score is the best so far, the step gets a checkpoint."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
@@ -128,7 +128,7 @@ class Run:
         if not (logging.watch_questions and logging.rollouts_every):
             return False
         if self._stopping and step == 0:
-            return False  # stopped before the first step; after a step, due answers are still written
+            return False  # the run was stopped before its first step
         return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
