@@ -191,7 +191,7 @@ class LoggingSettings:
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50
-    """Number k of steps between those whose answers and advantages are written as text (steps 1, 1 + k ...). 0: none."""
+    """Number k of steps between those whose answers and advantages are written (steps 1, 1 + k ...). 0: none."""
     watch_questions: Free[NotNegative[int]] = 8
     """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
     the end, to see how the answers to one question change. 0: none."""
