@@ -24,8 +24,8 @@ def main() -> None:
             from bnpo.planning.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
+        from bnpo.evaluation.printing import print_evaluation
         from bnpo.evaluation.program import run
-        from bnpo.report.tables import print_evaluation
 
         outcome = run(config)
         print_evaluation(outcome.results, outcome.comparison)

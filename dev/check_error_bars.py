@@ -7,6 +7,7 @@ same questions, so they differ only by the noise of sampling. Their difference m
 standard error, which covers the choice of problems, too. It should be about as large as the noise of sampling alone.
 """
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ import tyro
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
-from bnpo.report.read import read_results
 
 
 @dataclass
@@ -38,7 +38,8 @@ def main(args: Args) -> None:
         command = [sys.executable, "eval.py", "--ckpt", str(TINY_MODEL), "--suite", "arithmetic", "--seed", str(seed)]
         command += ["--limit", str(args.questions), "--runs", str(runs), "--output-dir", str(folder)]
         subprocess.run(command, cwd=ROOT, check=True)
-        results.append(read_results(folder)["results"]["arithmetic"])
+        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        results.append(content["results"]["arithmetic"])
     few, many = results
     difference = few["pass1"] - many["pass1"]
     sampling = np.hypot(few["sd_runs"] / np.sqrt(few["runs"]), many["sd_runs"] / np.sqrt(many["runs"]))

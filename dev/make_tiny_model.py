@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from bnpo.environment import setup_environment
@@ -26,7 +27,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from bnpo.arithmetic import MAX_TERMS, Question, draw_question, spellings
+from bnpo.arithmetic import MAX_TERMS, Question, draw_question, latex
 from bnpo.problems import encode_prompt
 
 CHAT_TEMPLATE = (
@@ -83,11 +84,33 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
     )
 
 
+def worked(question: Question) -> str:
+    """Return the steps that lead to the answer: `37+9=46 46-21=25 25/6=25/6`."""
+    steps, total = [], question.terms[0]
+    for term in question.terms[1:]:
+        steps.append(f"{total}{term:+d}={total + term}")
+        total += term
+    if question.divisor > 1:
+        steps.append(f"{total}/{question.divisor}={question.answer}")
+    return " ".join(steps)
+
+
+def spellings(value: Fraction) -> list[str]:
+    r"""Return the ways to write `value`, such as -\frac{5}{4}, -5/4 and -1.25. The first is the reference."""
+    if value.denominator == 1:
+        return [latex(value)]
+    ways = [latex(value), str(value)]
+    decimal = f"{float(value):.3f}".rstrip("0")
+    if Fraction(decimal) == value:  # not for thirds and sixths
+        ways.append(decimal)
+    return ways
+
+
 def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> str:
     """Return a worked answer. If `guess`, it is a bare one with the probability that WORKED_SHARE leaves."""
     boxed = f"\\boxed{{{rng.choice(spellings(question.answer))}}}"
-    worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
-    return f"{question.worked()} {boxed}" if worked else boxed
+    is_worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
+    return f"{worked(question)} {boxed}" if is_worked else boxed
 
 
 def batches(

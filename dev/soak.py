@@ -99,7 +99,7 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
     for kill in [*kills, None]:
         train(run, ranks, kill)
     lines = run.with_suffix(".log").read_text().splitlines()
-    return [int(line.split()[-1]) for line in lines if "continuing after step" in line]
+    return [int(line.split()[-1]) for line in lines if "continuing after" in line]
 
 
 def outcome(run: Path) -> tuple[list[dict], str]:

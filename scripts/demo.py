@@ -23,7 +23,6 @@ from rich.table import Table
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT
 from bnpo.report.page import write_page
-from bnpo.report.read import read_results
 
 
 @dataclass
@@ -44,7 +43,8 @@ def run(*command: str) -> None:
 def pass1(model: Path, folder: Path) -> tuple[float, float]:
     """Evaluate `model` on the arithmetic suite. Return pass@1 and its standard error."""
     run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", "arithmetic", "--output-dir", str(folder))
-    result = read_results(folder)["results"]["arithmetic"]
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    result = results["results"]["arithmetic"]
     return result["pass1"], result["se"]
 
 

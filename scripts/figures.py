@@ -14,8 +14,8 @@ from pathlib import Path
 import tyro
 
 from bnpo.files import InputError, claiming
-from bnpo.report.curves import group_runs, read_run
-from bnpo.report.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
+from paper.curves import group_runs, read_run
+from paper.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
 
 
 @dataclass

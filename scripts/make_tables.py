@@ -12,8 +12,8 @@ from pathlib import Path
 import tyro
 
 from bnpo.files import InputError
-from bnpo.report.read import load_results
-from bnpo.report.tables import make_tables, to_markdown, write_tables
+from paper.results import load_results
+from paper.tables import make_tables, to_markdown, write_tables
 
 
 @dataclass

@@ -26,10 +26,11 @@ from bnpo.config import TrainConfig, check_config
 from bnpo.environment import setup_environment
 from bnpo.files import ROOT, InputError, read_json_lines
 from bnpo.flags import Planning, check_planning, settings_of
-from bnpo.report.read import NOT_COMPARED, load_results, open_folder, read_results
-from bnpo.report.tables import make_tables, to_markdown, write_tables
+from bnpo.report.run_files import open_folder
 from bnpo.summary import why_ended
-from reproduction.table import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
+from paper.results import NOT_COMPARED, load_results
+from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
+from paper.tables import make_tables, to_markdown, write_tables
 
 # Settings that identify a row: those by which tables tell rows apart, and those that all runs of one row share.
 SETTINGS = settings_of(TrainConfig).keys() - NOT_COMPARED | {"algo", "decompose", "seed", "epochs", "steps"}
@@ -49,7 +50,7 @@ def is_finished(row: Row) -> bool:
     if not path.exists():
         return False
     load_results([path])
-    results = read_results(row.evaluation)
+    results = json.loads(path.read_text(encoding="utf-8"))
     stored, expected = _identity(results["protocol"]), _identity(row.protocol)
     differences = []
     for name, value in stored.items():
@@ -200,7 +201,7 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
         for row in rows:
             print(" && ".join(shlex.join(command) for command in row.commands))
     elif args.dry_run:
-        from reproduction.rows import plan_rows  # imports torch
+        from paper.planning import plan_rows  # imports torch
 
         plan_rows(rows, args)
     else:

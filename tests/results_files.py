@@ -7,8 +7,8 @@ import pytest
 
 from bnpo.config import preset_config
 from bnpo.flags import flat_settings, with_settings
-from bnpo.report.read import load_results
-from bnpo.report.tables import make_tables
+from paper.results import load_results
+from paper.tables import make_tables
 
 BASE = "Qwen/Qwen2.5-Math-1.5B"
 SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}

@@ -2,8 +2,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from make_tiny_model import spellings, worked
 
-from bnpo.arithmetic import SPLITS, Question, arithmetic_problems, draw_question, spellings
+from bnpo.arithmetic import SPLITS, Question, arithmetic_problems, draw_question, latex
 from mathequal.equality import quick_verdict
 
 
@@ -27,15 +28,15 @@ def test_references_are_the_value_of_the_expression():
         if expression.startswith("("):
             expression, divisor = expression[1:].split(")/")
         value = Fraction(sum(int(term) for term in expression.replace("-", "+-").split("+")), int(divisor))
-        assert problem.answer == spellings(value)[0]
+        assert problem.answer == latex(value) == spellings(value)[0]
 
 
 def test_the_worked_chain_ends_in_the_answer():
     rng = np.random.default_rng(0)
-    assert Question((37, 9, -21), 6).worked() == "37+9=46 46-21=25 25/6=25/6"
+    assert worked(Question((37, 9, -21), 6)) == "37+9=46 46-21=25 25/6=25/6"
     for _ in range(200):
         question = draw_question(rng, "train")
-        assert Fraction(question.worked().rsplit("=")[-1]) == question.answer
+        assert Fraction(worked(question).rsplit("=")[-1]) == question.answer
 
 
 @pytest.mark.parametrize("value", [Fraction(5, 4), Fraction(-5, 4), Fraction(1, 3), Fraction(-30), Fraction(7, 8)])
@@ -43,6 +44,12 @@ def test_every_spelling_is_graded_as_right(value):
     reference, *others = spellings(value)
     assert all(quick_verdict(reference, other) for other in others)
     assert not quick_verdict(reference, spellings(value + 1)[0])
+
+
+def test_spellings_are_a_fraction_in_latex_or_plain_and_a_decimal_number_if_it_is_finite():
+    assert spellings(Fraction(-5, 4)) == [r"-\frac{5}{4}", "-5/4", "-1.25"]
+    assert spellings(Fraction(1, 3)) == [r"\frac{1}{3}", "1/3"]
+    assert spellings(Fraction(-30)) == ["-30"]
 
 
 def test_both_kinds_of_fractions_and_negative_numbers_occur():

@@ -180,12 +180,12 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     assert failed.returncode == 1
     assert failed.stdout.count("Traceback") == 1
     assert (
-        "BadStepsError: the loss or the gradient norm was not finite in step 2, the last of 2 in a row "
-        f"(--max-bad-steps); the updates were left out, the batches are in {run}/bad\n"
+        "BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row, up to step 2 "
+        f"(--max-bad-steps). Their updates were skipped, and their batches are in {run}/bad\n"
     ) in failed.stdout
     end = json.loads((run / "end.json").read_text())
     assert end["step"] == 2
-    assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in step 2")
+    assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row")
     assert (run / "console.log").read_text().count("Traceback") == 1
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

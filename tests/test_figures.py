@@ -11,8 +11,10 @@ from scipy.stats import beta as beta_distribution
 from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.report.curves import band, group_runs, read_run, variation
-from bnpo.report.figures import (
+from bnpo.runs.folder import claim_output_dir, lock_run
+from bnpo.runs.tracking import Tracker
+from paper.curves import band, group_runs, read_run, variation
+from paper.figures import (
     COLOURS,
     DASHES,
     draw_estimators,
@@ -22,8 +24,6 @@ from bnpo.report.figures import (
     objective,
     save,
 )
-from bnpo.runs.folder import claim_output_dir, lock_run
-from bnpo.runs.tracking import Tracker
 
 SPEC = importlib.util.spec_from_file_location("figures", ROOT / "scripts" / "figures.py")
 figures = importlib.util.module_from_spec(SPEC)

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from bnpo.files import ROOT, InputError
-from bnpo.report.read import load_results
-from bnpo.report.tables import COLUMNS, PAPER_TABLES, combine, leader, to_latex, to_markdown
+from paper.results import load_results, method_name
+from paper.tables import COLUMNS, PAPER_SCORES, combine, leader, to_latex, to_markdown
 from results_files import BASE, MATH500, SCORES, setting_notes, tables
 
 
@@ -17,7 +17,7 @@ def scaled(factor: float) -> dict:
 
 def test_the_printed_averages_are_those_of_the_copied_numbers():
     bold = 0
-    for models in PAPER_TABLES.values():
+    for models in PAPER_SCORES.values():
         for rows in models.values():
             numbers = {method: [float(n.lstrip("*")) for n in row.split()] for method, row in rows.items()}
             for *parts, average in numbers.values():
@@ -119,6 +119,12 @@ def test_combine():
     assert combine([(0.4, 0.03)]) == pytest.approx((0.4, 0.03))
     assert combine([(0.4, 0.03)] * 4) == pytest.approx((0.4, 0.03)), "the same problems: their error stays"
     assert combine([(0.40, 0.03), (0.48, 0.03)]) == pytest.approx((0.44, 0.05))
+
+
+def test_the_method_is_named_after_the_settings_that_change_it():
+    run = {"algo": "beta", "beta_parameters": [1.5, 1.5], "decompose": False, "rescale_advantages": True}
+    assert method_name(run) == "Beta(1.5, 1.5), rescaled"
+    assert method_name({"algo": "grpo", "decompose": True}) == "AD-GRPO"  # of an old run
 
 
 @pytest.mark.parametrize(

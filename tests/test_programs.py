@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.method import Method
 from bnpo.config import TINY_MODEL
-from bnpo.report.curves import group_runs, read_run
-from bnpo.report.figures import draw_fits, draw_norms
 from bnpo.summary import summary
 from conftest import make_model, run_ranks
+from paper.curves import group_runs, read_run
+from paper.figures import draw_fits, draw_norms
 
 pytestmark = pytest.mark.sampler
 

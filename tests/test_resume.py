@@ -249,7 +249,7 @@ def test_a_signal_finishes_the_step(signalled):
     assert (signalled / "last").resolve().name == f"step-{steps:06d}"
     assert console.startswith("preset tiny (asked for)\n")  # nothing of launcher and libraries
     assert console.count("stopping after this step; a second signal stops at once") == 1
-    assert f"stopped (--resume goes on): {steps} steps" in console
+    assert f"stopped (--resume continues): {steps} steps" in console
     assert json.loads((signalled / "end.json").read_text()) == {"step": steps, "why": "signalled"}
 
 
@@ -272,7 +272,7 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
         def seconds_of_work() -> float:
             return sum(rank.cpu_times().user for rank in ranks)
 
-        wait_for(lambda: f"going on after step {steps}" in job.output.read_text(), go_on)
+        wait_for(lambda: f"continuing after step {steps}" in job.output.read_text(), go_on)
         worked = seconds_of_work()
         wait_for(lambda: seconds_of_work() > worked + 1, go_on)
         for rank in ranks:
@@ -286,6 +286,6 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
         assert time.monotonic() - began < 10
     assert steps_of(run) == steps
     assert not (run / "end.json").exists()  # nothing says why
-    assert "stopped (--resume goes on)" in (run / "console-1.log").read_text()
-    assert f"going on after step {steps}" in (run / "console.log").read_text()
+    assert "stopped (--resume continues)" in (run / "console-1.log").read_text()
+    assert f"continuing after step {steps}" in (run / "console.log").read_text()
     assert (run / "last").resolve().name == f"step-{steps:06d}"

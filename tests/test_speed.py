@@ -44,6 +44,7 @@ def test_peaks_are_those_of_the_data_sheets(name, peak):
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
         "NVIDIA GB200",
+        "NVIDIA T4",
         "",
     ],
 )
@@ -58,6 +59,6 @@ def test_rates_of_a_step():
     rates = {"seconds/total": 4.0, "seconds/update": 2.0, "tokens/per_second": 25.0, "tflops/per_second": 750.0}
     rates |= {"sampling/seconds_0": 1.0, "sampling/seconds_1": 3.0, "sampling/imbalance": 1.5}
     sampling = np.array([1.0, 3.0])
-    assert speed_metrics(metrics, watch, sampling, 2, gpu="NVIDIA L40") == rates
-    assert speed_metrics(metrics, watch, sampling, 2, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
+    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA L40") == rates
+    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
     assert all(name.startswith(TIMINGS) for name in rates)

@@ -73,7 +73,7 @@ def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
     file.write_text(f"import sys\ndef light(text, reference):\n    return not set({HEAVY}) & set(sys.modules)\n")
     grader = Grader(("accuracy", f"{file}:light"), workers=1)
     assert grader(["1"], ["1"]).rewards.tolist() == [[0.0, 1.0]]
-    assert grader([r"\boxed{1+x}"], ["x+1"]).tolist() == [[1.0, 1.0]]  # math-verify is there now
+    assert grader([r"\boxed{1+x}"], ["x+1"]).rewards.tolist() == [[1.0, 1.0]]  # math-verify is there now
     assert grader(["1"], ["1"]).rewards.tolist() == [[0.0, 1.0]]
     grader.close()
 

@@ -152,7 +152,7 @@ class WandbAnswers(BaseHTTPRequestHandler):
 
 @pytest.mark.program
 @pytest.mark.parametrize("dies", [False, True])
-def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(dies, tmp_path, monkeypatch):
+def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(dies, tmp_path, monkeypatch, capsys):
     import wandb
 
     monkeypatch.setattr(wandb_log, "FINISH_SECONDS", 2.0 if dies else 30.0)
@@ -169,14 +169,16 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     for step in range(1, 6):
         log.log(step, {"reward/mean": step / 8}, np.array([0.25]))
     began = time.monotonic()
-    message = log.close()
+    capsys.readouterr()
+    log.close()
+    printed = capsys.readouterr().out
     assert time.monotonic() - began < 20
     wandb.teardown()
     server.shutdown()
     [folder] = (run / "wandb").glob("run-*")
     assert len([record for record in records(folder) if record.HasField("history")]) == 5
     if dies:
-        assert message == f"W&B did not get everything. To upload the run: wandb beta sync {folder}"
+        assert printed == f"W&B did not get everything. To upload the run: wandb beta sync {folder}\n"
     else:
-        assert message is None
+        assert printed == ""
         assert [row["reward/mean"] for row in server.history] == [step / 8 for step in range(1, 6)]

@@ -7,8 +7,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bnpo.report.curves import RunCurves
-from bnpo.report.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
+from paper.curves import RunCurves
+from paper.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
 from study.comparisons import METRICS, Pairs, against_fixed, compare, corrected, decomposed, differences, rescaled
 from study.design import ALGORITHMS, FAVOURED, REGIMES
 from study.rows import area, final

@@ -2,8 +2,8 @@
 
 from math import hypot, sqrt
 
-from bnpo.report.read import PAPER_DATASETS
-from bnpo.report.tables import PAPER_TABLES, Table
+from paper.results import PAPER_DATASETS
+from paper.tables import PAPER_SCORES, Table
 
 LEVELS = ("over problems", "over answers")
 
@@ -24,7 +24,7 @@ def paper_table() -> Table:
     """Return the paper's averages with these errors, and BNPO's lead over each."""
     blocks: dict[str, dict[str, list[str]]] = {}
     leads: list[float] = []  # over trained methods, in errors over answers
-    for models in PAPER_TABLES.values():
+    for models in PAPER_SCORES.values():
         for model, methods in models.items():
             rows = {name: numbers.replace("*", "").split() for name, numbers in methods.items()}
             [bnpo] = [name for name in rows if name.endswith("BNPO")]

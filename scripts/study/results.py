@@ -10,8 +10,8 @@ import numpy as np
 
 from bnpo.config import UpdateSettings
 from bnpo.files import ROOT
-from bnpo.report.curves import variation
-from bnpo.report.tables import Table, make_tables, to_markdown
+from paper.curves import variation
+from paper.tables import Table, make_tables, to_markdown
 from study.comparisons import (
     FIRST_FIT,
     METRICS,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bnpo.report.tables import Table
+from paper.tables import Table
 from study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
 from study.design import EVALUATED, FAVOURED, REGIMES
 from study.rows import RowList, both_done

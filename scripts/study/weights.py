@@ -9,7 +9,7 @@ import numpy as np
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.method import Method
 from bnpo.files import ROOT
-from bnpo.report.tables import Table
+from paper.tables import Table
 from study.design import ANSWERS, QUESTIONS, REGIMES
 
 WEIGHING = ("reinforce", "grpo", "maxrl", "bnpo")

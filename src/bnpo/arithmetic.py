@@ -5,8 +5,7 @@ A question is a sum of integers. About a third of them are divided by a small nu
     37+9-21-45=?            answer -20
     (37+9-21)/6=?           answer \frac{25}{6}
 
-The hash of its text decides to which split a question belongs. Training, validation and test questions therefore never
-overlap, whatever the seed and the number of questions.
+The hash of its text decides to which split a question belongs, so the splits never overlap, whatever the seed.
 """
 
 import hashlib
@@ -45,16 +44,6 @@ class Question:
         bucket = int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8]) % 100
         return next(split for split, buckets in SPLITS.items() if bucket in buckets)
 
-    def worked(self) -> str:
-        """Return the steps that lead to the answer: `37+9=46 46-21=25 25/6=25/6`."""
-        steps, total = [], self.terms[0]
-        for term in self.terms[1:]:
-            steps.append(f"{total}{term:+d}={total + term}")
-            total += term
-        if self.divisor > 1:
-            steps.append(f"{total}/{self.divisor}={self.answer}")
-        return " ".join(steps)
-
 
 def draw_question(rng: np.random.Generator, split: str) -> Question:
     """Return a random question of `split`: 2 to MAX_TERMS terms between -49 and 49, of which the first is positive."""
@@ -67,37 +56,23 @@ def draw_question(rng: np.random.Generator, split: str) -> Question:
             return question
 
 
-def spellings(value: Fraction) -> list[str]:
-    r"""Return the ways to write `value`. The first is the reference.
-
-    >>> spellings(Fraction(-5, 4)), spellings(Fraction(1, 3)), spellings(Fraction(-30))
-    (['-\\frac{5}{4}', '-5/4', '-1.25'], ['\\frac{1}{3}', '1/3'], ['-30'])
-    """
+def latex(value: Fraction) -> str:
+    r"""Return `value` as references are written: -30, or -\frac{5}{4}."""
     if value.denominator == 1:
-        return [str(value)]
+        return str(value)
     sign = "-" if value < 0 else ""
-    ways = [f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}", str(value)]
-    decimal = f"{float(value):.3f}".rstrip("0")
-    if Fraction(decimal) == value:  # not for thirds and sixths
-        ways.append(decimal)
-    return ways
+    return f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
 
 
 def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
-    """Return `count` different problems of `split`. They depend on the seed only; a larger count appends more."""
+    """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
     rng = np.random.default_rng(seed)
     questions: dict[Question, None] = {}  # an ordered set
     while len(questions) < count:
         questions.setdefault(draw_question(rng, split))
-    return [
-        Problem(f"arithmetic/{split}/{i}", str(question), spellings(question.answer)[0])
-        for i, question in enumerate(questions)
-    ]
+    return [Problem(f"arithmetic/{split}/{i}", str(q), latex(q.answer)) for i, q in enumerate(questions)]
 
 
 def training_problems(data: str) -> list[Problem]:
-    """Return the problems of `data`: `arithmetic`, or the path of a file of JSON lines.
-
-    Raises InputError like `load_problems`.
-    """
+    """Return the problems of `data`: `arithmetic`, or the path of a file of JSON lines. Raises InputError."""
     return arithmetic_problems("train", TRAINING_PROBLEMS) if data == "arithmetic" else load_problems(data)

@@ -77,7 +77,7 @@ class DataSettings:
     grader: Annotated[str, *one_of(GRADERS)] = "default"
     """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are there already."""
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class UpdateSettings:
     clip_high: float = 0.2
     """The probability ratio is clipped above at 1 + clip_high."""
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
-    """How token losses are averaged, always over the global batch. docs/estimators.md lists the choices."""
+    """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
     """Weight tokens by min(pi_learner / pi_sampler, cap), which corrects for the sampler's different arithmetic. The
     default None uses no weights."""
@@ -152,8 +152,8 @@ class HardwareSettings:
     gradient_checkpointing: NotCompared[bool] = True
     """Keep only the inputs of layers and recompute the rest in the backward pass: less memory, a third more compute."""
     offload_optimizer: NotCompared[bool] = False
-    """Keep master weights, gradients and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU memory and
-    is slower."""
+    """Keep master weights, gradients (twice) and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU
+    memory and is slower."""
     gpu_memory: NotCompared[float | None] = None
     """Share of GPU memory for the sampler while it samples. The default is all that the learner leaves free, but no
     more than the answers of one step can use."""
@@ -186,17 +186,17 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotCompared[NotNegative[int]] = 50
-    """Evaluate after every so many steps, before the first step and after the last. 0: never. The best step gets a
-    checkpoint named `best`."""
+    """Number of steps between evaluations. 0: none. The model is also evaluated before the first and after the last
+    step. The checkpoint of the best step is named `best`."""
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50
-    """Write prompts, answers, rewards and advantages as text every so many steps, from step 1 on. 0: never."""
+    """Number k of steps between those whose answers and advantages are written (steps 1, 1 + k ...). 0: none."""
     watch_questions: Free[NotNegative[int]] = 8
-    """Number of fixed training questions that are answered before training and after every --rollouts-every steps, to
-    see how the answers to one question change. 0: none."""
+    """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
+    the end, to see how the answers to one question change. 0: none."""
     exact_entropy: NotCompared[bool] = False
-    """Also log the policy's exact mean entropy over the trained tokens (`entropy` is estimated from samples)."""
+    """Also log `entropy_trained`, the exact entropy of the trained tokens. `entropy`, an estimate, is always logged."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 

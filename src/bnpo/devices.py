@@ -13,10 +13,7 @@ DRIVERS = {12: "R525", 13: "R580"}
 
 
 def has_cuda(optional: bool = False) -> bool:
-    """Return whether torch can use a GPU of this machine.
-
-    Raises InputError if there is one that it cannot use. With `optional`, it hides the GPUs from this process instead.
-    """
+    """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     present = any(Path("/dev").glob("nvidia[0-9]*")) and not hidden
     problem = cuda_problem(torch.version.cuda, present, driver_cuda(), torch.cuda.is_available())
@@ -28,11 +25,9 @@ def has_cuda(optional: bool = False) -> bool:
 
 
 def cuda_problem(build: str | None, present: bool, driver: int, available: bool) -> str | None:
-    """Return in one line why torch cannot use the GPUs of this machine. None: nothing is wrong.
+    """Return in one line why torch, built for CUDA `build` (None: for CPUs), cannot use the GPUs. None: it can.
 
-    `build`: the CUDA version that torch was built for (None: for CPUs). `present`: there is a device file of a GPU, and
-    the user has not hidden it. `driver`: the result of `driver_cuda`. `available`: the result of
-    `torch.cuda.is_available`.
+    `present`: there is a GPU that the user has not hidden. `driver`, `available`: what `has_cuda` passes.
     """
     if build is None or not present:
         return None

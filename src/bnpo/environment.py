@@ -32,11 +32,8 @@ DEFAULTS = {
 
 
 def setup_environment() -> None:
-    """Set environment variables, log levels and warning filters. Call it before torch, DeepSpeed or vLLM are imported.
-
-    Variables that the user has set are kept. Imports none of the three, so worker processes start fast.
-    """
-    for name, value in DEFAULTS.items():
+    """Set environment variables, log levels and warning filters. Call it before importing torch, DeepSpeed or vLLM."""
+    for name, value in DEFAULTS.items():  # what the user has set stays
         os.environ.setdefault(name, value)
     ranks_here = os.environ.get("LOCAL_SIZE")  # set by the DeepSpeed launcher
     if ranks_here:
@@ -62,10 +59,7 @@ def setup_environment() -> None:
 
 
 def build_of(package: str) -> str | None:
-    """Return what the version of an installed package says about its build: `cpu` for 2.13.0+cpu, empty for 2.13.0.
-
-    Returns None for a package that is not installed.
-    """
+    """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it is not installed."""
     try:
         return metadata.version(package).partition("+")[2]
     except metadata.PackageNotFoundError:

@@ -33,7 +33,7 @@ def flush(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file that is complete or absent, even if the process or the machine dies. Raises OSError."""
+    """Write a text file that is complete or absent. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     # In this order: after a power failure the new name must not belong to a file without content.
@@ -90,10 +90,7 @@ def read_json(path: Path, advice: str) -> dict:
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
-    """Return the objects of a UTF-8 file of JSON lines, each with its place `file:line`. Empty lines are skipped.
-
-    Raises InputError with file and line if the file is missing, empty or malformed.
-    """
+    """Return the objects of a file of JSON lines, each with its place `file:line`. Raises InputError."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
@@ -121,9 +118,9 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
 
 
 def whole_json_lines(path: Path) -> list[dict]:
-    """Return the objects of a file of JSON lines whose writer may be running or killed. No file: no objects.
+    """Return the objects of a file of JSON lines that is still written, or whose writer was killed. No file: none.
 
-    An incomplete last line is skipped. Raises InputError with file and line for other lines that are not JSON.
+    An incomplete last line is skipped. Raises InputError for other lines that are not JSON.
     """
     if not path.is_file():
         return []
@@ -133,8 +130,7 @@ def whole_json_lines(path: Path) -> list[dict]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            place = f"{path}:{line_number}"
-            raise InputError(f"{place}: not JSON ({error}); the file was edited: delete the line") from error
+            raise InputError(f"{path}:{line_number}: not JSON ({error}); delete this line, which was edited") from error
     return rows
 
 
@@ -147,7 +143,7 @@ def file_hash(path: Path) -> str:
 
 
 def lock(folder: Path, refusal: str) -> "FileLock":
-    """Create `folder` and keep other processes out of it until the returned lock is released or this process ends.
+    """Create `folder` and lock it until the returned lock is released or this process ends.
 
     Raises InputError with the text `refusal` if another process has the lock, OSError if it cannot be written.
     """

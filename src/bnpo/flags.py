@@ -20,7 +20,6 @@ NotCompared = Annotated[T, "not compared"]
 
 ON_ONE_RANK = {"console_outputs": os.environ.get("LOCAL_RANK", "0") == "0"}
 """Arguments for tyro: only one rank per machine prints help and errors."""
-
 COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="NAME[,NAME...]",
@@ -35,7 +34,7 @@ class Planning:
     """Dry run: print what a run would take, and start nothing."""
 
     dry_run: bool = False
-    """Check settings and data, print the memory, hours and disk space that the run needs, and exit."""
+    """Check settings and data, print the disk space and, with --gpu, the memory and hours that the run needs. Exit."""
     gpus: Positive[int | None] = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
@@ -53,7 +52,7 @@ class OneOf:
 
 
 def one_of(names: Iterable[str]) -> tuple[object, OneOf]:
-    """Return the two Annotated arguments of a string that is one of `names`: the list for the help, and the mark."""
+    """Return the two Annotated arguments of a string setting: the list of `names` for the help, and the mark."""
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}"), OneOf(tuple(names))
 
 
@@ -88,16 +87,11 @@ def flat_settings(config: object) -> dict[str, object]:
 
 def with_settings(config: T, **values: object) -> T:
     """Return a copy of `config` with other values for some settings, which are given by name without their group."""
-    settings = settings_of(type(config))
-    changes: dict[str, object] = {}
     for name, value in values.items():
-        group = settings[name].group
-        if group is None:
-            changes[name] = value
-        else:
-            old_group = changes.get(group, getattr(config, group))
-            changes[group] = replace(old_group, **{name: value})
-    return replace(config, **changes)
+        group = settings_of(type(config))[name].group
+        changes = {name: value}
+        config = replace(config, **({group: replace(getattr(config, group), **changes)} if group else changes))
+    return config
 
 
 def marked(config: type, mark: object) -> set[str]:

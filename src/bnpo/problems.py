@@ -16,7 +16,6 @@ THINK_PROMPT = (
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 """System prompts by name of the template. `chat` keeps the default of the tokenizer's chat template, as the paper does
 for Qwen2.5-Math. `think` asks for the tags that the format reward looks for (Table 2)."""
-
 TEMPERATURES = (0.01, 2.0)
 """Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
 
@@ -38,14 +37,13 @@ class Problem:
 def load_problems(path: str | Path) -> list[Problem]:
     """Return the problems of a UTF-8 file of JSON lines with the string fields `problem` and `answer`.
 
-    The field `id` is optional and defaults to the line number. Other fields are ignored.
-    Raises InputError with file and line if the file is missing, empty or malformed.
+    The field `id` defaults to the line number. Other fields are ignored. Raises InputError with file and line.
     """
     problems = []
     for place, row in read_json_lines(path):
         for field in ("problem", "answer"):
             if not isinstance(row.get(field), str):
-                fault = "is missing" if field not in row else f"is a {type(row[field]).__name__}"
+                fault = "is missing" if field not in row else f"has type {type(row[field]).__name__}"
                 raise InputError(f"{place}: field '{field}' {fault}; it must be a string")
         line_number = place.rpartition(":")[2]
         problems.append(Problem(str(row.get("id", line_number)), row["problem"], row["answer"]))
@@ -69,20 +67,17 @@ def stop_token_ids(tokenizer) -> list[int]:
     return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 
-def question_order(count: int, epoch: int, seed: int) -> np.ndarray:
-    """Return the order of `count` problems in an epoch: a permutation that depends on (seed, epoch) only."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
-
-
 def questions_of_step(count: int, questions_per_step: int, step: int, seed: int) -> np.ndarray:
-    """Return the indices of the problems of `step` (from 0) [questions_per_step]. Every epoch has its own order.
+    """Return the indices of the problems of `step` (from 0) [questions_per_step].
 
-    An epoch has floor(count / questions_per_step) steps. The last few problems of its order are left out.
+    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. It has
+    floor(count / questions_per_step) steps. The last few problems of the permutation are left out.
     """
     steps_per_epoch = count // questions_per_step
     epoch, position = divmod(step, steps_per_epoch)
     start = position * questions_per_step
-    return question_order(count, epoch, seed)[start : start + questions_per_step]
+    order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
+    return order[start : start + questions_per_step]
 
 
 WATCHED = 2**32 - 1

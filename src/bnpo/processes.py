@@ -6,12 +6,9 @@ import os
 
 
 def signal_at_program_end(number: int) -> None:
-    """Let the kernel send this process the signal `number` when the program that started it ends, in whatever way.
-
-    For processes started by `multiprocessing`. PR_SET_PDEATHSIG would not work: the parent process is the fork server,
-    which lives as long as any of its processes.
-    """
-    # A pipe whose other end the program holds. It closes with the program, and O_ASYNC turns that into the signal.
+    """Let the kernel send this process, started by `multiprocessing`, a signal when the program ends in any way."""
+    # Not PR_SET_PDEATHSIG: the parent process is the fork server, which lives as long as any of its processes. Instead
+    # a pipe whose other end the program holds. It closes with the program, and O_ASYNC turns that into the signal.
     program = multiprocessing.parent_process().sentinel
     fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(program, fcntl.F_SETSIG, number)

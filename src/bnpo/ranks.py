@@ -1,7 +1,7 @@
-"""The ranks of a run: how they meet, what they agree on, and how they end together.
+"""The ranks of a run: how they meet, and how they end together if one is killed, one raises, or the user stops them.
 
-They end together whether one is killed, raises, or the user stops the run. Libraries do not ensure this: gloo notices a
-dead rank without naming it, NCCL may wait minutes for it, and the DeepSpeed launcher sees only its own machine.
+Libraries do not ensure this: gloo notices a dead rank without naming it, NCCL may wait minutes for it, and the
+DeepSpeed launcher sees only its own machine.
 """
 
 import errno
@@ -65,8 +65,7 @@ class End(NamedTuple):
 class Ranks:
     """A context for the ranks that the launcher started. It connects them, and ends all of them if one fails.
 
-    `run` names the run and must be equal on all ranks: entering raises InputError on a rank that meets another run's.
-    Rank 0 has a connection to every other rank. The kernel closes it when the process at the other end dies.
+    `run` names the run. Entering raises InputError on a rank that meets the ranks of another run.
 
     If an exception leaves the context, the rank that raised it first (rank 0 if all raised it) prints the traceback,
     and it becomes SystemExit. InputError passes through. Rank 0 calls `on_failure` with a line that says why all end.
@@ -101,14 +100,11 @@ class Ranks:
         # Compared here, since the process group would accept a rank of another run in place of one of this run.
         if rank == 0:
             store.set("run", self._run)
-            return store, rank, ranks
         run_of_rank_0 = store.get("run").decode()
         if run_of_rank_0 != self._run:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            raise InputError(
-                f"{address}: the ranks of {run_of_rank_0} meet here, not those of {self._run}. Choose another port "
-                "with deepspeed --master_port"
-            )
+            reason = f"the ranks of {run_of_rank_0} meet here, not those of {self._run}"
+            raise InputError(f"{address}: {reason}. Choose another port with deepspeed --master_port")
         return store, rank, ranks
 
     def asked_to_stop(self) -> bool:
@@ -116,7 +112,8 @@ class Ranks:
         return any(gather(self._interrupt.requested))
 
     def _connect(self) -> None:
-        """Open the connections between rank 0 and every other rank, and start the thread that watches them."""
+        """Connect rank 0 with every other rank, and start the thread that watches the connections."""
+        # The kernel closes a connection when the process at its other end dies.
         name = f"rank {self._rank} (process {os.getpid()} on {socket.gethostname()})"
         address = [None]  # a list: the broadcast replaces its element
         if self._rank == 0:
@@ -141,9 +138,8 @@ class Ranks:
         if not isinstance(error, Exception):
             self._leave(End(1, f"ended: {kind.__name__}") if error else None)
             return
-        # This error may follow from the end of another rank, such as a collective that fails. News of that rank then
-        # arrives at about the same time, so wait for it: the thread that gets it ends this process. Other ranks wait
-        # for longer than rank 0, so that rank 0 is first to show an error that all ranks raise.
+        # A collective fails when another rank ends. News of that rank then arrives at about the same time, so wait for
+        # it: the thread that gets it ends this process. Rank 0 waits least, so that it shows an error that all raise.
         if self._peer_failed.wait(1 if self._rank == 0 else 5):
             time.sleep(60)
         line = f"{kind.__name__}: {error}"
@@ -185,7 +181,7 @@ class Ranks:
         line = f"{name} {end.message or 'died without an error of its own: killed or crashed'}"
         # Rank 0 prints it, or rank 1 if rank 0 was killed.
         if self._rank == 0 or (self._rank == 1 and not end.message):
-            hint = "" if end.message else "; the launcher shows its return code"
+            hint = "" if end.message else ". The launcher shows its return code"
             print(f"\n{line}{hint}", file=sys.stderr, flush=True)
         if self._rank == 0:
             self.on_failure(line)
@@ -199,17 +195,16 @@ class Ranks:
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM: the first sets `requested`, the second ends the process. For the main thread."""
+    """Catches SIGINT and SIGTERM: the first sets `requested`, the second ends the process. Made in the main thread."""
 
     def __init__(self) -> None:
         self._signalled = False
         self._launchers = _launchers()
         # Python handlers run in the main thread, which may wait in a collective. The interpreter writes signal numbers
         # to this socket at once, and a thread reads them.
-        self._signals, wakeup = socket.socketpair()
-        wakeup.setblocking(False)
-        self._wakeup = wakeup  # closed if nothing refers to it
-        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+        self._signals, self._wakeup = socket.socketpair()  # attributes, since Python closes what nothing refers to
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch_signals, daemon=True).start()

@@ -30,7 +30,7 @@ class Rollouts:
     failed: np.ndarray  # [n, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [n] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [n, K] for ReMax, else None
-    failures: Counter[str]  # number of failed grader calls by kind; equal answers to a question make one call
+    failures: Counter[str]  # number of failed grader calls by kind; identical answers to a question count once
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
@@ -41,7 +41,7 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class RankRollouts:
-    """The rollouts of one rank, as they are gathered: its q questions, in order."""
+    """The rollouts of one rank for its q questions, in order. Ranks exchange objects of this class."""
 
     answers: list[list[Answer]]  # [q][m]
     grades: list[Grades]  # [q], each of m answers
@@ -53,7 +53,10 @@ class RankRollouts:
 def collect(
     task: Task, questions: np.ndarray, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
 ) -> Rollouts:
-    """Return sampled and graded answers to `questions` [n], drawn with the seeds of `step`. A collective."""
+    """Sample answers to `questions` [n] with the seeds of `step`, grade them, and return them from all ranks.
+
+    All ranks must call it together.
+    """
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
     sampled: list[tuple[SampledGroup, Grading]] = []
     with stopwatch("generate"):
@@ -66,7 +69,7 @@ def collect(
             logprobs=True,
             greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
         ):
-            # Grading starts while other answers are still sampled. What takes long runs in worker processes.
+            # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
             reference = task.problems[own_questions[group.prompt_index]].answer
             sampled.append((group, start_grading(task, group, reference, config)))
     with stopwatch("reward"):
@@ -85,14 +88,16 @@ class WatchedAnswers:
 
 
 def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> WatchedAnswers:
-    """Return answers to the watched questions (--watch-questions). A collective.
+    """Return answers to the watched questions (--watch-questions). All ranks must call it together.
 
     They use separate seeds, so the rest of the run gives the same results with and without them.
     """
     stopwatch = Stopwatch()
     with stopwatch("total"):
         questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
-        rollouts = collect(task, questions, WATCHED, sampler, config, stopwatch)  # seeds as of a step of that number
+        rollouts = collect(
+            task, questions, WATCHED, sampler, config, stopwatch
+        )  # WATCHED takes the place of a step number
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
 
 

@@ -40,8 +40,8 @@ TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "m
 def update_operations(parameters: int, layers: int, hidden: int, tokens: float, pairs: float) -> float:
     """Return the number of operations of a forward and a backward pass (Chowdhery et al. 2022, appendix B).
 
-    `pairs` is twice the number of token pairs of which one attends to the other: n^2 for a sequence of n tokens. A
-    parameter takes 6 operations per token, and causal attention 6 per layer, hidden unit and one of `pairs`.
+    `pairs` is twice the number of pairs of tokens that attend to each other, such as n^2 for a sequence of n tokens. A
+    parameter takes 6 operations per token, and causal attention takes 6 per layer, hidden unit and pair.
     """
     return 6 * (parameters * tokens + layers * hidden * pairs)
 
@@ -60,11 +60,7 @@ class Stopwatch:
 
 
 def peak_tflops(gpu: str) -> float | None:
-    """Return the peak of the GPU that torch calls `gpu`, in 10^12 operations per second. None: it is not known.
-
-    >>> peak_tflops("NVIDIA H20-3e"), peak_tflops("NVIDIA H100 PCIe"), peak_tflops("NVIDIA T4")
-    (148, 756, None)
-    """
+    """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it is not known."""
     words = set(re.findall(r"\w+", gpu))
     known = [name for name in PEAK_TFLOPS if words.issuperset(name.split())]
     if not known or words & OTHER_CHIPS:
@@ -79,20 +75,20 @@ def gpu_name() -> str:
 
 
 def speed_metrics(
-    metrics: dict[str, float], stopwatch: Stopwatch, sampling: np.ndarray, ranks: int, gpu: str
+    metrics: dict[str, float],
+    stopwatch: Stopwatch,
+    sampling: np.ndarray,  # seconds that each rank sampled [ranks]
+    gpu: str,
 ) -> dict[str, float]:
-    """Return the speed metrics of a step.
-
-    `metrics` are its other metrics, `sampling` the seconds that each rank sampled [ranks], `gpu` the name of the GPU.
-    """
+    """Return the speed metrics of a step, from its other `metrics`. `gpu` is the name of the GPU."""
     speed = {f"seconds/{phase}": value for phase, value in stopwatch.seconds.items()}
     speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
-    # The slowest rank over the mean: the others wait for it.
+    # The other ranks wait for the slowest one.
     speed["sampling/imbalance"] = float(sampling.max() / sampling.mean())
     speed["tokens/per_second"] = metrics["tokens/sampled"] / stopwatch.seconds["total"]
-    # Per rank, so that it can be compared with the peak of a GPU. mfu: model FLOPs utilization, the share of the peak.
-    speed["tflops/per_second"] = metrics["update/tflop"] / stopwatch.seconds["update"] / ranks
+    # Per rank, so that it can be compared with the peak of a GPU.
+    speed["tflops/per_second"] = metrics["update/tflop"] / stopwatch.seconds["update"] / len(sampling)
     peak = peak_tflops(gpu)
-    if peak is not None:
+    if peak is not None:  # mfu: model FLOPs utilization, the share of the peak
         speed["mfu"] = speed["tflops/per_second"] / peak
     return speed

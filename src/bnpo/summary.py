@@ -9,8 +9,6 @@ from bnpo.files import InputError, whole_json_lines
 
 NO_END = "still running or killed"
 """Stands for the reason of the end where a run has no end.json."""
-NOT_IN_STEPS = ("watch", "evaluate")
-"""Phases that are not part of a step's total."""
 
 
 def ends(lines: Sequence[dict], metric: str) -> tuple[float, float] | None:
@@ -20,20 +18,9 @@ def ends(lines: Sequence[dict], metric: str) -> tuple[float, float] | None:
 
 
 def why_ended(run: Path) -> str:
-    """Return why the run in the folder `run` ended."""
+    """Return the reason in the run's end.json."""
     end = run / "end.json"
     return json.loads(end.read_text(encoding="utf-8"))["why"] if end.exists() else NO_END
-
-
-def mean_seconds(lines: Sequence[dict]) -> dict[str, float]:
-    """Return the mean seconds of every phase over the lines that have it, the longest phase first."""
-    seconds: dict[str, list[float]] = {}
-    for line in lines:
-        for name, value in line.items():
-            if name.startswith("seconds/"):
-                seconds.setdefault(name.removeprefix("seconds/"), []).append(value)
-    means = {phase: fmean(values) for phase, values in seconds.items()}
-    return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
 def summary(run: Path) -> str:
@@ -50,20 +37,28 @@ def summary(run: Path) -> str:
         first_and_last = ends(lines, metric)
         if first_and_last:
             rows[name] = "{:.4g} -> {:.4g}".format(*first_and_last)
-    rows |= _seconds_rows(mean_seconds(lines))
+    rows |= _seconds_rows(lines)
     files = ("config.json", "metrics.jsonl", "last", "best", "rollouts", "tokens", "watch", "evals", "wandb")
     rows["files"] = ", ".join(name for name in files if (run / name).exists())
     rows["page"] = f"python -m bnpo.report {run}"
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
 
 
-def _seconds_rows(seconds: dict[str, float]) -> dict[str, str]:
-    """Return the rows of the summary about time, from the mean seconds of every phase."""
-    total = seconds.pop("total", None)
+def _seconds_rows(lines: Sequence[dict]) -> dict[str, str]:
+    """Return the rows of the summary about time: the mean seconds of every phase, the longest phase first."""
+    seconds: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("seconds/"):
+                seconds.setdefault(name.removeprefix("seconds/"), []).append(value)
+    means = {phase: fmean(values) for phase, values in seconds.items()}
+    total = means.pop("total", None)
     if total is None:  # no training step yet
         return {}
-    parts = {phase: f"{phase} {value:.2g}" for phase, value in seconds.items()}
-    besides = [parts.pop(phase) for phase in NOT_IN_STEPS if phase in parts]
+    longest_first = sorted(means, key=means.get, reverse=True)
+    parts = {phase: f"{phase} {means[phase]:.2g}" for phase in longest_first}
+    # These are not part of a step's total.
+    besides = [parts.pop(phase) for phase in ("watch", "evaluate") if phase in parts]
     rows = {"seconds": f"{total:.3g} per step: {', '.join(parts.values())}"}
     if besides:
         rows["not in steps"] = f"{', '.join(besides)} each time"

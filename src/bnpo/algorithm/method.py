@@ -25,11 +25,11 @@ class Method:
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
     beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
-    """How BNPO estimates the variance of the accuracies: `sample` as in the paper, `corrected` less the variance that
-    comes from having only m answers per question."""
+    """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
+    subtracts the part that comes from having only m answers per question."""
     max_concentration: Positive[float] = MAX_CONCENTRATION
-    """Upper limit of a + b, the parameters of the fitted Beta distribution. It is reached only if all questions are
-    about equally hard."""
+    """Upper limit of a + b, the parameters of the Beta distribution that BNPO fits (alpha = 1 + a/3, beta = 1 + b/3).
+    It is reached only if all questions are about equally hard."""
 
     def problem(self) -> str | None:
         """Return what is wrong with these settings, in one line, or None.

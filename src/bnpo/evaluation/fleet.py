@@ -15,9 +15,6 @@ from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.sampled import SampledGroup
 from bnpo.processes import signal_at_program_end
 
-Sample = Callable[..., Iterator[SampledGroup]]
-"""`Sampler.sample`, or a function like it."""
-
 
 class Member(NamedTuple):
     """One sampler: the pipe to its process, and the process."""
@@ -26,7 +23,7 @@ class Member(NamedTuple):
     process: multiprocessing.Process
 
     def receive(self) -> object:
-        """Return the next message. Raises RuntimeError if the process has died; its error is on the console."""
+        """Return the next message. Raises RuntimeError if the process has died."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -36,12 +33,11 @@ class Member(NamedTuple):
 
 
 @contextmanager
-def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings) -> Iterator[Sample]:
-    """Start `replicas` samplers of the model in folder `model`, and yield a function like `Sampler.sample` that shares
-    the prompts among them. It takes no `greedy_too`.
+def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings) -> Iterator[Callable]:
+    """Start `replicas` samplers of the model in a folder. Each has its own GPUs, or its share of the cores.
 
-    Every sampler has its own GPUs, or its share of the cores. Their memory is free again when the context ends.
-    Raises RuntimeError when a sampler dies.
+    Yields a function like `Sampler.sample` (without `greedy_too`) that shares the prompts among them. The samplers end
+    with the context. Raises RuntimeError when one of them dies.
     """
     size = settings.tensor_parallel
     with ExitStack() as running:
@@ -65,9 +61,14 @@ def _start_member(variable: str, value: str, model: str, settings: EngineSetting
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     connection, far_end = context.Pipe()
     process = context.Process(target=_serve, args=(far_end, model, settings))
+    before = os.environ.get(variable)
     # Set before the process starts: what it imports may look for GPUs, or count cores.
-    with _environment(variable, value):
-        process.start()
+    os.environ[variable] = value
+    process.start()
+    if before is None:
+        del os.environ[variable]
+    else:
+        os.environ[variable] = before
     far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
     try:
         yield Member(connection, process)
@@ -98,29 +99,14 @@ def _sample(
                 yield SampledGroup(own_position * count + i, greedy, answers)
 
 
-@contextmanager
-def _environment(variable: str, value: str) -> Iterator[None]:
-    """Set an environment variable of this process while the context lasts, for a process that is started in it."""
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
-        yield
-    finally:
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
-
-
 def _serve(connection: Connection, model: str, settings: EngineSettings) -> None:
-    """Load the model, then answer requests until the connection closes. The program of a member's process."""
+    """Run a member's process: load the model, then answer requests until the connection closes."""
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
     setup_environment()
     from bnpo.policy.folder import load_tokenizer
-
-    tokenizer = load_tokenizer(Path(model), settings.max_tokens)
     from bnpo.policy.sampler import Sampler
 
-    sampler = Sampler(model, tokenizer, settings)
+    sampler = Sampler(model, load_tokenizer(Path(model), settings.max_tokens), settings)
     connection.send(None)  # loaded
     try:
         while True:

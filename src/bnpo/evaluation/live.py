@@ -1,12 +1,13 @@
 """Evaluation during training, with the sampler that training uses."""
 
+from itertools import chain
 from pathlib import Path
 
 import torch.distributed as dist
 
 from bnpo.config import TrainConfig
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import Request, Results, SampleRecord
+from bnpo.evaluation.records import Request, Results
 from bnpo.evaluation.scores import score_all
 from bnpo.files import write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
@@ -24,10 +25,7 @@ def evaluate_live(
     """
     own_requests = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
     own_records = list(sample_records(evaluation, own_requests, sampler.sample, grader))
-    records: dict[Request, SampleRecord] = {}
-    for records_of_rank in gather(own_records):
-        for record in records_of_rank:
-            records[Request.of(record)] = record
+    records = {Request.of(record): record for record in chain.from_iterable(gather(own_records))}
     protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype, config.data.grader)
     results = score_all(evaluation, records, protocol)
     if dist.get_rank() == 0:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.fleet import fleet
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import Comparison, Protocol, Request, Results
+from bnpo.evaluation.records import Request, Results
 from bnpo.evaluation.samples import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
@@ -24,27 +24,27 @@ from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 
+# The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
-"""The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One model to evaluate, already checked: its folder, and the folder of its results with the samples so far."""
+    """One model to evaluate, already checked."""
 
     model: Path
     evaluation: Evaluation
-    folder: Path
-    protocol: Protocol
-    samples: Samples
+    folder: Path  # of its results
+    protocol: dict
+    samples: Samples  # so far
 
 
 class Outcome(NamedTuple):
-    """The folder of all files, results.json of --base (if given) and of --ckpt, and comparison.json if there is one."""
+    """The files of an evaluation."""
 
     folder: Path
-    results: list[Results]
-    comparison: Comparison | None
+    results: list[Results]  # of --base, if given, and of --ckpt
+    comparison: dict | None  # protocols of both models, and their paired differences
 
 
 def run(config: EvalConfig) -> Outcome:
@@ -55,10 +55,8 @@ def run(config: EvalConfig) -> Outcome:
     gpus = visible_gpus()
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
     if gpus and replicas * config.tensor_parallel > len(gpus):
-        raise InputError(
-            f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}: only {len(gpus)} GPUs are "
-            "visible; lower one of the two"
-        )
+        flags = f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}"
+        raise InputError(f"{flags}: only {len(gpus)} GPUs are visible; lower one of the two")
     dtype = config.dtype
     if dtype == "auto":
         dtype = "bfloat16" if gpus else "float32"
@@ -70,7 +68,7 @@ def run(config: EvalConfig) -> Outcome:
     if config.base:
         ckpt, base = jobs
         differences = compare(ckpt.evaluation, base.samples.records, ckpt.samples.records)
-        comparison = Comparison(base=base.protocol, ckpt=ckpt.protocol, paired=differences)
+        comparison = {"base": base.protocol, "ckpt": ckpt.protocol, "paired": differences}
         write_json(folder / "comparison.json", comparison)
     return Outcome(folder, results[::-1], comparison)
 
@@ -86,8 +84,7 @@ def check(config: EvalConfig) -> None:
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:
-    """Return the suite that the flags select. For `auto` it depends on how --ckpt, in the folder `model`, was trained.
-    Raises InputError."""
+    """Return the suite of --suite. `auto` depends on how the model in folder `model` was trained. Raises InputError."""
     name = config.suite
     if name == "auto":
         training = training_config(model) or {}
@@ -97,14 +94,11 @@ def chosen_suite(config: EvalConfig, model: Path) -> Suite:
 
 def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
     """Check and read everything that is needed to evaluate --ckpt, and --base if given. Raises InputError."""
-    ckpt_model = model_folder(config.ckpt)
-    base_model = model_folder(config.base) if config.base else None
-    suite = chosen_suite(config, ckpt_model)  # for both models: only answers to the same prompts can be compared
-    jobs = [_prepare_job(config, config.ckpt, ckpt_model, config.output_dir, suite, dtype)]
-    if base_model:
-        folder = config.output_dir and config.output_dir / "base"
-        jobs.append(_prepare_job(config, config.base, base_model, folder, suite, dtype))
-    return jobs
+    models = [(config.ckpt, model_folder(config.ckpt), config.output_dir)]
+    if config.base:
+        models.append((config.base, model_folder(config.base), config.output_dir and config.output_dir / "base"))
+    suite = chosen_suite(config, models[0][1])  # for both models: only answers to the same prompts can be compared
+    return [_prepare_job(config, *model, suite, dtype) for model in models]
 
 
 def _prepare_job(config: EvalConfig, ckpt: str, model: Path, folder: Path | None, suite: Suite, dtype: str) -> Job:

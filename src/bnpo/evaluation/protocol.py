@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.evaluation.records import Protocol, Request, SampleRecord
+from bnpo.evaluation.records import Request, SampleRecord
 from bnpo.evaluation.suites import Suite, content_hash, dataset_problems, encode_prompts
 from bnpo.grading.grader import Grader
 from bnpo.grading.workers import Failure
@@ -61,9 +61,15 @@ class Evaluation:
 
     def protocol(
         self, ckpt: str, folder: Path, digest: str | None, dtype: str, grader: str, limit: int | None = None
-    ) -> Protocol:
-        """Return everything that samples and verdicts depend on. `ckpt` names the model in `folder`, `digest` is its
-        hash (None for weights that may never be saved)."""
+    ) -> dict:
+        """Return everything that samples and verdicts depend on: the content of protocol.json.
+
+        `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be saved.
+        """
+        versions = {}
+        for name in PACKAGES:
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
         return {
             "ckpt": ckpt,
             "checkpoint_sha256": digest,
@@ -73,7 +79,7 @@ class Evaluation:
             "limit": limit,
             "dtype": dtype,
             "grader": grader,
-            "versions": package_versions(),
+            "versions": versions,
         }
 
 
@@ -85,11 +91,10 @@ def sample_records(
 ) -> Iterator[SampleRecord]:
     """Sample and grade `requests`. Yields each record as soon as it is graded, while sampling continues.
 
-    `sample` is `Sampler.sample` or a fleet's function. The seed of a sample depends only on the evaluation's seed, the
-    data set's name, the problem's index and the repetition, so that any part can be sampled again on its own.
+    `sample` is `Sampler.sample` or a fleet's function.
     """
-    suite = evaluation.suite
-    tags = asks_for_tags(suite.template)
+    suite, tags = evaluation.suite, asks_for_tags(evaluation.suite.template)
+    # Seeds depend on nothing but the request and the evaluation's seed, so that any part can be sampled on its own.
     first_seeds = {}  # of every problem, by data set; repetition r adds r
     for name, problems in evaluation.problems.items():
         first_seeds[name] = sampling_seeds(evaluation.seed, zlib.crc32(name.encode()), range(len(problems)))
@@ -106,8 +111,9 @@ def sample_records(
         text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         verdict = grader.judge(text, problem.answer, tags)
         pending[verdict] = _ungraded_record(request, problem.id, seeds[position], text, answer, tags)
-        for future in [future for future in pending if future.done()]:
-            yield _graded(pending.pop(future), future.result())
+        for future in list(pending):
+            if future.done():
+                yield _graded(pending.pop(future), future.result())
     for future, record in pending.items():
         yield _graded(record, future.result())
 
@@ -137,12 +143,3 @@ def _graded(record: SampleRecord, verdict: bool | Failure) -> SampleRecord:
     record["correct"] = verdict is True
     record["failure"] = verdict.kind if isinstance(verdict, Failure) else None
     return record
-
-
-def package_versions() -> dict[str, str]:
-    """Return the versions of those of PACKAGES that are installed."""
-    versions = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions

@@ -4,7 +4,7 @@ The keys are those of the files, so that old evaluations stay readable. In these
 repetitions of a problem, except that `run` in a protocol is the training run of the checkpoint.
 """
 
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 
 class SampleRecord(TypedDict):
@@ -21,11 +21,11 @@ class SampleRecord(TypedDict):
     failure: str | None  # why grading failed: timeout, death, or an exception's name
     vote: str | None  # the final answer in normal form, for the majority vote
     tokens: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: str  # stop or length
 
 
 class Request(NamedTuple):
-    """One answer to sample: repetition `repetition` of problem `index` of `dataset`. Identifies its record."""
+    """One answer to sample: a repetition of problem `index` of a data set. Identifies its record."""
 
     dataset: str
     index: int  # type: ignore[assignment]  # replaces tuple.index, which nobody calls
@@ -35,10 +35,6 @@ class Request(NamedTuple):
     def of(cls, record: SampleRecord) -> "Request":
         """Return the request that `record` answers. Raises KeyError or TypeError if it is no record."""
         return cls(record["dataset"], record["index"], record["run"])
-
-
-Protocol = dict[str, Any]
-"""protocol.json: everything that samples and verdicts depend on, made by `Evaluation.protocol`."""
 
 
 class DatasetScores(TypedDict):
@@ -59,7 +55,7 @@ class DatasetScores(TypedDict):
 class Results(TypedDict):
     """results.json: protocol and scores of one model."""
 
-    protocol: Protocol
+    protocol: dict
     results: dict[str, DatasetScores]
     average: dict[str, float]  # pass1 and its standard error se, over the data sets
     grading_failures: dict[str, int]  # answers that could not be graded, by kind of failure
@@ -67,17 +63,9 @@ class Results(TypedDict):
 
 
 class PairedDifference(TypedDict):
-    """Difference in pass@1 of two models on the same problems, its 95 % interval and two-sided p-value."""
+    """comparison.json, per data set: the difference in pass@1, its 95 % interval and two-sided p-value."""
 
     difference: float
     low: float
     high: float
     p_value: float
-
-
-class Comparison(TypedDict):
-    """comparison.json: the protocols of both models, and the differences by data set and for their average."""
-
-    base: Protocol
-    ckpt: Protocol
-    paired: dict[str, PairedDifference]

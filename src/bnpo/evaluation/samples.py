@@ -5,16 +5,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnpo.evaluation.records import Protocol, Request, SampleRecord
-from bnpo.files import InputError, claiming, lock, write_json
+from bnpo.evaluation.records import Request, SampleRecord
+from bnpo.files import InputError, claiming, lock, read_json, write_json
 
 
-def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:
+def claim_results_folder(folder: Path, protocol: dict) -> dict:
     """Create `folder` for results under `protocol`, or open it to continue an interrupted evaluation.
 
-    Returns the protocol in the folder. Its `run` (the settings of the training run) may differ from the one given: the
-    run may have been resumed since, which leaves the checkpoint as it was. Raises InputError if the folder holds
-    anything else, with the parts that differ.
+    Returns the protocol in the folder. Only its `run` may differ: the training run may have been resumed since, which
+    leaves the checkpoint as it was. Raises InputError if the folder holds anything else.
     """
     path = folder / "protocol.json"
     with claiming(folder):
@@ -23,27 +22,24 @@ def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:
                 raise InputError(f"{folder}: is not empty and holds no evaluation; --output-dir names another folder")
             folder.mkdir(parents=True, exist_ok=True)
             write_json(path, protocol)
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{path}: not JSON ({error}); --output-dir names another folder") from error
+        saved = read_json(path, advice="--output-dir names another folder")
     # Through JSON, which turns paths into texts and tuples into lists, as in the file.
     given = json.loads(json.dumps(protocol, default=str))
     keys = (given | saved).keys() - {"run"}
     differing = sorted(key for key in keys if given.get(key) != saved.get(key))
     if differing:
+        difference = f"different {', '.join(differing)}; see {path.name}"
         raise InputError(
-            f"{folder}: holds results of another evaluation (different {', '.join(differing)}; see "
-            f"{path.name}); --output-dir names another folder"
+            f"{folder}: holds results of another evaluation ({difference}); --output-dir names another folder"
         )
     return saved
 
 
 class Samples:
-    """The records in <folder>/samples.jsonl, one per line, written as they come.
+    """The records in <folder>/samples.jsonl, written as they come.
 
-    Opening the file reads the records of an interrupted evaluation and removes a last line that was cut off. Raises
-    InputError for a record that answers none of `requests`, or if another process writes the file.
+    Opening reads the records of an interrupted evaluation and removes a last line that was cut off. Raises InputError
+    for a record that answers none of `requests`, or if another process writes the file.
     """
 
     def __init__(self, folder: Path, requests: Iterable[Request]):
@@ -54,22 +50,20 @@ class Samples:
         self._file = path.open("a", encoding="utf-8")
         content = path.read_bytes()
         complete = content[: content.rfind(b"\n") + 1]
-        self._read(path, complete, set(requests))
-        if len(complete) < len(content):
-            os.truncate(path, len(complete))
-
-    def _read(self, path: Path, content: bytes, requests: set[Request]) -> None:
-        for line_number, line in enumerate(content.splitlines(), 1):
+        expected = set(requests)
+        for line_number, line in enumerate(complete.splitlines(), 1):
             where = f"{path}:{line_number}"
             try:
                 record = json.loads(line)
                 request = Request.of(record)
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{where}: not a sample ({error}); delete the folder to start again") from error
-            if request not in requests or request in self.records:
+            if request not in expected or request in self.records:
                 reason = "is repeated" if request in self.records else "is not of this suite"
                 raise InputError(f"{where}: sample {tuple(request)} {reason}; delete the folder to start again")
             self.records[request] = record
+        if len(complete) < len(content):
+            os.truncate(path, len(complete))
 
     def add(self, record: SampleRecord) -> None:
         """Add a record. When this returns, a killed process no longer loses it."""

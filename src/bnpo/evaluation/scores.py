@@ -8,18 +8,17 @@ from statistics import multimode
 import numpy as np
 
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import DatasetScores, PairedDifference, Protocol, Request, Results, SampleRecord
+from bnpo.evaluation.records import DatasetScores, PairedDifference, Request, Results, SampleRecord
 
-RESAMPLES = 10_000
-"""Bootstrap samples of a comparison."""
+RESAMPLES = 10_000  # of the bootstrap
 Records = Mapping[Request, SampleRecord]
 
 
 def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
     """Return pass@1 and its standard error, from correct [problems, repetitions].
 
-    Answers to one problem are not independent, problems are. The error is therefore that of the mean of the problems'
-    means (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
+    Answers to one problem are not independent. The error is therefore that of the mean of the problems' means
+    (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
 
     >>> score, error = pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
     >>> score, round(error, 4)
@@ -44,8 +43,7 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
     """Return the share of problems whose most frequent answer is correct. A tie counts with the correct share of it.
 
     `correct` is [problems, repetitions], `answers` [problems][repetitions] are in `normal_form`. All correct answers
-    are one party, however they are written. None does not vote, unless it is correct: the released code's grader may
-    accept an answer without a box.
+    are one party. None votes only if it is correct: the released code's grader may accept an answer without a box.
 
     >>> majority_vote(np.array([[1, 1, 0, 0], [1, 0, 0, 0]]), [["1/2", "0.5", "3", "3"], ["1", "2", "2", None]])
     0.25
@@ -64,8 +62,7 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
 
 
 def average(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the mean of the data sets' scores (score, standard error), and its standard error. Every data set counts
-    the same, as in the paper's tables."""
+    """Return the mean of the data sets' (score, standard error), with equal weights as in the paper's tables."""
     means, errors = np.array(scores).T
     return float(means.mean()), float(np.sqrt((errors**2).sum()) / len(errors))
 
@@ -90,10 +87,11 @@ def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScore
     }
 
 
-def score_all(evaluation: Evaluation, records: Records, protocol: Protocol) -> Results:
+def score_all(evaluation: Evaluation, records: Records, protocol: dict) -> Results:
     """Return the content of results.json from all records: the scores of every data set, and their average."""
-    datasets = evaluation.suite.datasets
-    results = {name: summarize(of_dataset(evaluation, records, name), datasets[name].runs) for name in datasets}
+    results = {}
+    for name, dataset in evaluation.suite.datasets.items():
+        results[name] = summarize(of_dataset(evaluation, records, name), dataset.runs)
     mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
     failures = Counter(record["failure"] for record in records.values() if record["failure"])
     return {
@@ -127,8 +125,8 @@ def verdicts(records: Sequence[SampleRecord], repetitions: int) -> np.ndarray:
 def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, PairedDifference]:
     """Compare two models on the same problems, from the differences [problems] of their means per problem by data set.
 
-    The problems are drawn again with replacement RESAMPLES times. Returns for each data set, and for their average as
-    `average`, the difference, its 95 % interval (percentiles) and the two-sided p-value of no difference.
+    The problems are drawn again with replacement RESAMPLES times. The interval is that of the percentiles. With several
+    data sets, `average` is their mean.
     """
     rng = np.random.default_rng(seed)
     resampled, observed = {}, {}

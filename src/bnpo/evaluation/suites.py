@@ -20,15 +20,11 @@ SUITES = ROOT / "evals"
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set of a suite.
+    """One data set of a suite."""
 
-    `data` is the path of a JSON-lines file, or `arithmetic`. `runs` is the number of repetitions per problem (named as
-    in the JSON file). Only the first `problems` problems are evaluated, or all for None.
-    """
-
-    data: str
-    runs: int
-    problems: int | None = None
+    data: str  # path of a JSON-lines file, or `arithmetic`
+    runs: int  # repetitions per problem
+    problems: int | None = None  # only so many from the beginning; None: all
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,7 @@ class Suite:
 
 
 def load_suite(name: str) -> Suite:
-    """Read evals/<name>.json, or the file `name` itself if it ends in .json.
-
-    Raises InputError with the known suites, or with what is wrong in the file.
-    """
+    """Read evals/<name>.json, or the file `name` itself if it ends in .json. Raises InputError."""
     path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
@@ -64,7 +57,7 @@ def load_suite(name: str) -> Suite:
 
 
 def _check(suite: Suite) -> None:
-    """Raise ValueError for a field whose value is not allowed; TypeError if its type cannot be compared."""
+    """Raise ValueError for a value that is not allowed, TypeError for a type that cannot be compared."""
     _check_number("max_prompt_tokens", suite.max_prompt_tokens, 1)
     _check_number("max_answer_tokens", suite.max_answer_tokens, 1)
     for name, dataset in suite.datasets.items():
@@ -88,10 +81,7 @@ def _check_number(field: str, value: object, minimum: int) -> None:
 
 
 def override(suite: Suite, runs: Sequence[str], limit: int | None) -> Suite:
-    """Return `suite` with other numbers of repetitions, and at most `limit` problems per data set.
-
-    An entry of `runs` is `N` for all data sets, or `NAME=N`. Raises InputError.
-    """
+    """Return `suite` with the repetitions of --runs and at most `limit` problems per data set. Raises InputError."""
     datasets = dict(suite.datasets)
     for entry in runs:
         name, _, count = entry.rpartition("=")
@@ -133,14 +123,11 @@ def content_hash(problems: Sequence[Problem]) -> str:
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
-    """Return the prompts of all problems, as token ids.
-
-    Raises InputError if a prompt is longer than the suite allows: skipping the problem would change the score.
-    """
+    """Return the prompts of all problems, as token ids. Raises InputError if one is longer than the suite allows."""
     prompts = []
     for problem in problems:
         prompt = encode_prompt(tokenizer, problem.problem, suite.template)
-        if len(prompt) > suite.max_prompt_tokens:
+        if len(prompt) > suite.max_prompt_tokens:  # skipping the problem would change the score
             raise InputError(
                 f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, max_prompt_tokens "
                 f"is {suite.max_prompt_tokens}; raise it in the suite's file"

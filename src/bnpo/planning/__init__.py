@@ -1,3 +1,1 @@
-"""What a run needs before it starts: number of steps and answers, memory, disk space and hours.
-
-fit.py decides whether a run fits its GPUs and is called at every start; the rest serves --dry-run."""
+"""Memory (checked at every start), disk space and hours of a run (for --dry-run)."""

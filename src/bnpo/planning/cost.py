@@ -1,8 +1,8 @@
 """Estimated hours and disk space of a run.
 
 Sampling is bound by memory bandwidth or by operations, updates by operations. Lengths of answers are assumed to be
-exponentially distributed and cut off at the longest. Such lengths have a long tail, for which a step has to wait. They
-have no memory, so the answers at work look alike at every moment while finished ones are replaced by new ones.
+exponentially distributed and cut off at the longest. Such lengths have no memory, so the answers at work look alike at
+every moment while finished ones are replaced by new ones.
 """
 
 from dataclasses import dataclass
@@ -34,10 +34,7 @@ class TokenLengths:
 def sampling_seconds(
     shape: ModelShape, speed: GpuSpeed, lengths: TokenLengths, *, answers: int, at_once: int, samplers: int
 ) -> float:
-    """Return the seconds of the slowest of `samplers`, each of which draws `answers` in bf16, `at_once` at a time.
-
-    Reading the prompts is not counted, since each is read only once per question.
-    """
+    """Return the seconds of the slowest of `samplers`, each of which draws `answers` in bf16, `at_once` at a time."""
 
     def token_seconds(live: np.ndarray, context: np.ndarray) -> np.ndarray:
         # One token for each of `live` answers: weights and cache are read, and the weights multiply one row per answer.
@@ -46,9 +43,8 @@ def sampling_seconds(
         computing = 2 * shape.parameters * live / (speed.flops * speed.sampling_use)
         return np.maximum(reading, computing) + TOKEN_SECONDS
 
-    mean = lengths.answer
-    at_once = min(at_once, answers)
-    # While answers wait, every finished one is replaced and the batch stays full.
+    mean, at_once = lengths.answer, min(at_once, answers)
+    # While answers wait, every finished one is replaced and the batch stays full. Prompts, read once, are not counted.
     full = (answers - at_once) * mean / at_once * token_seconds(np.array(at_once), np.array(lengths.prompt + mean))
     # Then the batch empties. All ranks wait until the last answer of the slowest sampler is done.
     ages = np.arange(lengths.longest)  # [longest]
@@ -74,22 +70,17 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
 
 
 def training_seconds(
-    run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, *, at_once: int, steps: int, eval_answers: int
+    run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, at_once: int, steps: int, eval_answers: int
 ) -> dict[str, float]:
-    """Return the seconds of a training run by what takes them.
+    """Return the seconds of a training run by what takes them. A sampler draws `at_once` answers at a time."""
 
-    A sampler draws `at_once` answers at a time, and `eval_answers` are the answers of one evaluation during training.
-    """
-
-    def sampling(answers: int) -> float:
-        # Every rank draws so many answers.
+    def sampling(answers: int) -> float:  # of every rank
         if answers == 0:
             return 0.0
-        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=run.machine.ranks)
+        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=ranks)
 
     def times(every: int) -> int:
-        # Every so many steps, at the start and at the end. 0: never.
-        return ceil(steps / every) + 1 if every else 0
+        return ceil(steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
 
     shape, config, ranks = run.shape, run.config, run.machine.ranks
     per_question = answers_per_question(config)
@@ -113,7 +104,7 @@ def checkpoint_bytes(shape: ModelShape, config: TrainConfig) -> int:
 
 
 def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:
-    """Return how many checkpoints a run writes, and how many exist at most at once: kept, best, and in writing."""
+    """Return how many checkpoints a run writes, and how many exist at once: kept, the best, and the one in writing."""
     saves = ceil(steps / config.folder.save_every)
     kept = min(config.folder.keep or saves, saves)
     return saves, kept + bool(config.logging.eval_every) + 1

@@ -49,7 +49,7 @@ class EvaluationPlan:
 
     tokens: float  # of all answers, estimated
     cache: int  # tokens that fit a sampler's cache
-    seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
+    seconds: dict[str, float]  # by what takes them; empty without --gpu
 
 
 def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
@@ -66,10 +66,9 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
         run = PlannedRun(shape, config, machine, inputs.model.longest)
         changes = fit.fitting_changes(run) if plan_memory(run).problem else {}
         fitting_run = run.with_settings(**changes)
-        fitting = plan_memory(fitting_run)
-        if not fitting.problem:
-            counts = {"at_once": fitting.sequences, "steps": steps, "eval_answers": inputs.eval_answers}
-            seconds = cost.training_seconds(fitting_run, speed, lengths, **counts)
+        memory = plan_memory(fitting_run)
+        if not memory.problem:
+            seconds = cost.training_seconds(fitting_run, speed, lengths, memory.sequences, steps, inputs.eval_answers)
     return TrainingPlan(
         config=config,
         inputs=inputs,
@@ -88,8 +87,9 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
 def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> EvaluationPlan:
     """Return what an evaluation in bf16 needs. Raises InputError for a GPU that is unknown or too small."""
     planning, model = config.planning, inputs.model
-    answer = min(planning.answer_tokens, suite.max_answer_tokens)
-    tokens = inputs.eval_answers * answer
+    longest_answer = suite.max_answer_tokens
+    lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
+    tokens = inputs.eval_answers * lengths.answer
     if planning.gpu is None:
         return EvaluationPlan(tokens, 0, {})
     speed = speed_of(planning.gpu, model.shape)
@@ -104,23 +104,18 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
     samplers = config.data_parallel or max(1, (planning.gpus or 1) // config.tensor_parallel)
     answers = ceil(inputs.eval_answers / samplers)
     at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
-    # The GPUs of one sampler work as one GPU that is faster by their number.
-    bandwidth, flops = speed.bandwidth * config.tensor_parallel, speed.flops * config.tensor_parallel
-    faster = replace(speed, bandwidth=bandwidth, flops=flops)
-    lengths = cost.TokenLengths(inputs.prompt, answer, suite.max_answer_tokens)
+    size = config.tensor_parallel  # GPUs of one sampler, which work as one that is faster by their number
+    faster = replace(speed, bandwidth=speed.bandwidth * size, flops=speed.flops * size)
     seconds = cost.sampling_seconds(model.shape, faster, lengths, answers=answers, at_once=at_once, samplers=samplers)
     return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
 def disk_problem(folder: Path, needed: int) -> str:
     """Return why `needed` bytes of checkpoints cannot be written to `folder`, or an empty string."""
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    if needed <= free:
-        return ""
-    return f"{folder}: checkpoints need {needed / 1e9:.1f} GB at once, {free / 1e9:.1f} GB are free"
+    text = f"{folder}: checkpoints need {needed / 1e9:.1f} GB at once, {free / 1e9:.1f} GB are free"
+    return text if needed > free else ""
 
 
 def dry_run_training(config: TrainConfig) -> None:
@@ -153,8 +148,8 @@ def training_lines(plan: TrainingPlan) -> list[str]:
     lines = [
         f"{plan.steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
         f"({plan.inputs.problems // batch.questions_per_step} steps per epoch), "
-        f"{plan.optimizer_steps:,} optimizer steps, {plan.answers:,} answers, about {plan.tokens / 1e6:,.0f} million "
-        "tokens"
+        f"{plan.optimizer_steps:,} optimizer steps, {plan.answers:,} answers, "
+        f"about {plan.tokens / 1e6:,.0f} million tokens"
     ]
     if run is None:
         return [*lines, NO_GPU]

@@ -1,7 +1,4 @@
-"""Whether a run fits its GPUs, decided before a model is loaded.
-
-Also the sampler's share of the GPU memory, how many answers it draws at once, and what makes a run fit that does not.
-"""
+"""Whether a run fits its GPUs, and how the sampler shares them with the learner. Decided before a model is loaded."""
 
 import os
 from collections.abc import Iterator
@@ -66,7 +63,7 @@ class MemoryPlan:
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
-    """Return the plan for the model in folder `model` on this machine's GPUs. Raises InputError if it does not fit."""
+    """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
     if not torch.cuda.is_available():
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
@@ -85,10 +82,10 @@ def require_memory_plan(run: PlannedRun) -> MemoryPlan:
 
 
 def plan_memory(run: PlannedRun) -> MemoryPlan:
-    """Return the sampler's share of the GPU memory, and how many answers it draws at once.
+    """Return how a rank divides its GPU memory.
 
-    The share is --gpu-memory. By default it is what the learner leaves, but at most twice what the answers of a step
-    can use (twice, because vLLM's own needs are an estimate).
+    The sampler's share is --gpu-memory. By default it is what the learner leaves, but at most twice what the answers of
+    a step can use (twice, because vLLM's own needs are an estimate).
     """
     shape, config, machine, longest = run.shape, run.config, run.machine, run.longest
     answers = config.batch.questions_per_step // machine.ranks * answers_per_question(config)  # of a rank per step
@@ -107,7 +104,7 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
     share = int(gpu_memory * machine.gpu)
     cache = max(0, (share - fixed) // token)
     memory = rank_memory(shape, config, machine.ranks, sampler=share)
-    problem = _problem(memory, config, machine, share, least)
+    problem = _problem(run, memory, share, least)
     return MemoryPlan(gpu_memory, answers_at_once(answers, cache, longest), cache, memory, problem)
 
 
@@ -118,7 +115,7 @@ def answers_per_question(config: TrainConfig) -> int:
 
 def answers_at_once(answers: int, cache: int, longest: int) -> int:
     """Return how many of `answers` a sampler draws at once if its cache holds `cache` tokens."""
-    # The cache must hold a quarter of the longest for each. With more answers vLLM would evict some and recompute them.
+    # The cache must hold a quarter of the longest for each. Of more answers vLLM would evict some and recompute them.
     return max(1, min(answers, int(cache / (longest / 4))))
 
 
@@ -134,8 +131,9 @@ def sampler_bytes(shape: ModelShape, size: int, tokens: int, sequences: int) -> 
     return size * shape.parameters + prefill + logits + GRAPHS + ASLEEP
 
 
-def _problem(memory: RankMemory, config: TrainConfig, machine: Machine, share: int, least: int) -> str:
+def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
     """Return why the run does not fit, or an empty string."""
+    machine = run.machine
     host = machine.ranks_here * memory.offloaded
     needed = memory.total(memory.peak)
     if needed > USABLE * machine.gpu:
@@ -144,7 +142,7 @@ def _problem(memory: RankMemory, config: TrainConfig, machine: Machine, share: i
         given = f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory"
         return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
     if share < least:
-        given = f"--gpu-memory {config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
+        given = f"--gpu-memory {run.config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
         return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
     if host > USABLE * machine.host:
         return f"--offload-optimizer takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
@@ -153,11 +151,10 @@ def _problem(memory: RankMemory, config: TrainConfig, machine: Machine, share: i
 
 def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:
     """Return one line: why the run does not fit, and flags or a number of ranks with which it does."""
+    changes, ranks = fitting_changes(run), _fitting_ranks(run)
     advice = []
-    changes = fitting_changes(run)
     if changes:
         advice.append(f"{flags_text(changes)} makes it fit")
-    ranks = _fitting_ranks(run)
     if ranks is not None:
         advice.append(f"it fits on {ranks} ranks with a GPU each")
     text = ", or ".join(advice) or "no flag makes it fit: use larger GPUs or a smaller model"
@@ -168,7 +165,7 @@ def flags_text(changes: dict[str, object]) -> str:
     """Return the command-line flags of settings by name."""
     flags = []
     for name, value in changes.items():
-        flag = name.replace("_", "-") if value is not False else "no-" + name.replace("_", "-")
+        flag = ("no-" if value is False else "") + name.replace("_", "-")
         flags.append(f"--{flag}" if isinstance(value, bool) else f"--{flag} {value}")
     return " ".join(flags)
 

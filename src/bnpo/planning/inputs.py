@@ -31,6 +31,7 @@ class LocalModel:
     shape: ModelShape
     tokenizer: PreTrainedTokenizerBase | None  # None: not on this machine
     longest: int  # tokens of the longest prompt plus answer that it gets
+    lines: list[str]  # what is missing, to be printed
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,30 @@ def find_model(name: str, longest: int) -> LocalModel:
             "downloads nothing: download the model first, or give the path of a copy"
         )
     check_context(folder, longest)
-    tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
-    return LocalModel(name, folder, read_shape(folder), tokenizer, longest)
+    tokenizer, lines = None, [f"{name}: its tokenizer is not on this machine, so prompts are not counted in tokens"]
+    if any(folder.glob("tokenizer*")):
+        tokenizer, lines = load_tokenizer(folder, longest), []
+    return LocalModel(name, folder, read_shape(folder), tokenizer, longest, lines)
 
 
 def training_inputs(config: TrainConfig) -> PlanInputs:
-    """Return what a training run and its evaluations read.
+    """Return what a training run and its evaluations read. Raises InputError for wrong files.
 
-    Raises InputError for wrong files. A missing file of the paper's data is assumed to be as data/manifest.json says.
+    A missing file of the paper's data is assumed to be as data/manifest.json says.
     """
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     model = find_model(config.data.model, longest_sequence(config, suite))
     check_attention(model.folder)
     problems, prompt, line = _count_training(config, model.tokenizer)
     answers, lines = _count_suite(suite, model) if suite else (0, ["no evaluation during training"])
-    return PlanInputs(model, problems, prompt, answers, [*_tokenizer_line(model), line, *lines])
+    return PlanInputs(model, problems, prompt, answers, [*model.lines, line, *lines])
 
 
 def evaluation_inputs(name: str, suite: Suite) -> PlanInputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     model = find_model(name, suite.max_prompt_tokens + suite.max_answer_tokens)
     answers, lines = _count_suite(suite, model)
-    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], answers, [*_tokenizer_line(model), *lines])
-
-
-def _tokenizer_line(model: LocalModel) -> list[str]:
-    if model.tokenizer is not None:
-        return []
-    return [f"{model.name}: its tokenizer is not on this machine, so prompts are not counted in tokens"]
+    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], answers, [*model.lines, *lines])
 
 
 def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
@@ -105,9 +102,9 @@ def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | No
         return len(problems), usual_prompt, line + _longest_problem(problems, None)
     trained, prompts = encode_problems(config, problems, tokenizer)
     line += _longest_problem(trained, prompts)
-    if len(trained) < len(problems):
-        trained_set = set(trained)
-        too_long = [problem.id for problem in problems if problem not in trained_set]
+    trained_set = set(trained)
+    too_long = [problem.id for problem in problems if problem not in trained_set]
+    if too_long:
         limit = config.sampling.max_prompt_tokens
         line += f"; {len(too_long)} left out, over {limit} tokens: {', '.join(too_long[:5])}"
     mean_prompt = round(sum(len(prompt) for prompt in prompts) / len(prompts))

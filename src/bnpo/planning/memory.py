@@ -1,9 +1,8 @@
 """The memory of one rank: bytes of every part, in each phase of a training step where the sum may be largest.
 
-Nothing is loaded or measured here. The parts follow from DeepSpeed's settings, the shapes of the model's parameters and
-what the code of learner, sampler and loss allocates. tests/test_memory.py compares the sum with the CPU memory that the
-learner really takes. The constants below are what only a GPU adds. There the sum is an upper bound, because copies on
-DeepSpeed's second stream may exist beside any part of the backward pass.
+Everything follows from DeepSpeed's settings, the shapes of the parameters and what learner, sampler and loss allocate.
+tests/test_memory.py compares the sum with the CPU memory of a real learner. On a GPU the sum is an upper bound, because
+copies on DeepSpeed's second stream may exist beside any part of the backward pass.
 """
 
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ class ModelShape:
     largest: int  # elements of the largest parameter
     persistent: int  # elements of all parameters that are so small that DeepSpeed never partitions them
     vocabulary: int  # rows of the head
+    head: int  # elements of the head
     hidden: int
     intermediate: int  # width of the feed-forward layer
     queries: int  # width of all heads' queries together
@@ -42,10 +42,6 @@ class ModelShape:
     heads: int
     layers: int
     tied: bool  # the head is the embedding
-
-    @property
-    def head(self) -> int:
-        return self.vocabulary * self.hidden
 
 
 def read_shape(folder: Path) -> ModelShape:
@@ -55,20 +51,22 @@ def read_shape(folder: Path) -> ModelShape:
         model = AutoModelForCausalLM.from_config(config)
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
+    head = model.get_output_embeddings().weight  # [vocabulary, hidden]
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
         parameters=sum(sizes),
         layer=largest_layer(model),
         largest=max(sizes),
         persistent=sum(size for size in sizes if size <= threshold),
-        vocabulary=len(model.get_output_embeddings().weight),
+        vocabulary=len(head),
+        head=head.numel(),
         hidden=config.hidden_size,
         intermediate=config.intermediate_size,
         queries=config.num_attention_heads * head_size,
         keys=config.num_key_value_heads * head_size,
         heads=config.num_attention_heads,
         layers=config.num_hidden_layers,
-        tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        tied=head is model.get_input_embeddings().weight,
     )
 
 
@@ -95,32 +93,25 @@ class RankMemory:
     def __str__(self) -> str:
         """Return a table in GiB: parts down, phases across, the peak marked."""
         # A phase such as "update: head" takes two lines of the header.
-        header = [phase.rpartition(": ") for phase in self.phases]
-        lines = [
-            _table_line("", [group + ":" * bool(group) for group, _, _ in header]),
-            _table_line("GiB", [name for _, _, name in header]),
-        ]
+        header = [phase.rpartition(" ") for phase in self.phases]
+        rows = [("", [group for group, _, _ in header]), ("GiB", [name for _, _, name in header])]
         for part in dict.fromkeys(part for parts in self.phases.values() for part in parts):
             sizes = [parts.get(part, 0) for parts in self.phases.values()]
             if any(sizes):
-                lines.append(_table_line(part, [f"{size / GIB:.2f}" if size else "" for size in sizes]))
+                rows.append((part, [f"{size / GIB:.2f}" if size else "" for size in sizes]))
         # The space lines the decimal points up with those above.
-        lines.append(_table_line("total", [f"{self.total(phase) / GIB:.1f} " for phase in self.phases]))
-        lines.append(_table_line("", ["peak" * (phase == self.peak) for phase in self.phases]))
-        return "\n".join(lines)
-
-
-def _table_line(title: str, cells: list[str]) -> str:
-    return (f"{title:<24}" + "".join(f"{cell:>11}" for cell in cells)).rstrip()
+        rows.append(("total", [f"{self.total(phase) / GIB:.1f} " for phase in self.phases]))
+        rows.append(("", ["peak" * (phase == self.peak) for phase in self.phases]))
+        lines = [f"{title:<24}" + "".join(f"{cell:>11}" for cell in cells) for title, cells in rows]
+        return "\n".join(line.rstrip() for line in lines)
 
 
 def rank_memory(
     shape: ModelShape, config: TrainConfig, ranks: int, *, sampler: int = 0, device: str = "cuda"
 ) -> RankMemory:
-    """Return the memory of one of `ranks` ranks on its `device` from the second step on.
+    """Return the memory of one of `ranks` ranks from the second step on, when AdamW's moments exist.
 
-    In the first step AdamW's moments do not exist yet. `sampler` is the sampler's bytes while it is awake. 0 leaves it
-    out, as for "cpu", where it never sleeps and its cache has a fixed size.
+    `sampler` is the sampler's bytes while it is awake. 0 leaves it out, as for "cpu", where it never sleeps.
     """
     memory = _RankParts(shape, config, ranks, device)
     resident = memory.resident()
@@ -148,9 +139,8 @@ def rank_memory(
 class _RankParts:
     """Computes the parts of a rank's memory in bytes.
 
-    CPUs, where tests measure them, differ in five parts: only the used part of the reduce bucket is really taken,
-    gradients are reduced after the backward pass and not during it, gloo copies them once more, AdamW needs one more
-    temporary, and an offloaded optimizer counts too.
+    CPUs, where tests measure them, differ in five parts: only the used part of the reduce bucket is taken, gradients
+    are reduced after the backward pass, gloo copies them, AdamW has one more temporary, an offloaded optimizer counts.
     """
 
     def __init__(self, shape: ModelShape, config: TrainConfig, ranks: int, device: str):
@@ -182,7 +172,7 @@ class _RankParts:
         return parts
 
     def gathered(self, *, head: bool) -> dict[str, int]:
-        """Weights gathered from all ranks: the layer at work, those fetched ahead and those kept for their next use."""
+        """Weights gathered from all ranks: of this layer, fetched ahead, and kept for their next use."""
         if self.ranks == 1:
             return {"gathered weights": 0}
         prefetched = prefetch_bucket(self.shape.layer)
@@ -193,7 +183,7 @@ class _RankParts:
 
     def reused_layers(self) -> int:
         """Return how many layers stay gathered after a forward pass, because DeepSpeed expects to use them soon."""
-        # DeepSpeed measures the distance to the next use through the head, and the whole model is near its root module.
+        # DeepSpeed measures the distance to the next use through the head.
         layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1
         return min(max(layers, 0), self.shape.layers)
 
@@ -232,21 +222,17 @@ class _RankParts:
     def head_backward(self) -> dict[str, int]:
         # The backward pass computes the log-probabilities again, so both passes count.
         logits = max(self.logits(self.tokens, backward=False), self.logits(self.tokens, backward=True))
-        head_gradient = 4 * self.shape.head  # summed over the chunks in fp32
-        return {"logits": logits, "head gradient": head_gradient} | self.gathered(head=True)
+        # The head's gradient is summed over the chunks in fp32.
+        return {"logits": logits, "head gradient": 4 * self.shape.head} | self.gathered(head=True)
 
     def layer_backward(self) -> dict[str, int]:
         shape = self.shape
         # With gradient checkpointing the activations of a layer are computed again from its input.
         again = self.layer_activations() if self.config.hardware.gradient_checkpointing else 0
         temporaries = self.tokens * self.bytes * (2 * shape.intermediate + 4 * shape.hidden)
-        parts = {
-            "layer activations": again + temporaries,
-            "layer gradients": self.bytes * shape.layer,
-            "head gradient": self.bytes * shape.head * shape.tied,  # of a tied head: waits for the embedding's
-        }
-        during = {} if self.on_cpu else self.reduction()
-        return parts | during | self.gathered(head=False)
+        parts = {"layer activations": again + temporaries, "layer gradients": self.bytes * shape.layer}
+        parts["head gradient"] = self.bytes * shape.head * shape.tied  # of a tied head: waits for the embedding's
+        return parts | ({} if self.on_cpu else self.reduction()) | self.gathered(head=False)
 
     def reduction(self) -> dict[str, int]:
         """A bucket of gradients in the order of the ranks, in fp32; with offloading also a copy of this rank's part."""

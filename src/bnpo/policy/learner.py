@@ -23,11 +23,11 @@ from bnpo.speed import update_operations
 
 
 class Learner:
-    """Owns the weights and the optimizer. Every method is a collective: call it on all ranks.
+    """Owns the weights and the optimizer. Every public method is a collective: all ranks must call it together.
 
-    `model_folder` is a Hugging Face folder. Token ids from `vocab_size` on only pad the embedding and are never
-    predicted. `universal` says that `load` will read a checkpoint in DeepSpeed's "universal" format, to which one is
-    converted for another number of ranks.
+    `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
+    predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format. A checkpoint must be converted to it
+    before another number of ranks can load it.
     """
 
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
@@ -43,8 +43,8 @@ class Learner:
         )
         compute_buffers_again(model)  # loading has rounded them to bf16
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
-        # Without this, ZeRO-3 gathers the parameters of each small module of a layer by itself, which is slower. A
-        # "leaf module" is gathered at once.
+        # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
+        # of each layer (_no_split_modules names the layer's class) one after the other, which is slower.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -88,8 +88,9 @@ class Learner:
         layer by layer. Returns a float64 array [tokens of the answer].
         """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # Without a backward pass, weights that DeepSpeed has begun to prefetch could not be gathered for the sync. It
-        # prefetches none here, because its limits max_live_parameters and max_reuse_distance are equal by default.
+        # This pass has no backward pass. Weights that it prefetches but does not use would stay gathered, and the
+        # weight sync would fail. That does not happen while DeepSpeed's settings stage3_max_live_parameters and
+        # stage3_max_reuse_distance are equal, as they are by default. Keep them so.
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
         return logprobs.double().cpu().numpy()
@@ -204,10 +205,11 @@ class Learner:
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
         prompt_tokens = lengths.prompts[first_of_group]  # [groups]
         tokens = float(prompt_tokens.sum() + lengths.answers.sum())
-        # Twice the number of pairs of tokens that attend to each other: p^2 in a prompt of p tokens; a^2 + 2 a p in an
-        # answer of a tokens, half of a^2 among themselves and a p with the prompt.
-        answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
-        double_pairs = float((prompt_tokens**2).sum() + answer_pairs)
+        # P tokens of a prompt and A tokens of an answer make pairs that attend to each other: P^2 / 2 in the prompt,
+        # A^2 / 2 in the answer, A P between the two. `update_operations` takes twice their number.
+        double_prompt_pairs = (prompt_tokens**2).sum()
+        double_answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
+        double_pairs = float(double_prompt_pairs + double_answer_pairs)
         model = self.model
         parameters = sum(parameter.ds_numel for parameter in model.parameters())
         if not model.config.tie_word_embeddings:  # then the embedding is only a look-up table

@@ -127,8 +127,8 @@ def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience
     longest = max(own_answers, key=lambda i: len(experience.answers[i]))
     prompt, sampling = experience.prompts[longest], learner.config.sampling
     # vLLM scores a prompt only if one more token would fit behind it.
-    room = sampling.max_prompt_tokens + sampling.max_answer_tokens - len(prompt) - 1
-    answer = experience.answers[longest][:room]
+    most_tokens = sampling.max_prompt_tokens + sampling.max_answer_tokens - len(prompt) - 1
+    answer = experience.answers[longest][:most_tokens]
     own_difference = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
     difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks raise, or none
     check_sync(difference, learner.config.hardware.sync_tolerance, step)

@@ -9,12 +9,10 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
 
 from bnpo.files import InputError, step_of
 from bnpo.report.charts import charts, fits
-from bnpo.report.read import open_folder
-from bnpo.report.run_files import eval_problems, evaluations, read_answers, run_facts
+from bnpo.report.run_files import eval_problems, evaluations, open_folder, read_answers, run_facts
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
 MAX_ANSWERS = 10_000
@@ -23,15 +21,6 @@ MAX_BYTES = 25_000_000
 """Bytes of packed texts on a page, so that the whole page stays under 30 MB."""
 Steps = tuple[int, int] | None
 """First and last step whose answers are shown; None for as many as fit."""
-
-
-class AnswerFile(NamedTuple):
-    """A file of answers: the number of its run on the page, the step, the path, and the run's settings."""
-
-    run: int
-    step: int
-    path: Path
-    config: dict
 
 
 def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: Sequence[str] = ()) -> None:
@@ -57,40 +46,41 @@ def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: S
         raise InputError(f"{path}: cannot be written ({error.strerror}); -o names another file") from error
 
 
-def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> list[AnswerFile]:
-    """Return the files of answers of one kind (`watch` or `rollouts`), ordered by run and step."""
+def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> list[tuple[int, int, Path]]:
+    """Return (run, step, path) of the files of answers of one kind (`watch` or `rollouts`), ordered by run and step."""
     files = []
-    for run, (folder, config) in enumerate(runs):
+    for run, (folder, _) in enumerate(runs):
         for path in sorted((folder / kind).glob("step-*.jsonl")):
-            step = step_of(path)
+            step = step_of(path)  # None: a file that only looks like a step's, such as a user's copy
             if step is not None and (not steps or steps[0] <= step <= steps[1]):
-                files.append(AnswerFile(run, step, path, config))
+                files.append((run, step, path))
     return files
 
 
 def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]], steps: Steps, only: set[str]) -> None:
     """Add the rows of all answers and their questions to `data`, and their texts to `chunks`, one per file.
 
-    Unless `steps` or `only` choose, files are added until the page is full: watched questions first.
+    Unless `steps` or `only` choose, files are added until the page is full.
     """
     watched_files, rollout_files = (answer_files(runs, kind, steps) for kind in ("watch", "rollouts"))
-    chosen = bool(steps or only)
-    rows, questions, shown = [], {}, 0
-    for file in spread(watched_files) + spread(rollout_files):
-        watched = file.path.parent.name == "watch"
+    rows, questions, shown, left_out = [], {}, 0, 0
+    # Watched questions come first: they are few, and show the same questions over the whole run.
+    for run, step, path in spread(watched_files) + spread(rollout_files):
+        watched = path.parent.name == "watch"
         full = is_full(chunks) or (shown >= MAX_ANSWERS and not watched)
-        if full and not chosen:
+        if full and not steps and not only:
+            left_out += 1
             continue
-        answers, texts = read_answers(file.config, file.path, questions, only)
+        _, config = runs[run]
+        answers, texts = read_answers(config, path, questions, only)
         for place, answer in enumerate(answers):  # `chunk` and `place` say where the answer's text is
-            where = {"run": file.run, "step": file.step, "watched": watched, "chunk": len(chunks), "place": place}
+            where = {"run": run, "step": step, "watched": watched, "chunk": len(chunks), "place": place}
             rows.append(where | answer)
         chunks.append(packed(texts))
         if not watched:
             shown += len(answers)
-    count = len(watched_files) + len(rollout_files)
-    if len(chunks) < count:
-        missing = f"{count - len(chunks)} of {count} answer files"
+    if left_out:
+        missing = f"{left_out} of {len(watched_files) + len(rollout_files)} answer files"
         data["leftOut"].append(f"{missing}; choose others with --steps 41 60 or --questions ID,ID")
     data["rows"] = sorted(rows, key=lambda row: (row["run"], row["step"], row["watched"], row["place"]))
     data["questions"] = list(questions.values())

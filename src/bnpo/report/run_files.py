@@ -1,6 +1,6 @@
 """The files of runs and evaluations, also of unfinished ones, read as the data of a page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -9,11 +9,10 @@ import numpy as np
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
-from bnpo.files import ROOT, whole_json_lines
+from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.problems import asks_for_tags
-from bnpo.report.read import metric_arrays
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 
@@ -40,6 +39,24 @@ class RunFacts:
     setting: int = 0  # number of its config: runs that differ only in their seed share one
 
 
+def open_folder(folder: Path) -> dict:
+    """Return the config.json of a run, or {"protocol": protocol.json} of an evaluation. Raises InputError."""
+    for path in (folder / "config.json", folder / "protocol.json"):
+        if path.is_file():
+            content = read_json(path, "name another folder")
+            # Other programs write config.json too, such as transformers into a model's folder.
+            if "preset" in content:
+                return content
+            if "suite" in content:
+                return {"protocol": content}
+    raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
+
+
+def metric_arrays(lines: Sequence[dict]) -> dict[str, np.ndarray]:
+    """Return the metrics in lines of metrics.jsonl by name, each [lines]. nan: missing, or null (not finite)."""
+    return {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+
+
 def run_facts(folder: Path, config: dict) -> RunFacts:
     """Read the run in `folder` with the settings `config`, finished or not."""
     lines = whole_json_lines(folder / "metrics.jsonl")
@@ -54,7 +71,7 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
         seed=config["seed"],
         end=why_ended(folder),
         config={name: config[name] for name in sorted(compared)},
-        rewards=[reward_name(reward) for reward in config["rewards"]],
+        rewards=list(map(reward_name, config["rewards"])),
         reward=ends(lines, "reward/mean"),
         pass1=ends(lines, "eval/average"),
         seconds=ends(lines, "seconds/total"),
@@ -71,9 +88,8 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set
     mapped to [0, 1].
     """
     rows, texts = [], []
-    tokens_by_answer = {}
-    if path.parent.name == "rollouts":  # token data are recorded for these answers only
-        tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name)
+    # Token data are recorded for some rollouts only. No file: no tokens.
+    tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
     ranges = np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
     lowest, highest = ranges.T  # [K]
     tags = asks_for_tags(config["template"])
@@ -84,8 +100,8 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set
             # Different data sets may use one id for different problems.
             key = f"{question_id} {row['prompt']}"
             if key not in questions:
-                fields = {name: row[name] for name in ("id", "prompt", "reference")}
-                questions[key] = {"number": len(questions)} | fields
+                asked = {"id": question_id, "prompt": row["prompt"], "reference": row["reference"]}
+                questions[key] = {"number": len(questions)} | asked
             rewards = list(row["rewards"].values())
             final = final_answer(row["answer"], tags)
             tokens = tokens_by_answer.get((question_id, sample))
@@ -110,9 +126,9 @@ def read_tokens(path: Path) -> dict[tuple[str, int], dict]:
     answers = {}
     for row in whole_json_lines(path):
         sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
-        # Rounded to what a colour shows: these are most of a page's bytes.
         gap = None
         if row["learner"]:
+            # Rounded to what a colour shows: these are most of a page's bytes.
             gap = [float(f"{x:.2g}") for x in np.nan_to_num(row["learner"]) - sampler]
         answer = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
         answers[row["id"], row["sample"]] = answer

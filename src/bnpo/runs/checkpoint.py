@@ -1,6 +1,7 @@
 """Checkpoints of a run: what they contain, where they are, and how they are written."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -20,11 +21,10 @@ from bnpo.ranks import gather
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; the file trainer/progress.json of a checkpoint.
+    """How far a run is: the file trainer/progress.json of a checkpoint."""
 
-    Later steps depend on this, the weights, the optimizer, and torch's random state. The order of the data and the
-    seeds of sampling are functions of the step.
-    """
+    # Later steps depend on this, the weights, the optimizer, and torch's random state. The order of the data and the
+    # seeds of sampling are functions of the step.
 
     step: int = 0  # steps that are done
     best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
@@ -34,7 +34,7 @@ class Progress:
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Return the folder of the checkpoint of `step`, which need not exist."""
+    """Return the path of the checkpoint of `step`."""
     return run / "checkpoints" / step_name(step)
 
 
@@ -55,10 +55,9 @@ def save_checkpoint(
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
     The folder is a Hugging Face model. Its subfolder trainer/ holds each rank's part of the optimizer, `progress`, and
-    a manifest with the hash of every file. All but the newest `keep` checkpoints are deleted (0: none), except those
-    with a link. Parameters are gathered and written in groups of `group_bytes`.
+    a manifest with the hash of every file. Parameters are gathered and written in groups of `group_bytes`.
 
-    A collective. Raises InputError on the rank that cannot write; earlier checkpoints then stay as they are.
+    A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
     """
     rank_0 = dist.get_rank() == 0
     folder = checkpoint_folder(run, progress.step)
@@ -75,7 +74,7 @@ def save_checkpoint(
         # rank writes into trainer/ before rank 0 has created it.
         save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), unfinished, group_bytes)
         learner.save(trainer)
-        # Each rank hashes the files that it has written, since reading them all on one rank would take too long.
+        # Each rank hashes the files that it has written, since one rank would take too long.
         hashes = {}
         for file in files_of_rank(unfinished, dist.get_rank()):
             flush(file)
@@ -131,7 +130,7 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, grou
         write_shard()
     # Hugging Face's file names contain the number of files, which is known only now.
     count = len(names_of_shards)
-    file_of_weight = {}
+    file_of_weight: dict[str, str] = {}
     for i, names in enumerate(names_of_shards, 1):
         file = "model.safetensors" if count == 1 else f"model-{i:05}-of-{count:05}.safetensors"
         (folder / f"shard-{i}").rename(folder / file)
@@ -142,13 +141,12 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, grou
 
 
 def files_of_rank(folder: Path, rank: int) -> list[Path]:
-    """Return the files in `folder` that `rank` has written: its part of the optimizer, and on rank 0 all files that are
-    no such part."""
+    """Return the files that `rank` has written: its part of the optimizer, and on rank 0 all that are no such part."""
     files = []
     for path in folder.rglob("*"):
-        own_part = f"zero_pp_rank_{rank}_" in path.name  # DeepSpeed's file name
-        shared = rank == 0 and "zero_pp_rank_" not in path.name
-        if (own_part or shared) and path.is_file():
+        part = re.search(r"zero_pp_rank_(\d+)_", path.name)  # DeepSpeed's file name
+        writer = int(part[1]) if part else 0
+        if writer == rank and path.is_file():
             files.append(path)
     return files
 
@@ -163,7 +161,7 @@ def delete_old_checkpoints(run: Path, keep: int) -> None:
 
 
 def link_checkpoint(run: Path, name: str, step: int) -> None:
-    """Make run/<name> a link to the checkpoint of `step`, in one atomic step."""
+    """Make run/<name> a link to the checkpoint of `step`, or replace the link, atomically."""
     link = run / f".{name}.unfinished"
     link.unlink(missing_ok=True)
     link.symlink_to(checkpoint_folder(run, step).relative_to(run))

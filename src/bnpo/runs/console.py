@@ -26,10 +26,7 @@ class _Copied:
 
 
 def copy_console(run: Path) -> None:
-    """Append all that this process prints from now on to <run>/console.log. Every rank does so.
-
-    Raises InputError if the file cannot be opened.
-    """
+    """Append all that this process prints from now on to <run>/console.log. For every rank. Raises InputError."""
     with writing(run):
         # Line-buffered, so that a killed process loses no line.
         file = (run / "console.log").open("a", encoding="utf-8", buffering=1)

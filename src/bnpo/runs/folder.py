@@ -1,13 +1,11 @@
 """A run's folder: locked while a process trains in it, and claimed by a new run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from filelock import FileLock
 
 from bnpo.config import TrainConfig, json_settings
 from bnpo.files import InputError, claiming, delete, lock, read_json, write_json
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 RUN_FILES = ("bad", "best", "checkpoints", "console*.log", "end.json", "evals", "last", "metrics.jsonl")
 RUN_FILES += ("report.html", "rollouts", "tokens", "wandb", "watch", "config.json")
@@ -15,18 +13,15 @@ RUN_FILES += ("report.html", "rollouts", "tokens", "wandb", "watch", "config.jso
 a run's, comes last, so that an interrupted --overwrite can be repeated."""
 
 
-def lock_run(folder: Path) -> "FileLock":
-    """Create a run's folder, and keep other processes from training in it while the returned lock lives. Rank 0 only.
-
-    Raises InputError if another process has the lock, or if the folder cannot be written.
-    """
+def lock_run(folder: Path) -> FileLock:
+    """Create a run's folder. Other processes cannot train in it while the returned lock lives. Raises InputError."""
     refusal = f"{folder}: another process is training in it. Stop that process, or choose another --output-dir"
     with claiming(folder):
         return lock(folder, refusal)
 
 
-def claim_output_dir(config: TrainConfig, **data_facts: object) -> Path:
-    """Write config.json of a new run, including `data_facts`, and return the run's folder. Rank 0 only.
+def claim_output_dir(config: TrainConfig, **data_facts: object) -> None:
+    """Write config.json of a new run, including `data_facts`. Rank 0 only.
 
     Raises InputError if the folder holds a run and --overwrite is not given, or other files of the same names.
     """
@@ -35,29 +30,21 @@ def claim_output_dir(config: TrainConfig, **data_facts: object) -> Path:
         if _run_files(folder):
             if not config.folder.overwrite:
                 raise InputError(f"{folder}: holds a run. Delete it with --overwrite, or choose another --output-dir")
-            _delete_run(folder)
+            # The folder of a model has a config.json, too, but without a preset.
+            advice = "choose another --output-dir"
+            if not (folder / "config.json").exists() or "preset" not in read_json(folder / "config.json", advice):
+                raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {advice}")
+            for path in _run_files(folder):
+                delete(path)
         write_json(folder / "config.json", json_settings(config, **data_facts))
-    return folder
 
 
 def check_apart(model: Path, folder: Path) -> None:
     """Raise InputError if a new run in `folder` would delete the `model` that it starts from."""
     if any(model.resolve().is_relative_to(path.resolve()) for path in _run_files(folder)):
-        raise InputError(
-            f"--model: {model} belongs to the run in {folder}, which a new run would delete. Choose another "
-            "--output-dir, or continue the old run with --resume"
-        )
+        problem = f"--model: {model} belongs to the run in {folder}, which a new run would delete"
+        raise InputError(f"{problem}. Choose another --output-dir, or continue the old run with --resume")
 
 
 def _run_files(folder: Path) -> list[Path]:
     return [path for name in RUN_FILES for path in folder.glob(name)]
-
-
-def _delete_run(folder: Path) -> None:
-    config = folder / "config.json"
-    cure = "choose another --output-dir"
-    # The folder of a model has a config.json, too, but without a preset.
-    if not config.exists() or "preset" not in read_json(config, cure):
-        raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {cure}")
-    for path in _run_files(folder):
-        delete(path)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
@@ -30,18 +29,15 @@ class Step:
     stopwatch: Stopwatch
 
     def metrics(self, reward_names: Sequence[str]) -> dict[str, float]:
-        """Return all metrics of the step itself."""
-        metrics = self.update.metrics()
-        metrics |= batch_metrics(self.rollouts, self.advantages, self.fits, reward_names)
+        """Return all metrics of the step itself, as metrics.jsonl names them."""
+        metrics = self.update.metrics() | batch_metrics(self, reward_names)
         metrics["sync/difference"] = self.sync_difference
-        sampling = self.rollouts.sampling_seconds  # [ranks]
-        return metrics | speed_metrics(metrics, self.stopwatch, sampling, dist.get_world_size(), gpu_name())
+        return metrics | speed_metrics(metrics, self.stopwatch, self.rollouts.sampling_seconds, gpu_name())
 
 
-def batch_metrics(
-    rollouts: Rollouts, advantages: np.ndarray, fits: list[BetaFit], reward_names: Sequence[str]
-) -> dict[str, float]:
+def batch_metrics(step: Step, reward_names: Sequence[str]) -> dict[str, float]:
     """Return metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
+    rollouts, fits = step.rollouts, step.fits
     rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
     finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])  # [n, m]
     logprobs = np.concatenate([answer.logprobs for group in rollouts.answers for answer in group])  # [tokens]
@@ -52,7 +48,7 @@ def batch_metrics(
         "reward/timeouts": timeouts,
         "reward/errors": rollouts.failures.total() - timeouts,
         "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
-        "advantage/std": advantages.std(),
+        "advantage/std": step.advantages.std(),
         # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
         "entropy": -logprobs.mean(),
         "answers/mean_tokens": lengths.mean(),
@@ -76,7 +72,7 @@ def batch_metrics(
 
 
 def _standard_error(rewards: np.ndarray) -> float:
-    """Return the standard error of the mean of rewards [n, m, K]. Its independent draws are the n questions."""
+    """Return the standard error of the mean of rewards [n, m, K], of which only the n questions are independent."""
     question_means = rewards.mean(axis=(1, 2))  # [n]
     n = len(question_means)
     return question_means.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
@@ -99,10 +95,7 @@ def rollout_rows(
     *,
     tokens: bool = False,
 ) -> list[dict]:
-    """Return one row per answer, for people to read, with `advantages` [n, m] if given.
-
-    With `tokens` a row also has all that the learner was given.
-    """
+    """Return one row per answer, with `advantages` [n, m] if given. `tokens` adds all that the learner was given."""
     rows = []
     for i, question in enumerate(rollouts.questions):
         problem, prompt = task.problems[question], task.prompts[question]
@@ -133,11 +126,10 @@ def token_groups(advantages: np.ndarray) -> np.ndarray:
 
 
 def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
-    """Return the groups of `token_groups` token by token, one row per answer.
+    """Return the groups of `token_groups` token by token, one row per answer, with log-probabilities [tokens].
 
-    A row has the question's id, the answer's place in its group, token ids, the text of each token, and
-    log-probabilities [tokens] under the sampler and under the learner before the update. The learner's come from
-    `learner_logprobs`, by index in the experience. They are None for an answer that was not trained on.
+    `learner_logprobs` are those of the learner before the update, by index in the experience. Answers that were not
+    trained on have none.
     """
     rows = []
     for i in token_groups(step.advantages):

@@ -1,10 +1,10 @@
 """Read and check everything that a run needs, before a process group or a model exists."""
 
 import os
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from filelock import FileLock
 
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, check_config, differences
@@ -22,9 +22,6 @@ from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
 from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
 from bnpo.task import Task, encode_problems, longest_sequence
 
-if TYPE_CHECKING:
-    from filelock import FileLock
-
 
 @dataclass(frozen=True)
 class PreparedRun:
@@ -37,7 +34,7 @@ class PreparedRun:
     engine: EngineSettings
     resume_point: ResumePoint
     data_facts: dict  # what config.json says of the data
-    lock: "FileLock | None"  # on the run's folder, held while this object lives; rank 0 only
+    lock: FileLock | None  # on the run's folder, held while this object lives; rank 0 only
 
     @property
     def steps(self) -> int:
@@ -50,10 +47,9 @@ class PreparedRun:
         everyone = gather((self.resume_point.progress, self.steps, self.data_facts))
         for rank, read in enumerate(everyone):
             if read != everyone[0]:
-                raise InputError(
-                    f"rank {rank} has other data than rank 0, or another checkpoint in "
-                    f"{self.config.folder.output_dir}. All machines must see the same files"
-                )
+                problem = f"rank {rank} has other data than rank 0, or another checkpoint"
+                folder = self.config.folder.output_dir
+                raise InputError(f"{problem} in {folder}. All machines must see the same files")
 
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""
@@ -63,18 +59,15 @@ class PreparedRun:
         print(f"all settings: {config.folder.output_dir / 'config.json'}")
         dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
         questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
-        batches = f"{self.steps} steps of {batch.questions_per_step} x {batch.samples_per_question} answers"
-        print(f"{questions}, {batches}", flush=True)
+        batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
+        print(f"{questions}, {self.steps} steps of {batches}", flush=True)
         if self.engine.gpu_memory:
-            share, sequences = self.engine.gpu_memory, self.engine.sequences
-            print(f"sampler: {share:.0%} of the GPU, {sequences} answers at once", flush=True)
+            share = f"{self.engine.gpu_memory:.0%} of the GPU's memory"
+            print(f"sampler: {share}, {self.engine.sequences} answers at once", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
-    """Check and read everything that a run needs, cheapest first, and claim its folder. Every rank calls this alone.
-
-    Raises InputError for what is wrong.
-    """
+    """Check and read all that a run needs, cheapest first, and claim its folder. No collective. Raises InputError."""
     if "RANK" not in os.environ:
         raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -106,22 +99,19 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
     if resumed:
         check_changes(config, facts)
-    # Made before the folder is claimed: it refuses rewards that cannot be called before --overwrite deletes a run. Its
-    # processes start while the models load.
+    # Before the folder is claimed: rewards that cannot be called are refused before --overwrite deletes a run.
     grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
-    with ExitStack() as on_error:
-        on_error.callback(grader.close)  # its processes would keep this one from ending
+    try:
         lock = claim_folder(config, facts, resumed, resume_point, ranks) if rank == 0 else None
-        on_error.pop_all()
+    except BaseException:
+        grader.close()  # its processes would keep this one from ending
+        raise
     task = Task(kept_problems, prompts, tokenizer, grader)
     return PreparedRun(config, task, evaluation, model, engine, resume_point, facts, lock)
 
 
-def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> "FileLock":
-    """Return the lock on the run's folder, after making it a new run's or checking that it is as it was read before.
-
-    Rank 0 only. Raises InputError.
-    """
+def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> FileLock:
+    """Lock the run's folder. Make it a new run's, or check that its checkpoint is still the same. Rank 0 only."""
     folder = config.folder.output_dir
     lock = lock_run(folder)
     if not resumed:
@@ -135,10 +125,7 @@ def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: 
 
 
 def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
-    """Return what config.json says of the data, so that --resume notices other data under the same file names.
-
-    These are hashes of the problems and of the user's reward files, the number of `dropped` questions, and the suite.
-    """
+    """Return what config.json says of the data, so that --resume notices other data under the same file names."""
     reward_files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
     return {
         "data_sha256": content_hash(problems),

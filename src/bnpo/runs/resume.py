@@ -27,52 +27,45 @@ class ResumePoint:
 
 
 def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
-    """Return the newest checkpoint of a run.
-
-    Raises InputError if it is damaged, or if another number of ranks saved it and it was not converted.
-    """
+    """Return the newest checkpoint of a run. Raises InputError for damage or another number of ranks."""
     folders = checkpoints(run)
     if not folders:
         return ResumePoint()
     folder = folders[-1]
-    verify_small_files(folder)
+    manifest = read_manifest(folder)
+    # The large files are verified later, by all ranks together.
+    small_files = [name for name in manifest if not name.endswith((".safetensors", ".pt"))]
+    refuse_damage(folder, damaged_files(folder, manifest, small_files))
     trainer = folder / "trainer"
     progress = Progress(**json.loads((trainer / "progress.json").read_text(encoding="utf-8")))
     # The converter writes the file latest_universal last.
     if progress.ranks != ranks and not (trainer / "latest_universal").exists():
+        convert = "python -m deepspeed.checkpoint.ds_to_universal"
         raise InputError(
             f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks, or convert it: "
-            f"python -m deepspeed.checkpoint.ds_to_universal --input_folder {trainer / 'zero'} --output_folder "
-            f"{trainer / 'universal'}"
+            f"{convert} --input_folder {trainer / 'zero'} --output_folder {trainer / 'universal'}"
         )
     return ResumePoint(folder, progress)
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Compare all files of a checkpoint with its manifest, each rank a share of them. A collective.
-
-    Raises InputError on all ranks if a file differs.
-    """
+    """Raise InputError on all ranks if a file of a checkpoint differs from the manifest. A collective."""
     manifest = read_manifest(folder)
-    own_share = list(manifest)[dist.get_rank() :: dist.get_world_size()]
+    own_share = list(manifest)[dist.get_rank() :: dist.get_world_size()]  # hashing takes long
     # Gathered before anyone raises: a rank that raised alone would leave the others waiting in the next collective.
     damaged_of_ranks = gather(damaged_files(folder, manifest, own_share))
-    damaged = sorted(chain.from_iterable(damaged_of_ranks))
-    if damaged:
-        raise _damage_error(folder, folder / damaged[0], "differs from the manifest: truncated or edited")
-
-
-def verify_small_files(folder: Path) -> None:
-    """Compare the files that are read before the models are loaded with the manifest. Raises InputError."""
-    manifest = read_manifest(folder)
-    small_files = [name for name in manifest if not name.endswith((".safetensors", ".pt"))]
-    for name in damaged_files(folder, manifest, small_files):
-        raise _damage_error(folder, folder / name, "differs from the manifest: truncated or edited")
+    refuse_damage(folder, sorted(chain.from_iterable(damaged_of_ranks)))
 
 
 def damaged_files(folder: Path, manifest: dict[str, str], names: Iterable[str]) -> list[str]:
     """Return those of `names` whose file does not have the hash that the manifest says."""
     return [name for name in names if file_hash(folder / name) != manifest[name]]
+
+
+def refuse_damage(folder: Path, damaged: list[str]) -> None:
+    """Raise InputError for the first of the `damaged` files of a checkpoint, if any."""
+    if damaged:
+        raise _damage_error(folder, folder / damaged[0], "differs from the manifest: truncated or edited")
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
@@ -88,17 +81,14 @@ def read_manifest(folder: Path) -> dict[str, str]:
 
 
 def _damage_error(folder: Path, file: Path, damage: str) -> InputError:
-    """Return the error for a damaged checkpoint, which says what --resume does after the checkpoint is deleted."""
+    """Return the error for a damaged checkpoint, with what --resume does after the checkpoint is deleted."""
     earlier = [other for other in checkpoints(folder.parent.parent) if other < folder]
     start = f"continues from {earlier[-1]}" if earlier else "starts from the beginning"
     return InputError(f"{file}: {damage}. Delete {folder}; --resume then {start}")
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
-    """Raise InputError if `config` or the data would change the results of the run that is resumed.
-
-    config.json in the output folder has the old ones. Settings marked Free or in --allow-changes may differ.
-    """
+    """Raise InputError if settings or data of a resumed run changed, except those marked Free or in --allow-changes."""
     folder = config.folder.output_dir
     new = json_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
@@ -113,10 +103,8 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
         if name in old and old[name] != value and name not in allowed:
             changes[name] = f"{name} has changed" if isinstance(value, dict) else f"{name} was {old[name]}, is {value}"
     if changes:
-        raise InputError(
-            f"{folder}: other settings would change the run: {', '.join(changes.values())}. Use the old settings, or "
-            "--allow-changes " + ",".join(changes)
-        )
+        problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"
+        raise InputError(f"{problem}. Use the old settings, or --allow-changes {','.join(changes)}")
 
 
 def rewind(run: Path, progress: Progress) -> None:

@@ -29,7 +29,7 @@ class BadStepsError(RuntimeError):
 
 
 class Run:
-    """Context manager around the steps of a run. All ranks must call every method with the same arguments.
+    """Context manager around the steps of a run. All ranks must call every method at the same point.
 
     `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
@@ -64,8 +64,7 @@ class Run:
 
     def _write_end(self, why: str) -> None:
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
-            end = {"step": self.progress.step, "why": why.splitlines()[0]}
-            write_json(self._folder / "end.json", end)
+            write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler]:
         """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
@@ -79,13 +78,13 @@ class Run:
             verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:  # a new run's config.json was written when its folder was claimed
+            if config.folder.resume:  # for a new run, runs/prepare.py has written it
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
-        # find_checkpoint has refused other numbers of ranks unless the checkpoint was converted.
+        # A checkpoint of another number of ranks is always a converted one: runs/resume.py refuses all others.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
-        # The learner first: what it leaves of the GPU memory is the sampler's.
+        # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
         self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
         if checkpoint:
@@ -113,10 +112,10 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. The best step except the start will be saved."""
-        started, grader = time.perf_counter(), self._prepared.task.grader
+        """Return the scores of the model after `step`. If the score is the best so far, the step gets a checkpoint."""
+        started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
-        results = evaluate_live(self._prepared.evaluation, self._sampler, grader, self._config, checkpoint)
+        results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:
             self.progress = replace(self.progress, best=score, best_step=step)
@@ -129,61 +128,48 @@ class Run:
         if not (logging.watch_questions and logging.rollouts_every):
             return False
         if self._stopping and step == 0:
-            return False  # stopped before the first step; after a step, everything due is still recorded
+            return False  # the run was stopped before its first step
         return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
     def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
         """Write scores and watched answers of the model that the run starts from, as step 0."""
-        if self._tracker is None:
-            return
-        if watched:
-            self._tracker.save_rows("watch", 0, self._answer_rows(watched))
-        if scores:
+        if self._tracker and watched:
+            self._tracker.save_rows("watch", 0, rollout_rows(self._prepared.task, watched.rollouts, self._reward_names))
+        if self._tracker and scores:
             self._tracker.write(0, scores)
 
     def record(self, step: Step, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
-        """Count the step and write its metrics and answers, with `scores` of an evaluation and watched answers if any.
-
-        Raises BadStepsError after too many steps in a row with a skipped update, InputError for a full disk.
-        """
-        config, number = self._config, step.number
+        """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
+        task, config, names = self._prepared.task, self._config, self._reward_names
         bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
-        self.progress = replace(self.progress, step=number, bad_steps=bad_steps)
+        self.progress = replace(self.progress, step=step.number, bad_steps=bad_steps)
         if self._tracker:
-            metrics = step.metrics(self._reward_names) | scores
+            metrics = step.metrics(names) | scores
             if watched:
-                self._tracker.save_rows("watch", number, self._answer_rows(watched))
+                self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
             accuracies = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
-            self._tracker.log(number, metrics, accuracies)
+            self._tracker.log(step.number, metrics, accuracies)
             if bad_steps:
-                rows = rollout_rows(
-                    self._prepared.task, step.rollouts, self._reward_names, step.advantages, tokens=True
-                )
-                self._tracker.save_bad_batch(number, rows)
-        # From step 1 on, whose answers come from the untrained model.
-        if config.logging.rollouts_every and (number - 1) % config.logging.rollouts_every == 0:
+                rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
+                self._tracker.save_bad_batch(step.number, rows)
+        every = config.logging.rollouts_every
+        if every and (step.number - 1) % every == 0:  # from step 1 on, whose answers come from the untrained model
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
-                f"the loss or the gradient norm was not finite in step {number}, the last of {bad_steps} in a row "
-                f"(--max-bad-steps); the updates were skipped, the batches are in {self._folder / 'bad'}"
+                f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step {step.number} "
+                f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
-
-    def _answer_rows(self, watched: WatchedAnswers) -> list[dict]:
-        return rollout_rows(self._prepared.task, watched.rollouts, self._reward_names)
 
     def _save_answers(self, step: Step) -> None:
         """Write the answers of a step, and those to two questions also token by token. A collective."""
         task, m = self._prepared.task, self._config.batch.samples_per_question
         # Each rank knows the learner's log-probabilities of the answers that it trained on.
-        own_logprobs = {}
-        for group in token_groups(step.advantages):
-            for place in range(group * m, (group + 1) * m):
-                if place in step.update.old_logprobs:
-                    own_logprobs[place] = step.update.old_logprobs[place]
+        groups = token_groups(step.advantages)
+        own_logprobs = {i: logprobs for i, logprobs in step.update.old_logprobs.items() if i // m in groups}
         learner_logprobs = {}
         for rank_logprobs in gather(own_logprobs):
             learner_logprobs |= rank_logprobs
@@ -198,14 +184,12 @@ class Run:
         return is_last or step % self._config.folder.save_every == 0 or self.progress.best_step == step
 
     def save(self) -> None:
-        """Write a checkpoint. Raises InputError for a full disk.
-
-        Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
-        """
-        config, step = self._config, self.progress.step
+        """Write a checkpoint. Raises InputError for a full disk."""
+        step, keep = self.progress.step, self._config.folder.keep
         started = time.perf_counter()
+        # Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
         slept = self._sampler.sleep()  # False on CPUs
-        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, config.folder.keep)
+        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, keep)
         if slept:
             self._sampler.wake("weights")
             sync_weights(self._learner, self._sampler, step)

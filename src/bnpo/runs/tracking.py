@@ -19,10 +19,7 @@ BAD_BATCHES = 10
 
 
 class Tracker:
-    """Writes one line per step to <run>/metrics.jsonl and shows the progress: a bar on a terminal, otherwise lines.
-
-    Rank 0 only. `done` of the `steps` are done.
-    """
+    """Writes metrics.jsonl and shows the progress: a bar on a terminal, otherwise lines. Rank 0 only."""
 
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = run = config.folder.output_dir
@@ -30,20 +27,16 @@ class Tracker:
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
         self._wandb = None if config.logging.wandb == "disabled" else WandbLog(config)
+        style = {"desc": "step", "bar_format": "{desc} {n}/{total} |{bar}| {remaining} left{postfix}"}
         # nrows: without it tqdm shows nothing on a terminal that reports the size 0.
-        bar_format = "{desc} {n}/{total} |{bar}| {remaining} left{postfix}"
-        self._bar = tqdm(
-            total=steps, initial=done, desc="step", disable=not sys.stderr.isatty(), bar_format=bar_format, nrows=2
-        )
+        self._bar = tqdm(total=steps, initial=done, disable=not sys.stderr.isatty(), nrows=2, **style)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def log(self, step: int, metrics: dict[str, float], accuracies: np.ndarray) -> None:
         """Record a training step, with the mean reward of each of its questions [n], and show the progress."""
         self.write(step, metrics, accuracies)
-        line = (
-            f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
-            f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
-        )
+        line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
+        line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
         self._bar.set_postfix_str(line, refresh=False)
         self._bar.update()
         if self._bar.disable:
@@ -72,9 +65,8 @@ class Tracker:
 
     def save_bad_batch(self, step: int, rows: Sequence[dict]) -> None:
         """Write the batch of a skipped update into <run>/bad, and delete all but the last BAD_BATCHES batches."""
-        folder = self._run / "bad"
-        write_json_lines(folder / f"{step_name(step)}.jsonl", rows)
-        for old in sorted(folder.iterdir())[:-BAD_BATCHES]:
+        self.save_rows("bad", step, rows)
+        for old in sorted((self._run / "bad").iterdir())[:-BAD_BATCHES]:
             old.unlink()
 
     def say(self, line: str) -> None:
@@ -85,6 +77,5 @@ class Tracker:
         """Close the file and the bar, end the W&B run, and say if it was not uploaded completely."""
         self._metrics.close()
         self._bar.close()
-        message = self._wandb.close() if self._wandb else None
-        if message:
-            print(message)
+        if self._wandb:
+            self._wandb.close()

@@ -20,11 +20,10 @@ TABLE_ROWS = 128
 
 
 class WandbLog:
-    """A W&B run. It is continued when the training run is resumed.
+    """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
-    wandb uploads in a process of its own and keeps all data in <run>/wandb. This class adds what it lacks for servers
-    that do not answer: `wandb.init` waits 90 s and then raises an error, and `finish` waits without a limit. Here the
-    run is recorded offline after INIT_SECONDS, and its end waits FINISH_SECONDS at most.
+    wandb uploads in a process of its own. If the server does not answer, `wandb.init` waits 90 s and raises an error,
+    and `finish` waits without a limit. This class records offline after INIT_SECONDS and ends after FINISH_SECONDS.
     """
 
     def __init__(self, config: TrainConfig):
@@ -47,15 +46,14 @@ class WandbLog:
             self._run = wandb.init(mode=config.logging.wandb, resume=resume, **settings)
         except Exception as error:  # of many kinds; none is a reason to end the run
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            print(f"W&B cannot be reached, so the run is recorded offline: {reason}", flush=True)
+            print(f"W&B cannot be reached ({reason}). The run is recorded offline", flush=True)
             self._not_uploaded = True
             wandb.teardown()  # or the id of the failed attempt would still be in use
             self._run = wandb.init(mode="offline", **settings)
         self._folder = Path(self._run.dir).parent
 
     def log(self, step: int, metrics: dict[str, float], accuracies: np.ndarray | None) -> None:
-        """Log the metrics of a step, and the histogram of its questions' mean rewards [n]. The scores of an evaluation
-        also become the run's summary."""
+        """Log the metrics of a step and the mean rewards of its questions [n]. Scores become the run's summary, too."""
         histogram = {} if accuracies is None else {"groups/accuracy": self._wandb.Histogram(accuracies)}
         self._run.log(metrics | histogram, step=step)
         self._run.summary.update({name: value for name, value in metrics.items() if name.startswith("eval/")})
@@ -69,11 +67,11 @@ class WandbLog:
             table = self._wandb.Table(columns=columns, data=[[row.get(key) for key in columns] for row in flat_rows])
             self._run.log({name: table}, step=step)
 
-    def close(self) -> str | None:
-        """End the W&B run. Return a message if it was not uploaded completely."""
+    def close(self) -> None:
+        """End the W&B run, and say if it was not uploaded completely."""
         try:
             self._run.finish()
         except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
             self._not_uploaded = True
-        command = f"wandb beta sync {self._folder}"
-        return f"W&B did not get everything. To upload the run: {command}" if self._not_uploaded else None
+        if self._not_uploaded:
+            print(f"W&B did not get everything. To upload the run: wandb beta sync {self._folder}")

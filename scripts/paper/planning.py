@@ -14,7 +14,7 @@ from bnpo.planning.dry_run import disk_problem, plan_evaluation, plan_training, 
 from bnpo.planning.fit import flags_text
 from bnpo.planning.gpus import GPUS, speed_of
 from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
-from reproduction.table import Row
+from paper.rows import Row
 
 GPU_COUNTS = (1, 4, 8)  # of the overview
 

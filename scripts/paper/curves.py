@@ -9,8 +9,9 @@ import numpy as np
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, whole_json_lines
 from bnpo.flags import settings_of
-from bnpo.report.read import NOT_COMPARED, method_name, metric_arrays, open_folder
-from bnpo.report.tables import ROW_ORDER
+from bnpo.report.run_files import metric_arrays, open_folder
+from paper.results import NOT_COMPARED, method_name
+from paper.tables import ROW_ORDER
 
 
 @dataclass(frozen=True)

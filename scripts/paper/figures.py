@@ -12,7 +12,7 @@ from scipy.integrate import cumulative_simpson
 from scipy.stats import beta as beta_distribution
 
 from bnpo.algorithm.beta import BetaFit, inverse_density
-from bnpo.report.curves import Band, RunCurves, band, variation
+from paper.curves import Band, RunCurves, band, variation
 
 # Okabe and Ito's colours for the colour-blind, without the yellow, which is faint on paper. The dashes are for prints
 # without colour.

@@ -1,14 +1,12 @@
-"""The files of runs and evaluations, read for tables, figures and checks."""
+"""The results.json files of evaluations, read as rows of the paper's tables."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from bnpo.config import PRESETS, TrainConfig, json_settings, preset_config
-from bnpo.files import InputError, read_json, step_name
+from bnpo.files import InputError, step_name
 from bnpo.flags import Free, NotCompared, marked
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
@@ -42,11 +40,7 @@ class Result:
 
 
 def method_name(run: dict) -> str:
-    """Return the name of a run's method in tables and figures, from its config.json.
-
-    >>> method_name({"algo": "beta", "beta_parameters": [1.5, 1.5], "decompose": False, "rescale_advantages": True})
-    'Beta(1.5, 1.5), rescaled'
-    """
+    """Return the name of a run's method in tables and figures, from its config.json: `Beta(1.5, 1.5), rescaled`."""
     name = METHODS.get(run["algo"], run["algo"])
     if run["decompose"]:
         name = f"AD-{name}"
@@ -54,29 +48,6 @@ def method_name(run: dict) -> str:
     if parameters:
         name += f"({', '.join(f'{parameter:g}' for parameter in parameters)})"
     return name + (", rescaled" if run.get("rescale_advantages") else "")
-
-
-def open_folder(folder: Path) -> dict:
-    """Return the config.json of a run, or {"protocol": protocol.json} of an evaluation. Raises InputError."""
-    for path in (folder / "config.json", folder / "protocol.json"):
-        if path.is_file():
-            content = read_json(path, "name another folder")
-            if "preset" in content:
-                return content
-            if "suite" in content:
-                return {"protocol": content}
-    raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
-
-
-def read_results(folder: Path) -> dict:
-    """Return the results.json of an evaluation's folder."""
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
-
-
-def metric_arrays(lines: Sequence[dict]) -> dict[str, np.ndarray]:
-    """Return the metrics in lines of metrics.jsonl by name, each [lines], with nan where a line has none or null (which
-    stands for a value that was not finite)."""
-    return {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
 
 
 def load_results(paths: Iterable[Path]) -> list[Result]:
