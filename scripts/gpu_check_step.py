@@ -38,7 +38,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
         learner, config = open_learner(folder, "--preset", "paper-1.5b")
         counted = measure_update(learner, folder, config, rows)
         without_sampler = used_gib()
-        sampler = start_sampler(folder, rows)
+        sampler = start_sampler(folder, learner.model.config.vocab_size, rows)
     measured(gc.collect, "collect", rows)()
     measure_gap(learner, sampler, "fresh", rows)  # ends asleep
     rows["asleep_gib"] = used_gib() - without_sampler
@@ -60,12 +60,13 @@ def measure_update(learner, folder: str, config, rows: Rows) -> dict[str, float]
     from bnpo.policy.update import Experience
 
     rng = np.random.default_rng(0)
-    answers = [rng.integers(0, 150_000, 4000).tolist() for _ in range(8)]
+    answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]
     logprobs = [np.full(4000, -11.9) for _ in answers]
     experience = Experience([[1] * 96] * 8, answers, logprobs, rng.choice([-1.0, 1.0], 8))
-    learner.update(experience, lr=1e-6)  # the first update creates the optimizer's state
+    # A learning rate of 0 keeps the weights equal to those that the sampler loads.
+    learner.update(experience, lr=0.0)  # the first update creates the optimizer's state
     torch.cuda.reset_peak_memory_stats()
-    measured(learner.update, "update", rows)(experience, lr=1e-6)
+    measured(learner.update, "update", rows)(experience, lr=0.0)
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     phases = rank_memory(read_shape(Path(folder)), config, ranks=1)
@@ -74,8 +75,11 @@ def measure_update(learner, folder: str, config, rows: Rows) -> dict[str, float]
     return {"update_allocated_gib": rows["update_counted_gib"]}
 
 
-def start_sampler(folder: str, rows: Rows):
-    """Return a new sampler. Measure its start, and within it the methods of vLLM's worker that take most."""
+def start_sampler(folder: str, vocabulary: int, rows: Rows):
+    """Return a new sampler of a model with `vocabulary` tokens.
+
+    Measure its start, and within it the methods of vLLM's worker that take most.
+    """
     from vllm.v1.worker.gpu_worker import Worker
 
     from bnpo.policy.engine_settings import EngineSettings
@@ -90,7 +94,7 @@ def start_sampler(folder: str, rows: Rows):
     with ExitStack() as patches:
         for name, method in methods.items():
             patches.enter_context(patch.object(Worker, method, measured(getattr(Worker, method), name, rows)))
-        return measured(Sampler, "start", rows)(folder, WholeVocabulary(), settings)
+        return measured(Sampler, "start", rows)(folder, WholeVocabulary(vocabulary), settings)
 
 
 class WholeVocabulary:
@@ -98,23 +102,23 @@ class WholeVocabulary:
 
     eos_token = None
 
+    def __init__(self, tokens: int):
+        self._tokens = tokens
+
     def __len__(self) -> int:
-        return json.loads(MODEL.read_text(encoding="utf-8"))["vocab_size"]
+        return self._tokens
 
     def get_vocab(self) -> dict[str, int]:
         return {}
 
 
 def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
-    """Measure the difference between the log-probabilities of sampler and learner. The sampler is asleep afterwards.
-
-    The learning rate is 0, so sampler and learner keep the same weights.
-    """
+    """Measure the difference between the log-probabilities of sampler and learner. The sampler is asleep afterwards."""
     import numpy as np
 
     from bnpo.policy.update import Experience
 
-    prompts = np.random.default_rng(1).integers(0, 150_000, (16, 96)).tolist()
+    prompts = np.random.default_rng(1).integers(0, learner.model.config.vocab_size, (16, 96)).tolist()
     temperature = learner.config.sampling.temperature
     settings = {"n": 8, "max_tokens": 512, "temperature": temperature, "logprobs": True}
     groups = measured(lambda: list(sampler.sample(prompts, range(16), **settings)), f"{name}_sample", rows)()
@@ -126,7 +130,7 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
         sampler_logprobs=[answer.logprobs for _, answer in sampled],
         advantages=np.ones(len(sampled)),
     )
-    means = learner.update(experience, lr=0.0).means
+    means = learner.update(experience, lr=0.0).means  # changes no weights
     rows[f"{name}_gap_mean"], rows[f"{name}_gap_max"] = means.gap_mean, means.gap_max
 
 

@@ -13,7 +13,7 @@ import pytest
 from transformers import Qwen2Config
 
 from bnpo.files import ROOT
-from conftest import users_environment
+from conftest import run_ranks, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
@@ -111,6 +111,23 @@ def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
         verify_metrics(metrics(**changes), 2, 2, 0.05, {})
 
 
+@pytest.mark.sampler
+def test_the_measurements_of_a_step_on_a_cpu():
+    """The functions behind the check `first-step`, with memory that is made up."""
+    output = run_ranks(1, "tests/programs/first_step_check.py").stdout
+    line = next(line for line in output.splitlines() if line.startswith("LIMITS "))
+    limits, printed = line.removeprefix("LIMITS ").split(" ROWS ")
+    rows = {name: float(value) for name, value in (row.split("=") for row in printed.split())}
+    assert limits == "update_allocated_gib"
+    assert rows["update_counted_gib"] > 0
+    assert 0 < rows["update_seconds"] < 100
+    assert rows["outside_torch_gib"] == 20
+    assert 0 < rows["start_seconds"] <= rows["all_seconds"]
+    assert rows["sync_gb_per_second"] * rows["sync_seconds"] == pytest.approx(0.0031, rel=0.2)  # 0.8M weights in fp32
+    for name in ("fresh", "awake"):  # no update has changed the weights
+        assert 0 < rows[f"{name}_gap_mean"] < rows[f"{name}_gap_max"] < 1e-3
+
+
 @pytest.mark.program
 def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(gpu_check, capfd, tmp_path):
     checks = [gpu_check.Check(work.__name__, "", 10, work, all_gpus=True) for work in OUTCOMES[:-1]]
@@ -120,8 +137,8 @@ def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(gpu_check
     facts = {"gpus": ["H200"], "versions": {"torch": "2"}}
     results = gpu_check.run_checks(checks, gpu_check.Args(output=output), 4, facts)
     assert json.loads(output.read_text()) == facts | {"checks": results}
-    program = results[4]["rows"].pop("program")
-    assert not Path(f"/proc/{program}").exists()
+    program = Path(f"/proc/{results[4]['rows'].pop('program')}/cmdline")
+    assert not program.exists() or program.read_text() == ""  # killed, and perhaps not waited for
     assert [(result["name"], result["verdict"], result["message"], result["rows"]) for result in results] == [
         ("passes", "PASSED", "gpus 4", {"gpus": 4}),
         ("finds_a_fault", "FAILED", "the sampler kept its memory", {"freed_gib": 0.5}),
