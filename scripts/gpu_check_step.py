@@ -25,7 +25,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS
+    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS, read_shape
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -35,8 +35,9 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     rows["nccl_gib"] = used_gib() - rows["context_gib"]
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(folder)
+        shape = read_shape(Path(folder))  # cannot be read when there is a learner, as transformers then partitions
         learner, config = open_learner(folder, "--preset", "paper-1.5b")
-        counted = measure_update(learner, folder, config, rows)
+        counted = measure_update(learner, shape, config, rows)
         without_sampler = used_gib()
         sampler = start_sampler(folder, learner.model.config.vocab_size, rows)
     measured(gc.collect, "collect", rows)()
@@ -51,12 +52,12 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     require_within(rows, counted | {"fresh_gap_mean": gap, "awake_gap_mean": gap, "collect_seconds": 0.05})
 
 
-def measure_update(learner, folder: str, config, rows: Rows) -> dict[str, float]:
+def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     """Measure an update with the paper's settings before a sampler exists. Return the limit of its memory."""
     import numpy as np
     import torch
 
-    from bnpo.planning.memory import CONTEXTS, rank_memory, read_shape
+    from bnpo.planning.memory import CONTEXTS, rank_memory
     from bnpo.policy.update import Experience
 
     rng = np.random.default_rng(0)
@@ -69,7 +70,7 @@ def measure_update(learner, folder: str, config, rows: Rows) -> dict[str, float]
     measured(learner.update, "update", rows)(experience, lr=0.0)
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
-    phases = rank_memory(read_shape(Path(folder)), config, ranks=1)
+    phases = rank_memory(shape, config, ranks=1)
     largest = max(phases.total(phase) for phase in phases.phases if phase.startswith("update"))
     rows["update_counted_gib"] = (largest - CONTEXTS) / GIB  # torch does not allocate the contexts
     return {"update_allocated_gib": rows["update_counted_gib"]}
@@ -123,7 +124,7 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
     settings = {"n": 8, "max_tokens": 512, "temperature": temperature, "logprobs": True}
     groups = measured(lambda: list(sampler.sample(prompts, range(16), **settings)), f"{name}_sample", rows)()
     measured(sampler.sleep, f"{name}_sleep", rows)()
-    sampled = [(prompts[group.prompt], answer) for group in groups for answer in group.answers]
+    sampled = [(prompts[group.prompt_index], answer) for group in groups for answer in group.answers]
     experience = Experience(
         prompts=[prompt for prompt, _ in sampled],
         answers=[answer.token_ids for _, answer in sampled],

@@ -13,7 +13,7 @@ import pytest
 from transformers import Qwen2Config
 
 from bnpo.files import ROOT
-from conftest import run_ranks, users_environment
+from conftest import make_model, run_ranks, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
@@ -112,9 +112,10 @@ def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
 
 
 @pytest.mark.sampler
-def test_the_measurements_of_a_step_on_a_cpu():
+def test_the_measurements_of_a_step_on_a_cpu(tmp_path):
     """The functions behind the check `first-step`, with memory that is made up."""
-    output = run_ranks(1, "tests/programs/first_step_check.py").stdout
+    model = make_model(tmp_path, vocab_size=288, hidden_size=64)
+    output = run_ranks(1, "tests/programs/first_step_check.py", tmp_path).stdout
     line = next(line for line in output.splitlines() if line.startswith("LIMITS "))
     limits, printed = line.removeprefix("LIMITS ").split(" ROWS ")
     rows = {name: float(value) for name, value in (row.split("=") for row in printed.split())}
@@ -123,9 +124,9 @@ def test_the_measurements_of_a_step_on_a_cpu():
     assert 0 < rows["update_seconds"] < 100
     assert rows["outside_torch_gib"] == 20
     assert 0 < rows["start_seconds"] <= rows["all_seconds"]
-    assert rows["sync_gb_per_second"] * rows["sync_seconds"] == pytest.approx(0.0031, rel=0.2)  # 0.8M weights in fp32
+    assert rows["sync_gb_per_second"] * rows["sync_seconds"] == pytest.approx(2e-9 * model.num_parameters())
     for name in ("fresh", "awake"):  # no update has changed the weights
-        assert 0 < rows[f"{name}_gap_mean"] < rows[f"{name}_gap_max"] < 1e-3
+        assert 0 < rows[f"{name}_gap_mean"] < rows[f"{name}_gap_max"] < 0.05
 
 
 @pytest.mark.program

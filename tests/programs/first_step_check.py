@@ -1,4 +1,6 @@
-"""Take the measurements of scripts/gpu_check_step.py on a CPU, with the tiny model, and print their rows.
+"""Take the measurements of scripts/gpu_check_step.py on a CPU, with the model in a folder, and print their rows.
+
+    python tests/programs/first_step_check.py FOLDER
 
 What torch says of a GPU is made up here.
 """
@@ -10,7 +12,7 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import torch.distributed as dist
 
-from bnpo.config import TINY_MODEL
+from bnpo.planning.memory import read_shape
 from gpu_check_parts import open_learner
 from gpu_check_step import measure_gap, measure_sync_speed, measure_update, measured, start_sampler
 
@@ -23,9 +25,10 @@ def main() -> None:
         patch("torch.cuda.synchronize", lambda: None),
         patch("torch.cuda.reset_peak_memory_stats", lambda: None),
     ):
-        folder = str(TINY_MODEL)
-        learner, config = open_learner(folder, "--preset", "tiny", "--dtype", "float32")
-        limits = measure_update(learner, folder, config, rows)
+        folder = sys.argv[1]
+        shape = read_shape(Path(folder))
+        learner, config = open_learner(folder, "--preset", "tiny", "--dtype", "bfloat16")
+        limits = measure_update(learner, shape, config, rows)
         sampler = measured(start_sampler, "all", rows)(folder, learner.model.config.vocab_size, rows)
         measure_gap(learner, sampler, "fresh", rows)
         measure_sync_speed(learner, sampler, "sync", rows)
