@@ -191,12 +191,12 @@ class LoggingSettings:
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50
-    """Number k of steps between those whose answers and advantages are written (steps 1, 1 + k ...). 0: none."""
+    """Write the answers, rewards and advantages of every k-th step as text: steps 1, 1 + k, ... 0: none."""
     watch_questions: Free[NotNegative[int]] = 8
     """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
     the end, to see how the answers to one question change. 0: none."""
     exact_entropy: NotCompared[bool] = False
-    """Also log `entropy_trained`, the exact entropy of the trained tokens. `entropy`, an estimate, is always logged."""
+    """Also log `entropy_trained`, the exact entropy of the tokens that are trained on. `entropy` is an estimate."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 

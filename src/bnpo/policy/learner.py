@@ -72,8 +72,8 @@ class Learner:
         universal = self._engine.load_universal_checkpoint()
         _, client_state = self._engine.load_checkpoint(str(folder), "universal" if universal else "zero")
         if universal:
-            # DeepSpeed gives all parts of the optimizer (10^9 parameters each) one shared step counter. AdamW would
-            # increment it once per part, so every part gets a copy.
+            # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
+            # share one step counter, which AdamW would increment once per group. So every group gets a copy.
             for state in self._engine.optimizer.optimizer.state.values():
                 state["step"] = torch.as_tensor(state["step"]).clone()
         states = client_state["random_states"]
@@ -88,9 +88,8 @@ class Learner:
         layer by layer. Returns a float64 array [tokens of the answer].
         """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # This pass has no backward pass. Weights that it prefetches but does not use would stay gathered, and the
-        # weight sync would fail. That does not happen while DeepSpeed's settings stage3_max_live_parameters and
-        # stage3_max_reuse_distance are equal, as they are by default. Keep them so.
+        # Keep DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance equal, as they are by default. If
+        # they differ, a pass without a backward pass can leave prefetched weights gathered, and the weight sync fails.
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
         return logprobs.double().cpu().numpy()
@@ -116,11 +115,8 @@ class Learner:
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
-        loss, tokens, means = sums.reduce(with_entropy=self.config.logging.exact_entropy)
         return Update(
-            loss=loss / updates,
-            trained_tokens=tokens,
-            means=means,
+            **sums.reduce(updates=updates, with_entropy=self.config.logging.exact_entropy),
             grad_norm=float(np.mean(norms)) if norms else np.nan,
             lr=lr,
             skipped=updates - len(norms),
@@ -192,7 +188,7 @@ class Learner:
                 sums.add(surrogate, entropy, old, sampler_logprobs)
 
     def _operations(self, experience: Experience) -> float:
-        """Return the operations of an update's forward and backward passes (Chowdhery et al. 2022, appendix B).
+        """Return the operations of all passes of one call of `update` (Chowdhery et al. 2022, appendix B).
 
         These are 6 per parameter and token, plus those of causal attention. Every prompt counts once per group of
         answers. Repeated work does not count: gradient checkpointing, and prompts whose group is split over

@@ -78,9 +78,9 @@ class Run:
             verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:  # for a new run, runs/prepare.py has written it
+            if config.folder.resume:
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
-                with writing(self._folder):
+                with writing(self._folder):  # a new run's config.json was written by runs/prepare.py
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
         # A checkpoint of another number of ranks is always a converted one: runs/resume.py refuses all others.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
@@ -112,7 +112,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. If the score is the best so far, the step gets a checkpoint."""
+        """Return the scores of the model after `step`. Note the best of them: `save_is_due` looks at it."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
@@ -155,7 +155,9 @@ class Run:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
         every = config.logging.rollouts_every
-        if every and (step.number - 1) % every == 0:  # from step 1 on, whose answers come from the untrained model
+        if (
+            every and (step.number - 1) % every == 0
+        ):  # steps 1, 1 + k, ...; those of step 1 show the model before training
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
