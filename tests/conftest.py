@@ -27,6 +27,14 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
+import torch
+
+CUDA_BUILD = torch.version.cuda is not None
+if CUDA_BUILD:
+    # The tests compute on CPUs: their groups of ranks use gloo, which cannot reduce-scatter tensors on GPUs, and three
+    # tests at a time would share one GPU. Programs that tests start inherit this.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Other work on the machine can make any example slow.
 hypothesis.settings.register_profile("bnpo", deadline=None)
 hypothesis.settings.load_profile("bnpo")
@@ -37,9 +45,39 @@ PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Programs first, for short tests to fill what is left."""
+cpu_engine_tests = pytest.StashKey[int]()
+"""Number of tests that were deselected because they need vLLM's build for CPUs."""
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k, so that only tests that would have run are counted
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort programs first, so that short tests fill the gaps. On a CUDA build, deselect the tests that start vLLM."""
     items.sort(key=lambda item: not markers(item) & PROGRAMS)
+    deselected = [item for item in items if CUDA_BUILD and "sampler" in markers(item)]
+    items[:] = [item for item in items if not CUDA_BUILD or "sampler" not in markers(item)]
+    config.hook.pytest_deselected(items=deselected)
+    config.stash[cpu_engine_tests] = len(deselected)
+    if hasattr(config, "workeroutput"):  # a process of pytest-xdist, which prints nothing itself
+        config.workeroutput["cpu_engine_tests"] = len(deselected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """Take the number of deselected tests from a process of pytest-xdist. All of them collect the same tests."""
+    node.config.stash[cpu_engine_tests] = getattr(node, "workeroutput", {}).get("cpu_engine_tests", 0)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own summary, so that this is the last line
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    result = yield
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if CUDA_BUILD and terminal and not hasattr(session.config, "workeroutput"):
+        count = session.config.stash.get(cpu_engine_tests, 0)
+        terminal.write_line(
+            f"{count} tests deselected: they need vLLM's build for CPUs, and this is an environment for GPUs. "
+            "On a machine with GPUs, run: python scripts/gpu_check.py"
+        )
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +127,6 @@ def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
 
     Initialised at random, then taught to answer any problem with \\boxed{1}, \\boxed{2} or \\boxed{3}.
     """
-    import torch
     from transformers import AutoTokenizer
 
     from bnpo.problems import encode_prompt, load_problems
@@ -126,7 +163,6 @@ def untied_model(tmp_path_factory) -> Path:
 
 
 def make_model(folder: Path, **shape):
-    import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)

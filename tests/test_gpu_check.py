@@ -1,7 +1,8 @@
-"""scripts/gpu_check.py and benchmarks/gpu.py without a GPU: what they list, refuse and judge."""
+"""What GPU machines run, without a GPU: scripts/gpu_check.py, benchmarks/gpu.py, and the tests on a CUDA build."""
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from itertools import product
@@ -9,7 +10,10 @@ from itertools import product
 import pytest
 
 from bnpo.files import ROOT
+from conftest import users_environment
 from programs.check_outcomes import OUTCOMES
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.fixture
@@ -99,3 +103,32 @@ def test_checks_that_cannot_run_say_what_they_need(gpu_check):
     check, args = gpu_check.Check("any", "", OUTCOMES[0], all_gpus=True, large=True), gpu_check.Args()
     assert gpu_check.obstacle(check, args, gpus=1) == "needs two GPUs"
     assert gpu_check.obstacle(check, args, gpus=2) == "needs --tokenizer-dir and --config"
+
+
+def python_on_a_cuda_build(code):
+    """Run `code` in a process where torch says that it was built for CUDA."""
+    patched = f"import torch; torch.version.cuda = '13.0'; {code}"
+    environment = users_environment() | {"CUDA_VISIBLE_DEVICES": "0"}
+    command = [sys.executable, "-c", patched]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.program
+def test_on_a_cuda_build_tests_of_the_sampler_are_deselected_and_the_last_line_names_gpu_check():
+    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_sampler.py", "tests/test_weight_sync.py"]
+    done = python_on_a_cuda_build(f"import pytest; pytest.main({flags}); import os; print(os.environ[{VISIBLE!r}])")
+    *_, last, visible_gpus = done.stdout.splitlines()
+    assert "test_sampler" not in done.stdout
+    assert "tests/test_weight_sync.py: " in done.stdout
+    assert re.match(r"\d\d tests deselected: they need vLLM's build for CPUs, ", last)
+    assert last.endswith("run: python scripts/gpu_check.py")
+    assert visible_gpus == ""
+
+
+@pytest.mark.program
+def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_streams():
+    imported = "'bnpo.loop' in sys.modules, 'vllm.v1.worker.cpu_worker' in sys.modules, torch.cuda.Stream.__module__"
+    code = f"import runpy, sys; runpy.run_path('tests/programs/rank_server.py', run_name='__main__'); print({imported})"
+    done = python_on_a_cuda_build(code)
+    # The server prints what it imports to standard error.
+    assert "True False torch.cuda.streams" in done.stdout + done.stderr, done.stderr[-2000:]

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM, Qwen2Config
@@ -133,6 +134,20 @@ def test_the_table_has_the_parts_the_totals_and_the_peak(shapes):
 def test_nothing_is_planned_on_cpus():
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
     assert plan_here(config, TINY_MODEL, 192) == MemoryPlan()
+
+
+def test_a_gpu_must_have_free_what_is_planned(monkeypatch):
+    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=True)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=80 * GIB))
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (79 * GIB, 80 * GIB))
+    rank = plan_here(config, TINY_MODEL, 192).rank
+    needed = rank.total(rank.peak)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (needed - 1, 80 * GIB))
+    with pytest.raises(InputError, match=r"^GPU 0: [\d.]+ of 80\.0 GiB are free, but "):
+        plan_here(config, TINY_MODEL, 192)
 
 
 @pytest.mark.program

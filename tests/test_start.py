@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.devices import cuda_problem
+from bnpo.devices import check_compiler, compiler_problem, cuda_problem, memory_problem
 from bnpo.evaluation.fleet import fleet
-from bnpo.files import ROOT
+from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 
@@ -150,3 +150,40 @@ def test_the_driver_is_asked_for_its_version(tmp_path):
     command = [sys.executable, "-c", "from bnpo.devices import driver_cuda; print(driver_cuda())"]
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "12080\n"
+
+
+def test_a_missing_compiler_or_header_is_a_line_with_the_cure(monkeypatch, tmp_path):
+    for name in ("CC", "CPATH", "C_INCLUDE_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    assert compiler_problem().endswith("apt-get install gcc python3-dev")
+    monkeypatch.setattr("shutil.which", lambda program: "/usr/bin/clang" if program == "clang" else None)
+    assert compiler_problem().startswith(f"no Python.h in {tmp_path}, ")
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    monkeypatch.setenv("CPATH", f":{headers}")
+    assert compiler_problem() is None
+    (tmp_path / "Python.h").touch()
+    monkeypatch.delenv("CPATH")
+    assert compiler_problem() is None
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    monkeypatch.setenv("CC", "/opt/cc")
+    assert compiler_problem() is None
+
+
+def test_only_a_machine_with_gpus_needs_a_compiler(monkeypatch):
+    monkeypatch.setattr("bnpo.devices.compiler_problem", lambda: "no C compiler")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    check_compiler()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(InputError, match="no C compiler"):
+        check_compiler()
+
+
+def test_a_gpu_that_another_program_uses_is_a_line_with_the_cure():
+    assert memory_problem(free=70 << 30, total=80 << 30, needed=70 << 30) is None
+    problem = memory_problem(free=69 << 30, total=80 << 30, needed=70 << 30)
+    assert problem.startswith("69.0 of 80.0 GiB are free, but a rank of this run takes 70.0. Another program uses this")
+    assert "\n" not in problem

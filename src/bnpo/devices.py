@@ -1,7 +1,12 @@
-"""Which GPUs torch can use, and an error for GPUs that it cannot use. Nothing here initializes CUDA."""
+"""Which GPUs torch can use, and one-line errors for what a machine with GPUs lacks.
+
+Only `check_free_memory` initializes CUDA.
+"""
 
 import ctypes
 import os
+import shutil
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -66,3 +71,44 @@ def visible_gpus() -> list[str]:
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = names.split(",") if names else list(map(str, range(count)))
     return gpus[:count]  # CUDA ignores names after one that it does not know
+
+
+def check_compiler() -> None:
+    """Raise InputError if torch can use a GPU, but nothing can compile Triton's code for it."""
+    problem = compiler_problem()
+    if torch.cuda.is_available() and problem:
+        raise InputError(problem)
+
+
+def compiler_problem() -> str | None:
+    """Return in one line what Triton lacks to compile its launchers of GPU kernels. None: it lacks nothing.
+
+    Triton would fail only after the model is loaded, with the errors of a compiler.
+    """
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):  # as Triton looks for it
+        return "no C compiler (gcc), which GPU kernels need. Install it: apt-get install gcc python3-dev"
+    folders = [sysconfig.get_paths()["include"]]
+    for name in ("CPATH", "C_INCLUDE_PATH"):  # where a compiler also looks
+        folders += os.environ.get(name, "").split(os.pathsep)
+    if not any((Path(folder) / "Python.h").is_file() for folder in folders if folder):
+        return f"no Python.h in {folders[0]}, which GPU kernels need. Install it: apt-get install python3-dev"
+    return None
+
+
+def check_free_memory(needed: int) -> None:
+    """Raise InputError if this rank's GPU has less than `needed` bytes free, because other programs use it."""
+    gpu = int(os.environ.get("LOCAL_RANK", "0"))
+    problem = memory_problem(*torch.cuda.mem_get_info(gpu), needed)
+    if problem:
+        raise InputError(f"GPU {gpu}: {problem}")
+
+
+def memory_problem(free: int, total: int, needed: int) -> str | None:
+    """Return in one line that a GPU with `free` of `total` bytes has no place for `needed` bytes. None: it has."""
+    if free >= needed:
+        return None
+    return (
+        f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, but a rank of this run takes {needed / 2**30:.1f}. "
+        "Another program uses this GPU. End it (nvidia-smi lists programs), or use other GPUs: deepspeed --include "
+        "localhost:1 train.py ..."
+    )

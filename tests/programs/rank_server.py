@@ -50,9 +50,12 @@ def main() -> None:
     os.dup2(2, 1)  # what is printed while importing is no answer
     import_module("bnpo.loop")  # what train.py imports
     import_module("bnpo.evaluation.program")  # what eval.py imports
-    for name in STARTED_WITH:
-        import_module(name)
-    register_overrides_once()
+    # vLLM's worker for CPUs replaces torch.cuda.Stream and the like by placeholders, on which nothing for GPUs can run.
+    # On a CUDA build no test starts an engine.
+    if torch.version.cuda is None:
+        for name in STARTED_WITH:
+            import_module(name)
+        register_overrides_once()
     util.spawnv_passfds = fork_spawned
 
     gc.freeze()  # modules stay: a collection in a rank need not read them, and so copy them

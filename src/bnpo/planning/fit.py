@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from bnpo.config import TrainConfig
+from bnpo.devices import check_free_memory
 from bnpo.files import InputError
 from bnpo.flags import with_settings
 from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
@@ -70,7 +71,9 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
     ranks = int(os.environ["WORLD_SIZE"])
     machine = Machine(ranks, int(os.environ.get("LOCAL_SIZE", ranks)), gpu, psutil.virtual_memory().total)
-    return require_memory_plan(PlannedRun(read_shape(model), config, machine, longest))
+    plan = require_memory_plan(PlannedRun(read_shape(model), config, machine, longest))
+    check_free_memory(plan.rank.total(plan.rank.peak))
+    return plan
 
 
 def require_memory_plan(run: PlannedRun) -> MemoryPlan:

@@ -8,6 +8,7 @@ from filelock import FileLock
 
 from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, check_config, differences
+from bnpo.devices import check_compiler
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import content_hash, load_suite
 from bnpo.files import InputError, file_hash
@@ -74,6 +75,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_config(config, ranks)
     if rank == 0:
         check_port()
+    check_compiler()
     problems = training_problems(config.data.train_data)
     folder = config.folder.output_dir
     # A job that is queued with --resume from its first start on finds no run then.
