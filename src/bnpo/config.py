@@ -194,9 +194,9 @@ class LoggingSettings:
     """Write the answers, rewards and advantages of every k-th step as text: steps 1, 1 + k, ... 0: none."""
     watch_questions: Free[NotNegative[int]] = 8
     """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
-    the end, to see how the answers to one question change. 0: none."""
+    the end, to see how the answers to one question change. 0: none. Also none with --rollouts-every 0."""
     exact_entropy: NotCompared[bool] = False
-    """Also log `entropy_trained`, the exact entropy of the tokens that are trained on. `entropy` is an estimate."""
+    """Also log the metric `entropy_trained`, the exact entropy. The metric `entropy`, always logged, is an estimate."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 

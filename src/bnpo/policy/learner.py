@@ -41,7 +41,7 @@ class Learner:
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.hardware.dtype), attn_implementation=ATTENTION
         )
-        compute_buffers_again(model)  # loading has rounded them to bf16
+        compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
         # of each layer (_no_split_modules names the layer's class) one after the other, which is slower.
@@ -88,8 +88,6 @@ class Learner:
         layer by layer. Returns a float64 array [tokens of the answer].
         """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # Keep DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance equal, as they are by default. If
-        # they differ, a pass without a backward pass can leave prefetched weights gathered, and the weight sync fails.
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
         return logprobs.double().cpu().numpy()
@@ -127,9 +125,9 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The first mini-batch is not needed here. When it is trained on, the weights are still those that sampled, so its
+        These are all but the first. When the first is trained on, the weights are still those that sampled, so its
         training pass gives the old log-probabilities. After its optimizer update the weights have changed. So the
-        log-probabilities of all other mini-batches are computed now.
+        log-probabilities of all others are computed beforehand.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -188,7 +186,7 @@ class Learner:
                 sums.add(surrogate, entropy, old, sampler_logprobs)
 
     def _operations(self, experience: Experience) -> float:
-        """Return the operations of all passes of one call of `update` (Chowdhery et al. 2022, appendix B).
+        """Return the operations of the training passes of one call of `update` (Chowdhery et al. 2022, appendix B).
 
         These are 6 per parameter and token, plus those of causal attention. Every prompt counts once per group of
         answers. Repeated work does not count: gradient checkpointing, and prompts whose group is split over
@@ -241,6 +239,9 @@ def prefetch_bucket(layer: int) -> int:
 
 def deepspeed_settings(config: TrainConfig) -> dict:
     """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
+    # Two limits of how many weights ZeRO-3 keeps gathered, stage3_max_live_parameters and stage3_max_reuse_distance,
+    # must stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
+    # leave prefetched weights gathered, and the weight sync fails.
     zero: dict[str, object] = {"stage": 3}
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -249,7 +250,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "zero_optimization": zero,
-        # Use torch's AdamW with offloading, too, so that results do not depend on where the optimizer runs.
+        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on where it runs.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions

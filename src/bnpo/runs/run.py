@@ -80,9 +80,9 @@ class Run:
             prepared.describe()
             if config.folder.resume:
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
-                with writing(self._folder):  # a new run's config.json was written by runs/prepare.py
+                with writing(self._folder):  # for a new run, runs/prepare.py has done so
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
-        # A checkpoint of another number of ranks is always a converted one: runs/resume.py refuses all others.
+        # A checkpoint of another number of ranks has been converted: runs/resume.py refuses unconverted ones.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
@@ -112,7 +112,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. Note the best of them: `save_is_due` looks at it."""
+        """Return the scores of the model after `step`. Remember the best average: its step is saved."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
