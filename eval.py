@@ -22,7 +22,9 @@ def main() -> None:
 
     from bnpo.evaluation.config import EvalConfig
     from bnpo.files import InputError
+    from bnpo.flags import join_help_lines
 
+    join_help_lines(EvalConfig)
     config = tyro.cli(EvalConfig)
     try:
         if config.planning.dry_run:

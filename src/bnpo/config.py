@@ -22,6 +22,7 @@ from bnpo.flags import (
     check_marks,
     check_planning,
     flat_settings,
+    join_help_lines,
     one_of,
     with_settings,
 )
@@ -133,11 +134,9 @@ class UpdateSettings:
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
     """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Weight tokens by min(pi_learner / pi_sampler, cap), which corrects for the sampler's different arithmetic. The
-    default None uses no weights."""
+    """Weight tokens by min(pi_learner / pi_sampler, cap), to correct for the sampler's arithmetic. None: no weights."""
     max_bad_steps: NotCompared[Positive[int]] = 3
-    """The run stops after this many steps in a row whose update was skipped because loss or gradient norm were not
-    finite."""
+    """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ class LoggingSettings:
     """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
     the end, to see how the answers to one question change. 0: none. Also none with --rollouts-every 0."""
     exact_entropy: NotCompared[bool] = False
-    """Also log the metric `entropy_trained`, the exact entropy. The metric `entropy`, always logged, is an estimate."""
+    """Also log `entropy_trained`, the exact entropy at the trained tokens. `entropy` is an estimate from samples."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 
@@ -249,6 +248,7 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
         preset = "paper-1.5b" if has_cuda else "tiny"
         reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
     defaults = replace(preset_config(preset), preset="auto")
+    join_help_lines(TrainConfig)
     config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
     config = replace(config, preset=preset)
     if config.folder.output_dir is None:

@@ -125,9 +125,8 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        These are all but the first. When the first is trained on, the weights are still those that sampled, so its
-        training pass gives the old log-probabilities. After its optimizer update the weights have changed. So the
-        log-probabilities of all others are computed beforehand.
+        `mini_batches` are all but the first of the step. When the first is trained on, the weights are still those that
+        sampled, so its training pass gives the old log-probabilities. Its update changes the weights for all others.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -222,11 +221,9 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
 
 def largest_layer(model: torch.nn.Module) -> int:
     """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    sizes = []
-    for module in model.modules():
-        if type(module).__name__ in model._no_split_modules:
-            sizes.append(sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters()))
-    return max(sizes)
+    layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
+    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 def prefetch_bucket(layer: int) -> int:

@@ -80,7 +80,8 @@ class Run:
             prepared.describe()
             if config.folder.resume:
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
-                with writing(self._folder):  # for a new run, runs/prepare.py has done so
+                with writing(self._folder):
+                    # A new run has its config.json already, from runs/prepare.py.
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
         # A checkpoint of another number of ranks has been converted: runs/resume.py refuses unconverted ones.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
@@ -112,7 +113,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. Remember the best average: its step is saved."""
+        """Return the scores of the model after `step`. The step with the best average gets a checkpoint."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
