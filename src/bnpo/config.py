@@ -134,7 +134,7 @@ class UpdateSettings:
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
     """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Weight tokens by min(pi_learner / pi_sampler, cap), to correct for the sampler's arithmetic. None: no weights."""
+    """Weight tokens by min(pi_learner / pi_sampler, cap), since the two compute differently. None: no weights."""
     max_bad_steps: NotCompared[Positive[int]] = 3
     """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
 
@@ -185,8 +185,8 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotCompared[NotNegative[int]] = 50
-    """Number of steps between evaluations. 0: none. The model is also evaluated before the first and after the last
-    step. The checkpoint of the best step is named `best`."""
+    """Evaluate every this many steps, before the first step and after the last. 0 switches evaluation off. The
+    checkpoint of the best step, not counting the start, is named `best`."""
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50

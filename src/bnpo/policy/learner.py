@@ -33,7 +33,8 @@ class Learner:
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
         self.config = config
         # On CPUs DeepSpeed compiles an op that only inference needs, into a folder that all programs share. A program
-        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. No ops, no compiling.
+        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. Without a list of ops
+        # it compiles none. Training on GPUs needs none, either.
         deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
@@ -125,8 +126,8 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        `mini_batches` are all but the first of the step. When the first is trained on, the weights are still those that
-        sampled, so its training pass gives the old log-probabilities. Its update changes the weights for all others.
+        `mini_batches` are all but the first of the step. The first needs no extra pass: when it is trained on, the
+        weights are still those that the answers were sampled with. After its update they are not.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:

@@ -81,7 +81,7 @@ class Run:
             if config.folder.resume:
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
-                    # A new run has its config.json already, from runs/prepare.py.
+                    # Only a resumed run writes config.json here. For a new run, runs/prepare.py has written it.
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
         # A checkpoint of another number of ranks has been converted: runs/resume.py refuses unconverted ones.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
@@ -155,10 +155,8 @@ class Run:
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
-        every = config.logging.rollouts_every
-        if (
-            every and (step.number - 1) % every == 0
-        ):  # steps 1, 1 + k, ...; those of step 1 show the model before training
+        every = config.logging.rollouts_every  # steps 1, 1 + k, ...: the answers of step 1 are the untrained model's
+        if every and (step.number - 1) % every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
