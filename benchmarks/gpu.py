@@ -5,13 +5,14 @@
 
 DIR has the files of the real tokenizer. Weights are random, and nothing is downloaded. --list explains the rows, and
 needs no GPU. One GPU of 141 GB cannot hold the optimizer of the 7B, at 18 bytes per parameter. So its update is
-measured with half of the layers, 7b-half, and only sampler and weight sync are measured with 7b.
+measured with half of the layers, 7b-half, and only sampler and weight sync are measured with 7b. A shape that does not
+fit into the GPU is skipped. After a failure the next shape is measured, and the exit status is 1.
 """
 
-import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import tyro
-from common import launch, row
+from common import ROOT, row
 
 from bnpo.environment import setup_environment
 
@@ -45,6 +46,8 @@ UPDATE_ROWS = {
 }
 NO_UPDATE = {"7b"}
 """Shapes whose update is not measured."""
+GPU_MEMORY = 0.3
+"""The sampler's share of the GPU memory."""
 ROUNDS = 5
 """Measurements of each kind, after one that warms up. Rows are their medians."""
 
@@ -79,26 +82,75 @@ def main(args: Args) -> None:
         sys.exit("error: no CUDA device; this benchmark needs a GPU. --list explains the rows")
     if args.tokenizer_dir is None:
         sys.exit("error: --tokenizer-dir is missing: give the folder with the files of the real tokenizer")
+    total = torch.cuda.get_device_properties(0).total_memory
+    complete = [measure_shape(shape, args, total) for shape in args.shapes]
+    sys.exit(0 if all(complete) else 1)
+
+
+def measure_shape(shape: str, args: Args, total: int) -> bool:
+    """Print the rows of one shape on a GPU of `total` bytes. Return whether nothing failed."""
+    import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
-    for shape in args.shapes:
-        with tempfile.TemporaryDirectory() as folder:
-            torch.manual_seed(0)
-            with torch.device("cuda"):
-                model = AutoModelForCausalLM.from_config(Qwen2Config(**SHAPES[shape]), dtype=torch.bfloat16)
-            model.save_pretrained(folder)
-            del model
-            torch.cuda.empty_cache()
-            for file in args.tokenizer_dir.glob("tokenizer*"):
-                shutil.copy(file, folder)
-            output = launch(1, __file__, folder, shape, str(int(args.enforce_eager)))
-        rows = json.loads(next(line for line in output.splitlines() if line.startswith("ROWS "))[len("ROWS ") :])
-        for name, value in rows.items():
-            row(f"{shape}_{name}", value)
+    with tempfile.TemporaryDirectory() as folder:
+        Qwen2Config(**SHAPES[shape]).save_pretrained(folder)
+        problem = memory_problem(shape, Path(folder), total)
+        if problem:
+            print(f"{shape}: skipped, {problem}", flush=True)
+            return True
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            model = AutoModelForCausalLM.from_config(Qwen2Config(**SHAPES[shape]), dtype=torch.bfloat16)
+        model.save_pretrained(folder)
+        del model
+        torch.cuda.empty_cache()
+        for file in args.tokenizer_dir.glob("tokenizer*"):
+            shutil.copy(file, folder)
+        launcher = (str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "1")
+        return print_rows(shape, *launcher, __file__, folder, shape, str(int(args.enforce_eager)))
 
 
-def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
-    """Return all rows of one shape. Runs in a process that the DeepSpeed launcher has started."""
+def memory_problem(shape: str, folder: Path, total: int) -> str:
+    """Return why the model with the config.json in `folder` does not fit into `total` bytes, or an empty string."""
+    from bnpo.config import parse_train_config
+    from bnpo.planning.fit import USABLE
+    from bnpo.planning.memory import GIB, rank_memory, read_shape
+
+    config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
+    memory = rank_memory(read_shape(folder), config, ranks=1, sampler=int(GPU_MEMORY * total))
+    needed = 0
+    for phase, parts in memory.phases.items():
+        size = memory.total(phase)
+        if shape in NO_UPDATE:
+            if phase.startswith("update"):
+                continue
+            size -= parts["AdamW's moments"]  # the first update would create them
+        needed = max(needed, size)
+    if needed <= USABLE * total:
+        return ""
+    return f"it needs {needed / GIB:.1f} GiB of GPU memory, and {USABLE:.0%} of {total / GIB:.1f} GiB can be used"
+
+
+def print_rows(shape: str, *command: str) -> bool:
+    """Run the program that measures `shape` and print each row as soon as it is measured.
+
+    Returns False if the program fails, after printing the end of its output.
+    """
+    with tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True) as program:
+            for line in program.stdout:
+                if line.startswith("ROW "):
+                    _, name, value = line.split()
+                    row(f"{shape}_{name}", float(value))
+        if program.returncode == 0:
+            return True
+        errors.seek(0)
+        print(f"{shape}: failed with exit status {program.returncode}:\n{errors.read()[-4000:]}", file=sys.stderr)
+        return False
+
+
+def measure(folder: str, shape: str, enforce_eager: bool) -> None:
+    """Print all rows of one shape for `print_rows`. Runs in a process that the DeepSpeed launcher has started."""
     setup_environment()
     import numpy as np
     import torch
@@ -117,10 +169,9 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     dist.init_process_group("cpu:gloo,cuda:nccl")
     tokenizer = load_tokenizer(Path(folder), 4096)
     learner = Learner(folder, len(tokenizer), config)
-    settings = {"max_tokens": 4096, "dtype": "bfloat16", "gpu_memory": 0.3, "sequences": 32 * 16}
+    settings = {"max_tokens": 4096, "dtype": "bfloat16", "gpu_memory": GPU_MEMORY, "sequences": 32 * 16}
     sampler = Sampler(folder, tokenizer, EngineSettings(**settings, enforce_eager=enforce_eager))
     rng = np.random.default_rng(0)
-    rows = {}
 
     prompts = [rng.integers(0, 150_000, 96).tolist() for _ in range(32)]
     common = {"n": 16, "temperature": 1.0, "max_tokens": 512, "detokenize": False}
@@ -128,10 +179,11 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
     params = SamplingParams(stop_token_ids=sampler._stop_token_ids, **common)
     bare = median_seconds(partial(sampler._llm.generate, requests, params, use_tqdm=False))
     sampling = {"n": 16, "temperature": 1.0, "max_tokens": 512, "logprobs": True}
-    rows["vllm_ratio"] = bare / median_seconds(lambda: list(sampler.sample(prompts, range(32), **sampling)))
+    ours = median_seconds(lambda: list(sampler.sample(prompts, range(32), **sampling)))
+    hand_over("vllm_ratio", bare / ours)
     sampler.sleep()
     if shape not in NO_UPDATE:
-        rows |= measure_update(learner, prompts)
+        measure_update(learner, prompts)
 
     def sync() -> None:
         sampler.wake("weights")
@@ -139,12 +191,16 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> dict[str, float]:
         sampler.wake("kv_cache")
         sampler.sleep()
 
-    rows["sync_seconds"] = median_seconds(sync)
-    return rows
+    hand_over("sync_seconds", median_seconds(sync))
 
 
-def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
-    """Return UPDATE_ROWS, measured while the sampler sleeps. `mfu` is missing if the GPU's peak is unknown."""
+def hand_over(name: str, value: float) -> None:
+    """Print a row for `print_rows`."""
+    print(f"ROW {name} {value!r}", flush=True)
+
+
+def measure_update(learner, prompts: list[list[int]]) -> None:
+    """Print UPDATE_ROWS, measured while the sampler sleeps. `mfu` is missing if the GPU's peak is unknown."""
     import numpy as np
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
@@ -161,11 +217,10 @@ def measure_update(learner, prompts: list[list[int]]) -> dict[str, float]:
     seconds = median_seconds(lambda: metrics.update(learner.update(experience, lr=1e-6).metrics()))
     # torch still counts the memory that the sleeping sampler has released.
     asleep = CuMemAllocator.get_instance().get_current_usage()
-    rows = {"peak_memory_gb": (torch.cuda.max_memory_allocated() - asleep) / 1e9}
+    hand_over("peak_memory_gb", (torch.cuda.max_memory_allocated() - asleep) / 1e9)
     peak = peak_tflops(gpu_name())
     if peak is not None:
-        rows["mfu"] = metrics["update/tflop"] / seconds / peak
-    return rows
+        hand_over("mfu", metrics["update/tflop"] / seconds / peak)
 
 
 def median_seconds(work) -> float:
@@ -185,6 +240,6 @@ def median_seconds(work) -> float:
 if __name__ == "__main__":
     if "RANK" in os.environ:
         folder, shape, eager = (argument for argument in sys.argv[1:] if not argument.startswith("--local_rank"))
-        print("ROWS " + json.dumps(measure(folder, shape, eager == "1")), flush=True)
+        measure(folder, shape, eager == "1")
         os._exit(0)
     main(tyro.cli(Args, description=__doc__))

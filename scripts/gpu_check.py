@@ -6,32 +6,33 @@
     python scripts/gpu_check.py --only attention sleep
 
 DIR has the tokenizer files of Qwen2.5-Math. The large model has the shape of --config and random weights, so nothing is
-downloaded. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
+downloaded. Verdicts and measurements are in --output, which is rewritten after each check, so an interrupted run keeps
+what it has. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
 """
 
-import json
+import os
 import shutil
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from importlib import metadata
 from multiprocessing import get_context
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 
+import psutil
 import tyro
 
-from gpu_check_parts import CheckError, attention, long_answer, memory, require, sleep
+from bnpo.files import write_json
+from gpu_check_parts import CheckError, Rows, attention, long_answer, sleep
+from gpu_check_runs import tensor_parallel, train
+from gpu_check_step import first_step
 
 ROOT = Path(__file__).resolve().parents[1]
-# Largest mean difference of log-probabilities between sampler and learner, after a weight sync and per step.
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05}
-# Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each. The standard deviation
-# with independent answers is at most sqrt(2 / 400) / 2 = 0.035, so a correct program stays within four of them.
-SCORE_TOLERANCE = 0.15
 
 
 @dataclass
@@ -46,137 +47,76 @@ class Args:
     """config.json with the shape of the large model."""
     output_dir: Path = ROOT / "runs" / "gpu-check"
     """Folder for logs, runs and the large model. It is deleted first."""
+    output: Path = ROOT / "runs" / "gpu-check.json"
+    """JSON file for verdicts and measurements."""
     steps: int = 4
     """Training steps of each run before it is resumed, and again after it."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `run` takes the arguments and the number of GPUs; gpu_check_parts.py says what it returns."""
+    """One check. `run` takes the arguments, the number of GPUs and a dict for its measurements."""
 
     name: str
     verifies: str
-    run: Callable[[Args, int], str]
+    seconds: int
+    """Estimate for H200s. A check that takes three times as long and a minute more is ended."""
+    run: Callable[[Args, int, Rows], None]
     all_gpus: bool = False
     """Uses all GPUs, at least two, instead of one."""
     large: bool = False
     """Needs --tokenizer-dir and --config."""
 
 
-def train(args: Args, gpus: int, *, name: str, dtype: str, eager: bool, large: bool = False) -> str:
-    """Train for --steps steps, resume for as many, and evaluate the checkpoint with eval.py. Return measurements."""
-    run, log = args.output_dir / name, args.output_dir / f"{name}.log"
-    graphs = ["--enforce-eager"] if eager else []
-    flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, "--sync-tolerance", TOLERANCE[dtype], *graphs]
-    flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
-    if large:
-        flags += ["--preset", "paper-1.5b", "--model", large_model(args), "--train-data", "arithmetic"]
-        flags += ["--max-answer-tokens", 512, "--rewards", "scripts/gpu_check_parts.py:even_length"]
-    else:
-        flags += ["--preset", "tiny"]
-    launcher = Path(sys.executable).with_name("deepspeed")
-    for steps in (args.steps, 2 * args.steps):
-        program(log, launcher, "--num_gpus", gpus, "train.py", *flags, "--steps", steps)
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    measurements = verify_metrics(rows, args.steps, TOLERANCE[dtype])
-    score = evaluate(log, run, run / "eval", "--dtype", dtype, "--data-parallel", gpus, *graphs)
-    verify_scores("the sampler in training and eval.py", rows[-1]["eval/average"], score)
-    return measurements
-
-
-def verify_metrics(rows: list[dict], steps: int, tolerance: float) -> str:
-    """Return measurements from the lines of metrics.jsonl of `steps` steps that were resumed for as many.
-
-    Raises CheckError if a step is missing or went wrong.
-    """
-    logged = [row["step"] for row in rows]
-    require(logged == list(range(2 * steps + 1)), f"metrics.jsonl has steps {logged}, not 0 to {2 * steps}")
-    evaluated = [row["step"] for row in rows if "eval/average" in row]
-    require(evaluated == [0, steps, 2 * steps], f"evaluations after steps {evaluated}, not 0, {steps} and {2 * steps}")
-    trained = rows[1:]  # the first line is the evaluation before training
-    for row in trained:
-        require(row["updates/skipped"] == 0, f"step {row['step']}: the update was skipped")
-        require(row["tokens/trained"] > 0, f"step {row['step']}: no token had a gradient")
-    measurements = []
-    for name in ("sync/difference", "sampler_learner_gap_mean"):
-        largest = max(row[name] for row in trained)
-        require(largest <= tolerance, f"{name} is up to {largest:.2g}, more than {tolerance:g}")
-        measurements.append(f"{name} up to {largest:.2g}")
-    for name in ("tokens/per_second", "mfu"):  # no MFU for GPUs whose peak is unknown
-        if name in trained[-1]:
-            measurements.append(f"{name} {trained[-1][name]:.3g}")
-    return ", ".join(measurements)
-
-
-def tensor_parallel(args: Args, _gpus: int) -> str:
-    """Evaluate the tiny model on one GPU, and split over two. Return both scores."""
-    log, tiny = args.output_dir / "tensor-parallel.log", ROOT / "data" / "tiny-model"
-    flags = ("--dtype", "float32", "--data-parallel", 1, "--tensor-parallel")
-    one = evaluate(log, tiny, args.output_dir / "tensor-parallel-1", *flags, 1)
-    two = evaluate(log, tiny, args.output_dir / "tensor-parallel-2", *flags, 2)
-    verify_scores("one GPU and two", one, two)
-    return f"pass@1 {one:.3f} on one GPU, {two:.3f} on two"
-
-
-def evaluate(log: Path, model: Path, folder: Path, *flags: object) -> float:
-    """Return the pass@1 that eval.py measures."""
-    flags += ("--ckpt", model, "--suite", "arithmetic-quick", "--output-dir", folder)
-    program(log, sys.executable, "eval.py", *flags)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))["average"]["pass1"]
-
-
-def verify_scores(evaluators: str, one: float, other: float) -> None:
-    require(abs(one - other) <= SCORE_TOLERANCE, f"{evaluators} differ: pass@1 {one:.3f} and {other:.3f}")
-
-
-def large_model(args: Args) -> Path:
-    """Return the folder of a model with --config's shape, random weights and the real tokenizer, made once."""
-    import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config
-
-    folder = args.output_dir / "model"
-    if not folder.exists():
-        torch.manual_seed(0)
-        config = Qwen2Config(**json.loads(args.config.read_text(encoding="utf-8")))
-        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-        for file in args.tokenizer_dir.glob("tokenizer*"):
-            shutil.copy(file, folder)
-    return folder
-
-
-def program(log: Path, *command: object) -> None:
-    """Run a program of the repository with its output in `log`. Raises CheckError with the end of it if it fails."""
-    command = [str(part) for part in command]
-    with log.open("a", encoding="utf-8") as file:
-        status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
-    end = "".join(log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-30:])
-    require(status == 0, f"{' '.join(command)} ended with status {status}; the end of {log}:\n{end}")
-
-
-def whole_run(name: str, dtype: str, *, eager: bool = False, all_gpus: bool = False, large: bool = False) -> Check:
+def training(
+    name: str,
+    dtype: str,
+    seconds: int,
+    *,
+    eager: bool = False,
+    all_gpus: bool = False,
+    large: bool = False,
+    short: bool = False,
+) -> Check:
     """Return the check that calls `train`."""
     model, graphs = "the large model" if large else "the tiny model", "without" if eager else "with"
-    verifies = f"{model} in {dtype} {graphs} CUDA graphs trains, syncs, evaluates, resumes; eval.py scores it alike"
-    return Check(name, verifies, partial(train, name=name, dtype=dtype, eager=eager, large=large), all_gpus, large)
+    does = "trains, syncs and evaluates" if short else "trains, syncs, evaluates, resumes; eval.py scores it alike"
+    run = partial(train, name=name, dtype=dtype, eager=eager, large=large, short=short)
+    return Check(name, f"{model} in {dtype} {graphs} CUDA graphs {does}", seconds, run, all_gpus, large)
 
 
+# First what no reading of source code can tell. Programs start slowly, so on one GPU only one run is resumed.
 CHECKS = (
-    Check("attention", "packed attention in bfloat16 and its gradients equal those of plain attention", attention),
-    Check("long-answer", "the learner in bfloat16 scores all of 3,000 tokens as transformers does", long_answer),
-    Check("memory", "an update takes at most the memory that the plan counts", memory),
-    Check("sleep", "a sleeping sampler frees its memory; awake with reloaded weights it answers as before", sleep),
-    whole_run("fp32-eager", "float32", eager=True),
-    whole_run("fp32-graphs", "float32"),
-    whole_run("bf16-eager", "bfloat16", eager=True),
-    whole_run("bf16-graphs", "bfloat16"),
-    whole_run("fp32-eager-all", "float32", eager=True, all_gpus=True),
-    whole_run("fp32-graphs-all", "float32", all_gpus=True),
-    whole_run("bf16-eager-all", "bfloat16", eager=True, all_gpus=True),
-    whole_run("bf16-graphs-all", "bfloat16", all_gpus=True),
-    Check("tensor-parallel", "eval.py with the model on two GPUs scores as on one", tensor_parallel, all_gpus=True),
-    whole_run("large", "bfloat16", large=True),
-    whole_run("large-all", "bfloat16", all_gpus=True, large=True),
+    Check(
+        "first-step",
+        "a step of a 1.5B model takes at most the memory that the plan counts, and sampler and learner agree",
+        115,
+        first_step,
+    ),
+    Check("sleep", "a sleeping sampler frees its memory; awake with reloaded weights it answers as before", 45, sleep),
+    training("bf16-graphs", "bfloat16", 140),
+    training("fp32-graphs", "float32", 50, short=True),
+    training("fp32-eager", "float32", 35, eager=True, short=True),
+    training("bf16-eager", "bfloat16", 35, eager=True, short=True),
+    Check("attention", "packed attention in bfloat16 and its gradients equal those of plain attention", 15, attention),
+    Check("long-answer", "the learner in bfloat16 scores all of 3,000 tokens as transformers does", 25, long_answer),
+    training("fp32-eager-all", "float32", 130, eager=True, all_gpus=True),
+    training("fp32-graphs-all", "float32", 170, all_gpus=True),
+    training("bf16-eager-all", "bfloat16", 130, eager=True, all_gpus=True),
+    training("bf16-graphs-all", "bfloat16", 170, all_gpus=True),
+    Check("tensor-parallel", "eval.py with the model on two GPUs scores as on one", 90, tensor_parallel, all_gpus=True),
+    training("large", "bfloat16", 250, large=True),
+    training("large-all", "bfloat16", 300, all_gpus=True, large=True),
 )
+
+
+def list_checks(args: Args) -> None:
+    """Print the checks with their estimated seconds, and the sum for one GPU."""
+    for check in CHECKS:
+        gpus = "all GPUs" if check.all_gpus else "one GPU"
+        print(f"{check.name}: {check.verifies} ({gpus}, about {check.seconds} s)")
+    on_one_gpu = [check.seconds for check in CHECKS if not obstacle(check, args, gpus=1)]
+    print(f"Estimated for one H200: {sum(on_one_gpu)} s for {len(on_one_gpu)} checks, with the arguments given")
 
 
 def obstacle(check: Check, args: Args, gpus: int) -> str:
@@ -188,30 +128,98 @@ def obstacle(check: Check, args: Args, gpus: int) -> str:
     return ""
 
 
-def check_passes(check: Check, args: Args, gpus: int) -> bool:
-    """Run `check`, print the result, and return whether it passed."""
-    started = time.monotonic()
-    passed = False
-    try:
-        # In its own process, which gives its GPU memory back when it ends.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            result = pool.submit(check.run, args, gpus if check.all_gpus else 1).result()
-        passed = True
-    except CheckError as error:
-        result = str(error)
-    except Exception as error:  # of any kind: the other checks still run
-        traceback.print_exc()
-        result = f"{type(error).__name__}: {error}"
+def run_check(check: Check, args: Args, gpus: int, manager: SyncManager) -> dict:
+    """Run `check` in its own process, print the result, and return it as the JSON file has it.
+
+    The process of `manager` holds the measurements, so those of a check that crashes are kept.
+    """
+    rows, outcome, started = manager.dict(), manager.dict(), time.monotonic()
+    arguments = (check, args, gpus if check.all_gpus else 1, rows, outcome)
+    process = get_context("spawn").Process(target=run_in_process, args=arguments)
+    process.start()
+    limit = 3 * check.seconds + 60
+    process.join(limit)
+    if process.is_alive():
+        outcome["fault"] = f"not finished after {limit} s"
+        end_with_children(process.pid)
+        process.join()
+    fault = outcome.get("fault", f"its process crashed with exit code {process.exitcode}")
+    verdict = "FAILED" if fault else "PASSED"
+    message = fault or ", ".join(f"{name} {value:.3g}" for name, value in rows.items())
     seconds = time.monotonic() - started
-    print(f"{'PASSED' if passed else 'FAILED'} {check.name} ({seconds:.0f} s): {result}", flush=True)
-    return passed
+    print(f"{verdict} {check.name} ({seconds:.0f} s): {message}", flush=True)
+    return entry(check, verdict, message, round(seconds, 1), dict(rows))
+
+
+def run_in_process(check: Check, args: Args, gpus: int, rows: Rows, outcome: dict) -> None:
+    """Run `check` and put its fault into `outcome`, empty if there is none."""
+    try:
+        check.run(args, gpus, rows)
+        fault = ""
+    except CheckError as error:
+        fault = str(error)
+    except BaseException as error:  # of any kind: the other checks still run
+        traceback.print_exc()
+        fault = f"{type(error).__name__}: {error}"
+    outcome["fault"] = fault
+    os._exit(0)  # the GPU memory is free at once, whatever the libraries would do at the end
+
+
+def end_with_children(pid: int) -> None:
+    """Kill a process and all that it has started."""
+    process = psutil.Process(pid)
+    for started in [*process.children(recursive=True), process]:
+        started.kill()
+
+
+def entry(check: Check, verdict: str, message: str, seconds: float = 0.0, rows: dict | None = None) -> dict:
+    """Return what the JSON file says of a check."""
+    return {"name": check.name, "verdict": verdict, "message": message, "seconds": seconds, "rows": rows or {}}
+
+
+def run_checks(checks: list[Check], args: Args, gpus: int, facts: dict) -> list[dict]:
+    """Run `checks` one after another and return their results. --output always has those that are known."""
+    results: list[dict] = []
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    with get_context("spawn").Manager() as manager:
+        for check in checks:
+            reason = obstacle(check, args, gpus)
+            if reason:
+                print(f"NOT RUN {check.name}: {reason}", flush=True)
+                results.append(entry(check, "NOT RUN", reason))
+                continue
+            unfinished = entry(check, "UNFINISHED", "the script was ended during this check")
+            write_json(args.output, facts | {"checks": [*results, unfinished]})
+            results.append(run_check(check, args, gpus, manager))
+    write_json(args.output, facts | {"checks": results})
+    return results
+
+
+def describe_machine() -> dict:
+    """Return date, GPUs and versions, as the JSON file begins."""
+    import torch
+
+    packages = ("torch", "triton", "vllm", "deepspeed", "transformers", "flashinfer-python", "numpy")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "date": now,
+        "gpus": gpus,
+        "cuda": torch.version.cuda,
+        "python": sys.version.split()[0],
+        "versions": versions,
+    }
 
 
 def main(args: Args) -> None:
     if args.list:
-        for check in CHECKS:
-            gpus = "all GPUs" if check.all_gpus else "one GPU"
-            print(f"{check.name}: {check.verifies} ({gpus})")
+        list_checks(args)
         return
     import torch
 
@@ -224,20 +232,11 @@ def main(args: Args) -> None:
     args.output_dir = args.output_dir.resolve()  # the programs run in the repository's folder
     shutil.rmtree(args.output_dir, ignore_errors=True)
     args.output_dir.mkdir(parents=True)
-    gpus = torch.cuda.device_count()
-    passed, failed, not_run = 0, 0, 0
-    for check in CHECKS:
-        if args.only and check.name not in args.only:
-            continue
-        reason = obstacle(check, args, gpus)
-        if reason:
-            print(f"NOT RUN {check.name}: {reason}", flush=True)
-            not_run += 1
-        elif check_passes(check, args, gpus):
-            passed += 1
-        else:
-            failed += 1
-    print(f"{passed} passed, {failed} failed, {not_run} not run")
+    checks = [check for check in CHECKS if not args.only or check.name in args.only]
+    results = run_checks(checks, args, torch.cuda.device_count(), describe_machine())
+    verdicts = [result["verdict"] for result in results]
+    passed, failed = verdicts.count("PASSED"), verdicts.count("FAILED")
+    print(f"{passed} passed, {failed} failed, {verdicts.count('NOT RUN')} not run: {args.output}")
     sys.exit(0 if passed and not failed else 1)
 
 

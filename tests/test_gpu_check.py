@@ -1,16 +1,21 @@
 """What GPU machines run, without a GPU: scripts/gpu_check.py, benchmarks/gpu.py, and the tests on a CUDA build."""
 
 import importlib
+import json
 import os
 import re
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
+from transformers import Qwen2Config
 
 from bnpo.files import ROOT
-from conftest import users_environment
+from conftest import run_ranks, users_environment
+from gpu_check_parts import CheckError, require_within
+from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -22,6 +27,12 @@ def gpu_check(monkeypatch):
     return importlib.import_module("gpu_check")
 
 
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("gpu")
+
+
 def run(script, *flags):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([sys.executable, script, *flags], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -31,7 +42,13 @@ def run(script, *flags):
 def test_the_list_names_every_check(gpu_check):
     done = run("scripts/gpu_check.py", "--list")
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [check.name for check in gpu_check.CHECKS]
+    *lines, last = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [check.name for check in gpu_check.CHECKS]
+    assert [int(line.split()[-2]) for line in lines] == [check.seconds for check in gpu_check.CHECKS]
+    [total, count] = re.fullmatch(r"Estimated for one H200: (\d+) s for (\d+) checks, .*", last).groups()
+    assert int(total) == sum(check.seconds for check in gpu_check.CHECKS if not (check.all_gpus or check.large))
+    assert int(total) <= 8 * 60
+    assert int(count) == 8
     kinds = {"-".join(kind) for kind in product(("fp32", "bf16"), ("eager", "graphs"))}
     assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
 
@@ -65,9 +82,16 @@ def metrics(**changes):
     return rows
 
 
-def test_a_good_run_is_summarized_in_numbers(gpu_check):
-    measurements = gpu_check.verify_metrics(metrics(), 2, 0.05)
-    assert measurements == "sync/difference up to 0.01, sampler_learner_gap_mean up to 0.002, tokens/per_second 1e+03"
+def test_the_rows_of_a_good_run():
+    rows = {}
+    verify_metrics(metrics(), 2, 2, 0.05, rows)
+    assert rows == {"sync/difference": 0.01, "sampler_learner_gap_mean": 0.002, "tokens/per_second": 1000.0}
+
+
+def test_a_run_that_is_not_resumed_has_one_start():
+    verify_metrics(metrics()[:3], 2, 1, 0.05, {})
+    with pytest.raises(CheckError, match=r"has steps \[0, 1, 2\], not 0 to 4"):
+        verify_metrics(metrics()[:3], 2, 2, 0.05, {})
 
 
 @pytest.mark.parametrize(
@@ -77,32 +101,113 @@ def test_a_good_run_is_summarized_in_numbers(gpu_check):
         ({"eval/average": 0.4}, r"evaluations after steps \[0, 2, 3, 4\]"),
         ({"updates/skipped": 1}, "step 3: the update was skipped"),
         ({"tokens/trained": 0}, "step 3: no token had a gradient"),
+        ({"sync/difference": float("nan")}, "sync/difference is up to nan, more than 0.05"),
         ({"sync/difference": 0.06}, "sync/difference is up to 0.06, more than 0.05"),
         ({"sampler_learner_gap_mean": 0.06}, "sampler_learner_gap_mean is up to 0.06, more than 0.05"),
     ],
 )
-def test_a_faulty_run_is_refused_with_the_reason(gpu_check, changes, fault):
-    with pytest.raises(gpu_check.CheckError, match=fault):
-        gpu_check.verify_metrics(metrics(**changes), 2, 0.05)
+def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
+    with pytest.raises(CheckError, match=fault):
+        verify_metrics(metrics(**changes), 2, 2, 0.05, {})
+
+
+@pytest.mark.sampler
+def test_the_measurements_of_a_step_on_a_cpu():
+    """The functions behind the check `first-step`, with memory that is made up."""
+    output = run_ranks(1, "tests/programs/first_step_check.py").stdout
+    line = next(line for line in output.splitlines() if line.startswith("LIMITS "))
+    limits, printed = line.removeprefix("LIMITS ").split(" ROWS ")
+    rows = {name: float(value) for name, value in (row.split("=") for row in printed.split())}
+    assert limits == "update_allocated_gib"
+    assert rows["update_counted_gib"] > 0
+    assert 0 < rows["update_seconds"] < 100
+    assert rows["outside_torch_gib"] == 20
+    assert 0 < rows["start_seconds"] <= rows["all_seconds"]
+    assert rows["sync_gb_per_second"] * rows["sync_seconds"] == pytest.approx(0.0031, rel=0.2)  # 0.8M weights in fp32
+    for name in ("fresh", "awake"):  # no update has changed the weights
+        assert 0 < rows[f"{name}_gap_mean"] < rows[f"{name}_gap_max"] < 1e-3
 
 
 @pytest.mark.program
-def test_every_check_gets_a_result_however_it_ends(gpu_check, capfd):
-    checks = [gpu_check.Check(work.__name__, "", work, all_gpus=True) for work in OUTCOMES]
-    assert [gpu_check.check_passes(check, gpu_check.Args(), 4) for check in checks] == [True, False, False]
-    first, second, third = capfd.readouterr().out.splitlines()
-    assert first.startswith("PASSED passes (")
-    assert first.endswith("s): 4 GPUs")
-    assert second.startswith("FAILED finds_a_fault (")
-    assert second.endswith("s): the sampler kept its memory")
-    assert third.startswith("FAILED crashes (")
-    assert "BrokenProcessPool" in third
+def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(gpu_check, capfd, tmp_path):
+    checks = [gpu_check.Check(work.__name__, "", 10, work, all_gpus=True) for work in OUTCOMES[:-1]]
+    checks.append(gpu_check.Check("hangs", "", -19, OUTCOMES[-1]))  # a time limit of 3 seconds
+    checks.append(gpu_check.Check("large", "", 10, OUTCOMES[0], large=True))
+    output = tmp_path / "new" / "rows.json"
+    facts = {"gpus": ["H200"], "versions": {"torch": "2"}}
+    results = gpu_check.run_checks(checks, gpu_check.Args(output=output), 4, facts)
+    assert json.loads(output.read_text()) == facts | {"checks": results}
+    program = Path(f"/proc/{results[4]['rows'].pop('program')}/cmdline")
+    assert not program.exists() or program.read_text() == ""  # killed, and perhaps not waited for
+    assert [(result["name"], result["verdict"], result["message"], result["rows"]) for result in results] == [
+        ("passes", "PASSED", "gpus 4", {"gpus": 4}),
+        ("finds_a_fault", "FAILED", "the sampler kept its memory", {"freed_gib": 0.5}),
+        ("raises", "FAILED", "ValueError: no such kernel", {}),
+        ("crashes", "FAILED", "its process crashed with exit code 3", {"context_gib": 1.5}),
+        ("hangs", "FAILED", "not finished after 3 s", {}),
+        ("large", "NOT RUN", "needs --tokenizer-dir and --config", {}),
+    ]
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["PASSED", "passes"], ["FAILED", "finds_a_fault"]]
+    assert lines[1].endswith("s): the sampler kept its memory")
+
+
+def test_an_interrupted_script_leaves_what_it_has(gpu_check, monkeypatch, tmp_path):
+    checks = [gpu_check.Check(name, "", 10, OUTCOMES[0]) for name in ("one", "two", "three")]
+    output = tmp_path / "rows.json"
+
+    def run_check(check, *_):
+        if check.name == "two":
+            raise KeyboardInterrupt
+        return gpu_check.entry(check, "PASSED", "", 1.0, {"gap": 0.1})
+
+    monkeypatch.setattr(gpu_check, "run_check", run_check)
+    with pytest.raises(KeyboardInterrupt):
+        gpu_check.run_checks(checks, gpu_check.Args(output=output), 1, {})
+    left = json.loads(output.read_text())["checks"]
+    assert [(check["name"], check["verdict"]) for check in left] == [("one", "PASSED"), ("two", "UNFINISHED")]
+    assert left[0]["rows"] == {"gap": 0.1}
+
+
+def test_all_rows_above_their_limits_are_named():
+    rows = {"asleep_gib": 1.25, "gap": float("nan"), "capture_gib": 0.5}
+    require_within(rows, {"capture_gib": 1.0})
+    with pytest.raises(CheckError, match=r"^asleep_gib 1\.25 is more than 1, gap nan is more than 0\.05$"):
+        require_within(rows, {"asleep_gib": 1.0, "gap": 0.05, "capture_gib": 1.0})
 
 
 def test_checks_that_cannot_run_say_what_they_need(gpu_check):
-    check, args = gpu_check.Check("any", "", OUTCOMES[0], all_gpus=True, large=True), gpu_check.Args()
+    check, args = gpu_check.Check("any", "", 10, OUTCOMES[0], all_gpus=True, large=True), gpu_check.Args()
     assert gpu_check.obstacle(check, args, gpus=1) == "needs two GPUs"
     assert gpu_check.obstacle(check, args, gpus=2) == "needs --tokenizer-dir and --config"
+
+
+@pytest.mark.parametrize(
+    ("shape", "gib", "fits"),
+    [("1.5b", 79, True), ("7b", 79, False), ("7b", 95, False), ("7b", 139, True), ("7b-half", 139, True)],
+)
+def test_shapes_that_do_not_fit_are_refused_before_a_model_is_made(benchmark, tmp_path, shape, gib, fits):
+    Qwen2Config(**benchmark.SHAPES[shape]).save_pretrained(tmp_path)
+    problem = benchmark.memory_problem(shape, tmp_path, gib << 30)
+    assert (problem == "") == fits
+    if not fits:
+        assert f"97% of {gib}.0 GiB can be used" in problem
+
+
+def test_a_skipped_shape_is_a_line_and_no_failure(benchmark, capsys):
+    assert benchmark.measure_shape("7b", benchmark.Args(), 79 << 30)
+    assert capsys.readouterr().out.startswith("7b: skipped, it needs 100.")
+
+
+@pytest.mark.program
+def test_rows_before_a_failure_are_printed(benchmark, capsys):
+    code = "import sys; print('log'); print('ROW vllm_ratio 0.5', flush=True); sys.exit('out of memory')"
+    assert not benchmark.print_rows("7b", sys.executable, "-c", code)
+    printed = capsys.readouterr()
+    assert printed.out == "7b_vllm_ratio: 0.5\n"
+    assert printed.err == "7b: failed with exit status 1:\nout of memory\n\n"
+    assert benchmark.print_rows("7b", sys.executable, "-c", "print('ROW mfu 0.25')")
+    assert capsys.readouterr().out == "7b_mfu: 0.25\n"
 
 
 def python_on_a_cuda_build(code):

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 
 from transformers import PreTrainedTokenizerBase
 
-from vllm import LLM, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
+from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
 from vllm.sampling_params import RequestOutputKind
 
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
@@ -167,13 +167,15 @@ _CPU_ARGUMENTS = {"block_size": 32}
 
 
 def _gpu_arguments(settings: EngineSettings) -> dict:
-    return {
+    arguments = {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
         "enable_sleep_mode": True,
-        # Otherwise CUDA graphs keep their memory while weights and cache sleep.
-        "sleep_mode_offload_cudagraph": True,
     }
+    # Otherwise CUDA graphs keep their memory while weights and cache sleep. vLLM 0.26 cannot free it.
+    if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
+        arguments["sleep_mode_offload_cudagraph"] = True
+    return arguments
 
 
 def _answer(completion, logprobs: bool) -> Answer:

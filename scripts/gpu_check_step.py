@@ -1,0 +1,185 @@
+"""The first check of gpu_check.py: the sizes and seconds of one training step, which only a GPU can tell."""
+
+import gc
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from unittest.mock import patch
+
+from gpu_check_parts import GIB, TOLERANCE, Rows, open_learner, open_ranks, require_within
+
+MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-1.5B" / "config.json"
+"""Shape of the model of `first_step`."""
+
+
+def first_step(_args, _gpus: int, rows: Rows) -> None:
+    """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
+
+    The sizes may be at most those that planning/memory.py counts, because runs that do not fit are refused by them. The
+    second sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS
+
+    torch.cuda.set_device(0)
+    torch.ones(1, device="cuda")
+    rows["context_gib"] = used_gib()
+    open_ranks()
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    rows["nccl_gib"] = used_gib() - rows["context_gib"]
+    with tempfile.TemporaryDirectory() as folder:
+        save_random_model(folder)
+        learner, config = open_learner(folder, "--preset", "paper-1.5b")
+        counted = measure_update(learner, folder, config, rows)
+        without_sampler = used_gib()
+        sampler = start_sampler(folder, learner.model.config.vocab_size, rows)
+    measured(gc.collect, "collect", rows)()
+    measure_gap(learner, sampler, "fresh", rows)  # ends asleep
+    rows["asleep_gib"] = used_gib() - without_sampler
+    measure_sync_speed(learner, sampler, "first_sync", rows)
+    measure_gap(learner, sampler, "awake", rows)
+    measure_sync_speed(learner, sampler, "sync", rows)
+    sampler.close()
+    counted |= {"outside_torch_gib": CONTEXTS / GIB, "capture_gib": GRAPHS / GIB, "asleep_gib": ASLEEP / GIB}
+    gap = TOLERANCE["bfloat16"]
+    require_within(rows, counted | {"fresh_gap_mean": gap, "awake_gap_mean": gap, "collect_seconds": 0.05})
+
+
+def measure_update(learner, folder: str, config, rows: Rows) -> dict[str, float]:
+    """Measure an update with the paper's settings before a sampler exists. Return the limit of its memory."""
+    import numpy as np
+    import torch
+
+    from bnpo.planning.memory import CONTEXTS, rank_memory, read_shape
+    from bnpo.policy.update import Experience
+
+    rng = np.random.default_rng(0)
+    answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]
+    logprobs = [np.full(4000, -11.9) for _ in answers]
+    experience = Experience([[1] * 96] * 8, answers, logprobs, rng.choice([-1.0, 1.0], 8))
+    # A learning rate of 0 keeps the weights equal to those that the sampler loads.
+    learner.update(experience, lr=0.0)  # the first update creates the optimizer's state
+    torch.cuda.reset_peak_memory_stats()
+    measured(learner.update, "update", rows)(experience, lr=0.0)
+    rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
+    rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
+    phases = rank_memory(read_shape(Path(folder)), config, ranks=1)
+    largest = max(phases.total(phase) for phase in phases.phases if phase.startswith("update"))
+    rows["update_counted_gib"] = (largest - CONTEXTS) / GIB  # torch does not allocate the contexts
+    return {"update_allocated_gib": rows["update_counted_gib"]}
+
+
+def start_sampler(folder: str, vocabulary: int, rows: Rows):
+    """Return a new sampler of a model with `vocabulary` tokens.
+
+    Measure its start, and within it the methods of vLLM's worker that take most.
+    """
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from bnpo.policy.engine_settings import EngineSettings
+    from bnpo.policy.sampler import Sampler
+
+    methods = {
+        "load": "load_model",
+        "profile": "determine_available_memory",  # also compiles
+        "capture": "compile_or_warm_up_model",
+    }
+    settings = EngineSettings(max_tokens=4096, dtype="bfloat16", gpu_memory=0.3, sequences=128)
+    with ExitStack() as patches:
+        for name, method in methods.items():
+            patches.enter_context(patch.object(Worker, method, measured(getattr(Worker, method), name, rows)))
+        return measured(Sampler, "start", rows)(folder, WholeVocabulary(vocabulary), settings)
+
+
+class WholeVocabulary:
+    """What the sampler asks a tokenizer, for a model without one: all rows are tokens, and none ends an answer."""
+
+    eos_token = None
+
+    def __init__(self, tokens: int):
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return self._tokens
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+
+def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
+    """Measure the difference between the log-probabilities of sampler and learner. The sampler is asleep afterwards."""
+    import numpy as np
+
+    from bnpo.policy.update import Experience
+
+    prompts = np.random.default_rng(1).integers(0, learner.model.config.vocab_size, (16, 96)).tolist()
+    temperature = learner.config.sampling.temperature
+    settings = {"n": 8, "max_tokens": 512, "temperature": temperature, "logprobs": True}
+    groups = measured(lambda: list(sampler.sample(prompts, range(16), **settings)), f"{name}_sample", rows)()
+    measured(sampler.sleep, f"{name}_sleep", rows)()
+    sampled = [(prompts[group.prompt], answer) for group in groups for answer in group.answers]
+    experience = Experience(
+        prompts=[prompt for prompt, _ in sampled],
+        answers=[answer.token_ids for _, answer in sampled],
+        sampler_logprobs=[answer.logprobs for _, answer in sampled],
+        advantages=np.ones(len(sampled)),
+    )
+    means = learner.update(experience, lr=0.0).means  # changes no weights
+    rows[f"{name}_gap_mean"], rows[f"{name}_gap_max"] = means.gap_mean, means.gap_max
+
+
+def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
+    """Wake the sampler with the learner's weights. Measure the seconds and 10^9 bytes per second."""
+    from bnpo.policy.weight_sync import sync_weights
+
+    def sync() -> None:
+        sampler.wake("weights")
+        sync_weights(learner, sampler, 1)
+        sampler.wake("kv_cache")
+
+    measured(sync, name, rows)()
+    size = sum(parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters())
+    rows[f"{name}_gb_per_second"] = size / 1e9 / rows[f"{name}_seconds"]
+
+
+def measured(work: Callable, name: str, rows: Rows) -> Callable:
+    """Return `work` with two rows: its seconds, and the GiB of GPU memory that it has taken when it ends."""
+    import torch
+
+    @wraps(work)
+    def measured_work(*args, **kwargs):
+        used = used_gib()
+        started = time.perf_counter()
+        result = work(*args, **kwargs)
+        torch.cuda.synchronize()
+        rows[f"{name}_seconds"] = time.perf_counter() - started
+        rows[f"{name}_gib"] = used_gib() - used
+        return result
+
+    return measured_work
+
+
+def used_gib() -> float:
+    """Return the GiB of GPU memory in use by all programs, without what torch only holds for later."""
+    import torch
+
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / GIB
+
+
+def save_random_model(folder: str) -> None:
+    """Save a model with the shape of MODEL and random weights in bfloat16."""
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    torch.manual_seed(0)
+    config = Qwen2Config(**json.loads(MODEL.read_text(encoding="utf-8")))
+    with torch.device("cuda"):
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)

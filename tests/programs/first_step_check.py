@@ -1,0 +1,38 @@
+"""Take the measurements of scripts/gpu_check_step.py on a CPU, with the tiny model, and print their rows.
+
+What torch says of a GPU is made up here.
+"""
+
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import torch.distributed as dist
+
+from bnpo.config import TINY_MODEL
+from gpu_check_parts import open_learner
+from gpu_check_step import measure_gap, measure_sync_speed, measure_update, measured, start_sampler
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rows = {}
+    with (
+        patch("torch.cuda.mem_get_info", lambda: (60 << 30, 80 << 30)),
+        patch("torch.cuda.synchronize", lambda: None),
+        patch("torch.cuda.reset_peak_memory_stats", lambda: None),
+    ):
+        folder = str(TINY_MODEL)
+        learner, config = open_learner(folder, "--preset", "tiny", "--dtype", "float32")
+        limits = measure_update(learner, folder, config, rows)
+        sampler = measured(start_sampler, "all", rows)(folder, learner.model.config.vocab_size, rows)
+        measure_gap(learner, sampler, "fresh", rows)
+        measure_sync_speed(learner, sampler, "sync", rows)
+        measure_gap(learner, sampler, "awake", rows)
+    sampler.close()
+    print("LIMITS", *limits, "ROWS", *(f"{name}={value}" for name, value in rows.items()))
+
+
+if __name__ == "__main__":
+    main()
