@@ -7,6 +7,11 @@ python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # es
 """
 
 import sys
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from bnpo.environment import setup_environment
 
@@ -17,14 +22,15 @@ def main() -> None:
 
     from bnpo.evaluation.config import EvalConfig
     from bnpo.files import InputError
+    from bnpo.flags import join_help_lines
 
+    join_help_lines(EvalConfig)
     config = tyro.cli(EvalConfig)
     try:
         if config.planning.dry_run:
             from bnpo.planning.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
-        from bnpo.evaluation.printing import print_evaluation
         from bnpo.evaluation.program import run
 
         outcome = run(config)
@@ -32,6 +38,60 @@ def main() -> None:
         print(f"results and samples: {outcome.folder}")
     except InputError as error:
         sys.exit(f"error: {error}")
+
+
+def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
+    """Print the scores in each results.json of `results`, and the differences in comparison.json."""
+    for scores in results:
+        print_scores(scores)
+    if comparison:
+        rows = []
+        for name, paired in comparison["paired"].items():
+            interval = f"{100 * paired['low']:+.1f} to {100 * paired['high']:+.1f}"
+            rows.append((name, f"{100 * paired['difference']:+.1f}", interval, f"{paired['p_value']:.4f}"))
+        title = f"{comparison['ckpt']['ckpt']} minus {comparison['base']['ckpt']}: paired by problem, in %"
+        print_table(title, ("data set", "difference", "95 % interval", "p-value"), rows)
+
+
+def print_scores(results: dict) -> None:
+    """Print the scores in one results.json, a row per data set."""
+    rows = []
+    for name, scores in results["results"].items():
+        largest_k = max(scores["pass_at_k"], key=int)
+        rows.append(
+            (
+                name,
+                f"{scores['problems']} x {scores['runs']}",
+                _percent(scores),
+                f"{100 * scores['pass_at_k'][largest_k]:.1f} k={largest_k}",
+                f"{100 * scores['majority']:.1f}",
+                f"{scores['mean_tokens']:.0f}",
+                f"{100 * scores['truncated']:.1f}",
+                f"{100 * scores['no_box']:.1f}",
+            )
+        )
+    if len(rows) > 1:
+        rows.append(("average", "", _percent(results["average"])))
+    columns = ("data set", "problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box")
+    print_table(f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems", columns, rows)
+    if results["grading_failures"]:
+        print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
+
+
+def _percent(score: dict) -> str:
+    return f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table of texts. The first column holds names, the others numbers."""
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table.add_column(columns[0])
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    print(title)  # rich would break the title to the width of the table
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -24,4 +24,4 @@ torch.cuda.current_device = lambda: 0
 import vllm.v1.attention.backends.flashinfer  # noqa: F401 - the sampler of vLLM's model runner V2 imports it
 from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # noqa: F401
 
-print(f"torch {torch.__version__}, torchvision, transformers, flashinfer and vLLM can be imported together")
+print(f"torch {torch.__version__}, torchvision, transformers, flashinfer and its vLLM backend import together")

@@ -255,3 +255,11 @@ def test_the_program_prints_one_line_and_stops(tmp_path):
     assert done.stdout.count("error: ") == 1
     assert "error: --algo: unknown algo 'ppo'; known: bnpo" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_help_does_not_break_lines_where_the_source_does(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    with pytest.raises(SystemExit):
+        parse("--preset", "tiny", "--help")
+    text = capsys.readouterr().out
+    assert "`paper-format` reproduces Table 2, and `tiny` runs anywhere." in text

@@ -22,6 +22,7 @@ from bnpo.flags import (
     check_marks,
     check_planning,
     flat_settings,
+    join_help_lines,
     one_of,
     with_settings,
 )
@@ -133,11 +134,9 @@ class UpdateSettings:
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
     """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Weight tokens by min(pi_learner / pi_sampler, cap), which corrects for the sampler's different arithmetic. The
-    default None uses no weights."""
+    """Weight tokens by min(pi_learner / pi_sampler, cap), since the two compute differently. None: no weights."""
     max_bad_steps: NotCompared[Positive[int]] = 3
-    """The run stops after this many steps in a row whose update was skipped because loss or gradient norm were not
-    finite."""
+    """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +185,17 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotCompared[NotNegative[int]] = 50
-    """Number of steps between evaluations. 0: none. The model is also evaluated before the first and after the last
-    step. The checkpoint of the best step is named `best`."""
+    """Evaluate every this many steps, before the first step and after the last. 0 switches evaluation off. The
+    checkpoint of the best step, not counting the start, is named `best`."""
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50
-    """Number k of steps between those whose answers and advantages are written (steps 1, 1 + k ...). 0: none."""
+    """Write the answers, rewards and advantages of every k-th step as text: steps 1, 1 + k, ... 0: none."""
     watch_questions: Free[NotNegative[int]] = 8
     """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
-    the end, to see how the answers to one question change. 0: none."""
+    the end, to see how the answers to one question change. 0: none. Also none with --rollouts-every 0."""
     exact_entropy: NotCompared[bool] = False
-    """Also log `entropy_trained`, the exact entropy of the trained tokens. `entropy`, an estimate, is always logged."""
+    """Also log `entropy_trained`, the exact entropy at the trained tokens. `entropy` is an estimate from samples."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 
@@ -249,6 +248,7 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
         preset = "paper-1.5b" if has_cuda else "tiny"
         reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
     defaults = replace(preset_config(preset), preset="auto")
+    join_help_lines(TrainConfig)
     config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
     config = replace(config, preset=preset)
     if config.folder.output_dir is None:

@@ -3,8 +3,10 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
 
+import docstring_parser
 import tyro
 
 from bnpo.files import InputError
@@ -54,6 +56,17 @@ class OneOf:
 def one_of(names: Iterable[str]) -> tuple[object, OneOf]:
     """Return the two Annotated arguments of a string setting: the list of `names` for the help, and the mark."""
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}"), OneOf(tuple(names))
+
+
+@cache
+def join_help_lines(config: type) -> None:
+    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
+    for hint in get_type_hints(config).values():
+        if is_dataclass(hint):
+            join_help_lines(hint)
+    for setting in docstring_parser.parse_from_object(config).params:
+        hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
+        config.__annotations__[setting.arg_name] = Annotated[hint, tyro.conf.arg(help=text)]
 
 
 class Setting(NamedTuple):

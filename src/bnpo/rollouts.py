@@ -90,7 +90,7 @@ class WatchedAnswers:
 def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> WatchedAnswers:
     """Return answers to the watched questions (--watch-questions). All ranks must call it together.
 
-    They use separate seeds, so the rest of the run gives the same results with and without them.
+    These answers have seeds of their own, so the rest of the run is the same with and without them.
     """
     stopwatch = Stopwatch()
     with stopwatch("total"):

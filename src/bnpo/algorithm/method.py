@@ -21,15 +21,15 @@ class Method:
     """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
     Otherwise the rewards of an answer are summed first, or averaged for bnpo and beta."""
     rescale_advantages: bool = False
-    """Divide the advantages by their root mean square, so that methods differ in shape only, not in scale."""
+    """Divide the advantages by their root mean square, so that they have the same scale with every method."""
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
     beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
     """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
     subtracts the part that comes from having only m answers per question."""
     max_concentration: Positive[float] = MAX_CONCENTRATION
-    """Upper limit of a + b, the parameters of the Beta distribution that BNPO fits (alpha = 1 + a/3, beta = 1 + b/3).
-    It is reached only if all questions are about equally hard."""
+    """BNPO fits Beta(a, b) to the accuracies. This is the upper limit of a + b, reached only if all questions are about
+    equally hard. The density that divides advantages is Beta(1 + a/3, 1 + b/3)."""
 
     def problem(self) -> str | None:
         """Return what is wrong with these settings, in one line, or None.

@@ -45,10 +45,8 @@ def attention(
     queries = query.split(tokens_per_run)
     keys = key.split(keys_per_run)
     values = value.split(keys_per_run)
-    outputs = []
-    for q, k, v, count in zip(queries, keys, values, counts.tolist(), strict=True):
-        outputs.append(_attend_equal_shapes(q, k, v, count, scaling))
-    return torch.cat(outputs)[None], None
+    runs = zip(queries, keys, values, counts.tolist(), strict=True)
+    return torch.cat([_attend_equal_shapes(*run, scaling) for run in runs])[None], None
 
 
 def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

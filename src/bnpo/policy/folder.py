@@ -55,11 +55,9 @@ def local_folder(model: str) -> Path | None:
 
 def model_hash(folder: Path) -> str:
     """Return the SHA-256 of names and contents of a model's files: weights, configuration, tokenizer."""
-    files: list[Path] = []
-    for pattern in ("*.json", "*.safetensors", "*.jinja", "*.txt"):
-        files.extend(folder.glob(pattern))
+    patterns = ("*.json", "*.safetensors", "*.jinja", "*.txt")
     total = hashlib.sha256()
-    for path in sorted(files):
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         with path.open("rb") as file:
             total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()
@@ -93,10 +91,7 @@ def load_tokenizer(folder: Path, longest: int):
 
 
 def check_context(folder: Path, longest: int) -> None:
-    """Raise InputError if prompt plus answer of `longest` tokens do not fit the model's context.
-
-    Only config.json in `folder` is read. Also raises InputError for a model of an unknown kind.
-    """
+    """Raise InputError if prompt plus answer of `longest` tokens do not fit the context, or the model is unknown."""
     context = _model_config(folder).max_position_embeddings
     if longest > context:
         raise InputError(

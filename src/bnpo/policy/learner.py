@@ -33,7 +33,8 @@ class Learner:
     def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
         self.config = config
         # On CPUs DeepSpeed compiles an op that only inference needs, into a folder that all programs share. A program
-        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. No ops, no compiling.
+        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. Without a list of ops
+        # it compiles none. Training on GPUs needs none, either.
         deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
@@ -41,7 +42,7 @@ class Learner:
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.hardware.dtype), attn_implementation=ATTENTION
         )
-        compute_buffers_again(model)  # loading has rounded them to bf16
+        compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
         # of each layer (_no_split_modules names the layer's class) one after the other, which is slower.
@@ -72,8 +73,8 @@ class Learner:
         universal = self._engine.load_universal_checkpoint()
         _, client_state = self._engine.load_checkpoint(str(folder), "universal" if universal else "zero")
         if universal:
-            # DeepSpeed gives all parts of the optimizer (10^9 parameters each) one shared step counter. AdamW would
-            # increment it once per part, so every part gets a copy.
+            # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
+            # share one step counter, which AdamW would increment once per group. So every group gets a copy.
             for state in self._engine.optimizer.optimizer.state.values():
                 state["step"] = torch.as_tensor(state["step"]).clone()
         states = client_state["random_states"]
@@ -88,9 +89,6 @@ class Learner:
         layer by layer. Returns a float64 array [tokens of the answer].
         """
         batch = collate([prompt], [answer], np.array([0]), self._engine.device)
-        # This pass has no backward pass. Weights that it prefetches but does not use would stay gathered, and the
-        # weight sync would fail. That does not happen while DeepSpeed's settings stage3_max_live_parameters and
-        # stage3_max_reuse_distance are equal, as they are by default. Keep them so.
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
         return logprobs.double().cpu().numpy()
@@ -116,11 +114,8 @@ class Learner:
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
-        loss, tokens, means = sums.reduce(with_entropy=self.config.logging.exact_entropy)
         return Update(
-            loss=loss / updates,
-            trained_tokens=tokens,
-            means=means,
+            **sums.reduce(updates=updates, with_entropy=self.config.logging.exact_entropy),
             grad_norm=float(np.mean(norms)) if norms else np.nan,
             lr=lr,
             skipped=updates - len(norms),
@@ -131,9 +126,8 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The first mini-batch is not needed here. When it is trained on, the weights are still those that sampled, so its
-        training pass gives the old log-probabilities. After its optimizer update the weights have changed. So the
-        log-probabilities of all other mini-batches are computed now.
+        `mini_batches` are all but the first of the step. The first needs no extra pass: when it is trained on, the
+        weights are still those that the answers were sampled with. After its update they are not.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -192,7 +186,7 @@ class Learner:
                 sums.add(surrogate, entropy, old, sampler_logprobs)
 
     def _operations(self, experience: Experience) -> float:
-        """Return the operations of an update's forward and backward passes (Chowdhery et al. 2022, appendix B).
+        """Return the operations of the training passes of one call of `update` (Chowdhery et al. 2022, appendix B).
 
         These are 6 per parameter and token, plus those of causal attention. Every prompt counts once per group of
         answers. Repeated work does not count: gradient checkpointing, and prompts whose group is split over
@@ -228,11 +222,9 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
 
 def largest_layer(model: torch.nn.Module) -> int:
     """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    sizes = []
-    for module in model.modules():
-        if type(module).__name__ in model._no_split_modules:
-            sizes.append(sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters()))
-    return max(sizes)
+    layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
+    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 def prefetch_bucket(layer: int) -> int:
@@ -245,6 +237,9 @@ def prefetch_bucket(layer: int) -> int:
 
 def deepspeed_settings(config: TrainConfig) -> dict:
     """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
+    # Two limits of how many weights ZeRO-3 keeps gathered, stage3_max_live_parameters and stage3_max_reuse_distance,
+    # must stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
+    # leave prefetched weights gathered, and the weight sync fails.
     zero: dict[str, object] = {"stage": 3}
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -253,7 +248,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "zero_optimization": zero,
-        # Use torch's AdamW with offloading, too, so that results do not depend on where the optimizer runs.
+        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on where it runs.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions

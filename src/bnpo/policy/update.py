@@ -20,23 +20,16 @@ class Experience:
 
 
 @dataclass(frozen=True)
-class TokenMeans:
-    """Means over the trained tokens of all ranks. `entropy` is None unless it was asked for."""
-
-    clipped_low: float  # share of tokens whose gradient the lower clip removed
-    clipped_high: float
-    gap_mean: float  # |learner's - sampler's log-probability|
-    gap_max: float
-    entropy: float | None
-
-
-@dataclass(frozen=True)
 class Update:
     """The result of one call of `Learner.update`, equal on all ranks but for `old_logprobs`."""
 
     loss: float  # mean over the optimizer updates
-    trained_tokens: float
-    means: TokenMeans | None  # None: no answer had an advantage other than 0
+    trained_tokens: float  # of all ranks; if there are none, the next five values are 0
+    clipped_low: float  # share of trained tokens whose gradient the lower clip removed
+    clipped_high: float
+    gap_mean: float  # |learner's - sampler's log-probability| over the trained tokens
+    gap_max: float
+    entropy: float | None  # mean over the trained tokens, if it was asked for
     grad_norm: float  # before clipping, mean over the updates that were applied (nan: none was)
     lr: float
     skipped: int  # optimizer updates left out because loss or gradient norm was not finite
@@ -47,13 +40,13 @@ class Update:
     def metrics(self) -> dict[str, float]:
         """Return the values as metrics.jsonl names them."""
         metrics = {"loss": self.loss, "tokens/trained": self.trained_tokens}
-        if self.means:
-            metrics["clipped_low"] = self.means.clipped_low
-            metrics["clipped_high"] = self.means.clipped_high
-            metrics["sampler_learner_gap_mean"] = self.means.gap_mean
-            metrics["sampler_learner_gap_max"] = self.means.gap_max
-            if self.means.entropy is not None:
-                metrics["entropy_trained"] = self.means.entropy
+        if self.trained_tokens:
+            metrics["clipped_low"] = self.clipped_low
+            metrics["clipped_high"] = self.clipped_high
+            metrics["sampler_learner_gap_mean"] = self.gap_mean
+            metrics["sampler_learner_gap_max"] = self.gap_max
+            if self.entropy is not None:
+                metrics["entropy_trained"] = self.entropy
         metrics["grad_norm"] = self.grad_norm
         metrics["lr"] = self.lr
         metrics["updates/skipped"] = self.skipped
@@ -92,16 +85,18 @@ class TokenSums:
         )
         self._largest_gap = torch.maximum(self._largest_gap, gap.max().double())
 
-    def reduce(self, *, with_entropy: bool) -> tuple[float, float, TokenMeans | None]:
-        """Return the sum of the loss, the number of tokens and the means over all ranks. A collective."""
+    def reduce(self, *, updates: int, with_entropy: bool) -> dict[str, float | None]:
+        """Return the fields of `Update` that are means over `updates` or over the tokens of all ranks. A collective."""
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest_gap, op=dist.ReduceOp.MAX)
         tokens, loss, low, high, gap, entropy = self._sums.tolist()
-        if not tokens:
-            return loss, tokens, None
-        mean_entropy = entropy / tokens if with_entropy else None
-        return (
-            loss,
-            tokens,
-            TokenMeans(low / tokens, high / tokens, gap / tokens, float(self._largest_gap), mean_entropy),
-        )
+        count = tokens or 1
+        return {
+            "loss": loss / updates,
+            "trained_tokens": tokens,
+            "clipped_low": low / count,
+            "clipped_high": high / count,
+            "gap_mean": gap / count,
+            "gap_max": float(self._largest_gap),
+            "entropy": entropy / count if with_entropy else None,
+        }

@@ -56,11 +56,7 @@ def _parameter_groups(
 
 
 def compared_names(model: torch.nn.Module) -> list[str]:
-    """Return the names of the parameters that are compared after a sync.
-
-    These are the first one (the embedding), those of the middle layer, and the last one (the head, also where it is
-    tied).
-    """
+    """Return the names of the compared parameters: the first (embedding), the middle layer's, the last (head)."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     layers = [int(match[1]) for match in (re.search(r"\.(\d+)\.", name) for name in names) if match]
     middle_layer = f".{max(layers) // 2}."

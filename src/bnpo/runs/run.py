@@ -78,11 +78,12 @@ class Run:
             verify_checkpoint(checkpoint)
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:  # for a new run, runs/prepare.py has written it
+            if config.folder.resume:
                 rewind(self._folder, self.progress)  # delete what was written after the checkpoint
                 with writing(self._folder):
+                    # Only a resumed run writes config.json here. For a new run, runs/prepare.py has written it.
                     write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
-        # A checkpoint of another number of ranks is always a converted one: runs/resume.py refuses all others.
+        # A checkpoint of another number of ranks has been converted: runs/resume.py refuses unconverted ones.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
@@ -112,7 +113,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. If the score is the best so far, the step gets a checkpoint."""
+        """Return the scores of the model after `step`. The step with the best average gets a checkpoint."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
@@ -154,8 +155,8 @@ class Run:
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
-        every = config.logging.rollouts_every
-        if every and (step.number - 1) % every == 0:  # from step 1 on, whose answers come from the untrained model
+        every = config.logging.rollouts_every  # steps 1, 1 + k, ...: the answers of step 1 are the untrained model's
+        if every and (step.number - 1) % every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             raise BadStepsError(
