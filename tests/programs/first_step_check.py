@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
+from bnpo.environment import setup_environment
+
+setup_environment()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import torch.distributed as dist
 
