@@ -131,8 +131,9 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
         sampler_logprobs=[answer.logprobs for _, answer in sampled],
         advantages=np.ones(len(sampled)),
     )
-    means = learner.update(experience, lr=0.0).means  # changes no weights
-    rows[f"{name}_gap_mean"], rows[f"{name}_gap_max"] = means.gap_mean, means.gap_max
+    metrics = learner.update(experience, lr=0.0).metrics()  # changes no weights
+    for kind in ("mean", "max"):
+        rows[f"{name}_gap_{kind}"] = metrics[f"sampler_learner_gap_{kind}"]
 
 
 def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
