@@ -19,7 +19,6 @@ class EngineSettings:
     """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
     sequences: int | None = None
     """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
-    enforce_eager: bool = False
-    """Run without CUDA graphs."""
+    enforce_eager: bool = False  # run without CUDA graphs
     tensor_parallel: int = 1
     """Number of GPUs that share one copy of the model."""
