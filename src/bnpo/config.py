@@ -134,7 +134,7 @@ class UpdateSettings:
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
     """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Weight tokens by min(pi_learner / pi_sampler, cap), since the two compute differently. None: no weights."""
+    """Weight tokens by min(pi_learner / pi_sampler, cap), which corrects for rounding. None: no weights."""
     max_bad_steps: NotCompared[Positive[int]] = 3
     """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
 
@@ -185,17 +185,17 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotCompared[NotNegative[int]] = 50
-    """Evaluate every this many steps, before the first step and after the last. 0 switches evaluation off. The
-    checkpoint of the best step, not counting the start, is named `best`."""
+    """Number of steps between evaluations. With 0 there are none. Otherwise the model is also evaluated before the
+    first and after the last step. The checkpoint of the best step, not counting the start, is named `best`."""
     eval_suite: NotCompared[str] = "quick"
     """Evaluation suite: a name in evals/ or the path of a suite file."""
     rollouts_every: Free[NotNegative[int]] = 50
-    """Write the answers, rewards and advantages of every k-th step as text: steps 1, 1 + k, ... 0: none."""
+    """Write the answers, rewards and advantages of every k-th step as text, from step 1 on. With 0 none are written."""
     watch_questions: Free[NotNegative[int]] = 8
     """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
     the end, to see how the answers to one question change. 0: none. Also none with --rollouts-every 0."""
     exact_entropy: NotCompared[bool] = False
-    """Also log `entropy_trained`, the exact entropy at the trained tokens. `entropy` is an estimate from samples."""
+    """Also log `entropy_trained`, the mean entropy over the whole vocabulary. `entropy` uses sampled tokens only."""
     wandb: Free[Annotated[str, *one_of(("disabled", "offline", "online"))]] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 

@@ -199,8 +199,8 @@ class Learner:
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
         prompt_tokens = lengths.prompts[first_of_group]  # [groups]
         tokens = float(prompt_tokens.sum() + lengths.answers.sum())
-        # P tokens of a prompt and A tokens of an answer make pairs that attend to each other: P^2 / 2 in the prompt,
-        # A^2 / 2 in the answer, A P between the two. `update_operations` takes twice their number.
+        # Causal attention computes a product for each pair of a token and an earlier one: about P^2 / 2 in a prompt of
+        # P tokens, A^2 / 2 in an answer of A tokens, A P between the two. `update_operations` takes twice their number.
         double_prompt_pairs = (prompt_tokens**2).sum()
         double_answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
         double_pairs = float(double_prompt_pairs + double_answer_pairs)
@@ -230,7 +230,7 @@ def largest_layer(model: torch.nn.Module) -> int:
 def prefetch_bucket(layer: int) -> int:
     """Return how many elements ZeRO-3 prefetches: one layer of `layer` elements, or DeepSpeed's default if larger.
 
-    With less than a layer, each layer would wait for the rest of its own weights.
+    If it were less than a layer, every layer would wait until the rest of its weights is fetched.
     """
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 

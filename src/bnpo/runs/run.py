@@ -166,7 +166,7 @@ class Run:
         self._stopping = self._ranks.asked_to_stop()
 
     def _save_answers(self, step: Step) -> None:
-        """Write the answers of a step, and those to two questions also token by token. A collective."""
+        """Write all answers of a step as text, and for two questions also token by token. A collective."""
         task, m = self._prepared.task, self._config.batch.samples_per_question
         # Each rank knows the learner's log-probabilities of the answers that it trained on.
         groups = token_groups(step.advantages)
