@@ -134,7 +134,7 @@ class UpdateSettings:
     aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
     """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Weight tokens by min(pi_learner / pi_sampler, cap), which corrects for rounding. None: no weights."""
+    """Weight tokens by min(pi_learner / pi_sampler, cap), since both round differently. None: no weights."""
     max_bad_steps: NotCompared[Positive[int]] = 3
     """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
 

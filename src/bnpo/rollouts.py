@@ -30,7 +30,7 @@ class Rollouts:
     failed: np.ndarray  # [n, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [n] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [n, K] for ReMax, else None
-    failures: Counter[str]  # failed grader calls by kind; identical answers to a question are graded once
+    failures: Counter[str]  # failed grader calls by kind; identical answers to a question share a call
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property

@@ -126,8 +126,8 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        `mini_batches` are all but the first of the step. The first needs no extra pass: when it is trained on, the
-        weights are still those that the answers were sampled with. After its update they are not.
+        `mini_batches` are all but the first of the step. The first needs no extra pass, because the weights have
+        not changed yet when it is trained on. Its update changes them for all others.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
