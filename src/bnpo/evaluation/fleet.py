@@ -65,9 +65,8 @@ def _start_member(variable: str, value: str, model: str, settings: EngineSetting
     # Set before the process starts: what it imports may look for GPUs, or count cores.
     os.environ[variable] = value
     process.start()
-    if before is None:
-        del os.environ[variable]
-    else:
+    del os.environ[variable]
+    if before is not None:
         os.environ[variable] = before
     far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
     try:

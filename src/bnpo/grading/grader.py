@@ -106,7 +106,7 @@ class Grader:
         return self.start(texts, references, tags).result()
 
     def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grading:
-        """Begin to grade. Most verdicts are immediate, others are computed while the caller goes on."""
+        """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
         return Grading(self, [self._start_reward(reward, texts, references, tags) for reward in self.rewards])
 
     def _start_reward(self, reward: str, texts: Sequence[str], references: Sequence[str], tags: bool) -> list[Future]:
