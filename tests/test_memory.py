@@ -9,7 +9,16 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import InputError
-from bnpo.planning.fit import USABLE, Machine, MemoryPlan, PlannedRun, plan_here, plan_memory, require_memory_plan
+from bnpo.planning.fit import (
+    USABLE,
+    Machine,
+    MemoryPlan,
+    PlannedRun,
+    plan_here,
+    plan_memory,
+    require_memory_plan,
+    share_left,
+)
 from bnpo.planning.memory import GIB, read_shape
 from conftest import make_model, run_ranks
 
@@ -66,13 +75,13 @@ def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
 def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
     """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 74 together while it samples, which is too much.
 
-    Two more layers have stayed gathered since the learner scored an answer."""
+    Two more layers and the head have stayed gathered since the learner scored an answer."""
     plan = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
     parts = plan.rank.phases["sample"]
     learner = sum(parts[name] for name in ("weights", "gradients", "master weights", "AdamW's moments")) / GIB
     assert learner == pytest.approx(31.9, abs=0.05)
     assert parts["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
-    assert parts["gathered weights"] == 2 * 2 * shapes["7b"].layer
+    assert parts["gathered weights"] == 2 * (2 * shapes["7b"].layer + shapes["7b"].head)
     assert (plan.rank.total("sample") - parts["gathered weights"]) / GIB == pytest.approx(74, abs=1)
     assert plan.problem
     assert 0.35 <= planned(shapes, "7b", 4).gpu_memory < 0.5
@@ -107,6 +116,32 @@ def test_what_cannot_fit_is_refused_in_one_line_whose_flags_make_it_fit(shapes, 
     if " ranks with a GPU each" in cure:
         more = int(cure.split(" ranks with a GPU each")[0].split()[-1])
         assert planned(shapes, model, more, *flags).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("beyond", "lost"),  # bytes that the learner takes beyond the plan, and percents that the sampler loses by them
+    [(-GIB, 0), (0, 0), (1, 1), (GPU // 100, 1), (GPU // 10, 10), (GPU, 100)],
+)
+def test_the_sampler_loses_what_the_learner_takes_beyond_its_plan(shapes, beyond, lost):
+    plan = planned(shapes, "7b", 4)
+    free = GPU - plan.rank.resident - beyond
+    planned_percent = round(100 * plan.gpu_memory)
+    assert round(100 * share_left(plan, GPU, free)) == max(0, planned_percent - lost)
+    # What remains fits beside the learner, so vLLM finds as much free memory as it asks for.
+    assert beyond > GPU // 10 or share_left(plan, GPU, free) * GPU <= free
+
+
+def test_a_sampler_that_draws_few_answers_at_once_is_warned_about(shapes):
+    config, _ = parse_train_config(["--preset", "paper-7b"], has_cuda=True)
+    two_gpus = PlannedRun(shapes["7b"], config, Machine(2, 2, 95 * GIB, 1000 * GIB), 4096)
+    plan = plan_memory(two_gpus)
+    assert not plan.problem
+    assert plan.sequences < 256 / 4
+    assert "--offload-optimizer" in plan.warning
+    assert str(plan.sequences) in plan.warning
+    offloaded = plan_memory(two_gpus.with_settings(offload_optimizer=True))
+    assert (offloaded.problem, offloaded.warning) == ("", "")
+    assert planned(shapes, "7b", 4).warning == ""
 
 
 def test_offloading_needs_the_memory_of_the_machine(shapes):

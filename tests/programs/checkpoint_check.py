@@ -89,7 +89,7 @@ def main() -> None:
         report[kind] = error_of(lambda: verify_checkpoint(folder)), str(damaged)
 
     progress = Progress(dist.get_rank())
-    prepared = PreparedRun(config, None, None, None, None, ResumePoint(progress=progress), {}, None)
+    prepared = PreparedRun(config, None, None, None, None, None, ResumePoint(progress=progress), {}, None)
     report["disagreeing"] = error_of(prepared.check_agreement)
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer

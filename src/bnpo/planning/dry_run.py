@@ -172,9 +172,11 @@ def _sampler_lines(run: PlannedRun) -> list[str]:
     shares = [percent / 100 for percent in range(round(100 * plan.gpu_memory), 100)]
     share = _largest_fitting(run, "gpu_memory", shares)
     largest_cache = plan_memory(run.with_settings(gpu_memory=share)).cache
+    warning = [f"warning: {plan.warning}"] if plan.warning else []
     return [
         f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once, a cache of "
         f"{plan.cache:,} tokens",
+        *warning,
         f"largest --gpu-memory that fits: {share:g} (a cache of {largest_cache:,} tokens)",
         f"largest --micro-batch-tokens that fits: {tokens}",
     ]

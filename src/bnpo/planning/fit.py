@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import torch
+import torch.distributed as dist
 
 from bnpo.config import TrainConfig
 from bnpo.devices import check_free_memory
@@ -16,9 +17,11 @@ from bnpo.files import InputError
 from bnpo.flags import with_settings
 from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.ranks import gather
 from bnpo.task import longest_sequence
 
 USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
+FEW = 0.25  # share of a rank's answers, below which a warning says that it draws few at once
 GPUS_PER_MACHINE = 8  # at most, where a plan may choose
 HOST_PER_GPU = 256 * GIB  # CPU memory that a dry run assumes
 
@@ -61,6 +64,8 @@ class MemoryPlan:
     cache: int = 0  # tokens that the sampler's cache holds
     rank: RankMemory | None = None
     problem: str = ""  # why the run does not fit; empty if it does
+    warning: str = ""  # why sampling will be slow; empty if it will not
+    least: int = 0  # bytes with which the sampler can draw one answer
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
@@ -74,6 +79,29 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     plan = require_memory_plan(PlannedRun(read_shape(model), config, machine, longest))
     check_free_memory(plan.rank.total(plan.rank.peak))
     return plan
+
+
+def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
+    """Return the share of its GPU that the sampler gets beside the learner that now exists. A collective on GPUs.
+
+    A planned share is corrected by what the ranks really have left. Raises InputError on all ranks if it is too small.
+    """
+    if plan.rank is None or config.hardware.gpu_memory is not None:
+        return plan.gpu_memory
+    dist.all_reduce(torch.zeros(1, device="cuda"))  # NCCL allocates its buffers with the first collective
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    share = min(gather(share_left(plan, total, free)))  # equal on all ranks, which sample equally many answers
+    if share * total < plan.least:
+        problem = f"beside the learner {share * total / GIB:.1f} GiB of a GPU are left for the sampler"
+        raise InputError(f"{problem}, which needs {plan.least / GIB:.1f}. Use --offload-optimizer or more ranks")
+    return share
+
+
+def share_left(plan: MemoryPlan, total: int, free: int) -> float:
+    """Return the planned share less what the learner takes beyond its plan, on a GPU with `free` of `total` bytes."""
+    excess = max(0, total - free - plan.rank.resident)  # contexts and NCCL's buffers are estimates
+    return max(0, round(100 * plan.gpu_memory) - ceil(100 * excess / total)) / 100
 
 
 def require_memory_plan(run: PlannedRun) -> MemoryPlan:
@@ -108,7 +136,8 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
     cache = max(0, (share - fixed) // token)
     memory = rank_memory(shape, config, machine.ranks, sampler=share)
     problem = _problem(run, memory, share, least)
-    return MemoryPlan(gpu_memory, answers_at_once(answers, cache, longest), cache, memory, problem)
+    sequences = answers_at_once(answers, cache, longest)
+    return MemoryPlan(gpu_memory, sequences, cache, memory, problem, _warning(run, sequences, answers), least)
 
 
 def answers_per_question(config: TrainConfig) -> int:
@@ -150,6 +179,14 @@ def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str
     if host > USABLE * machine.host:
         return f"--offload-optimizer takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
     return ""
+
+
+def _warning(run: PlannedRun, sequences: int, answers: int) -> str:
+    """Return a line if a rank draws few of its `answers` per step at once, so that its GPU has little to do."""
+    if sequences >= FEW * min(answers, MOST_SEQUENCES):
+        return ""
+    cure = "more GPUs" if run.config.hardware.offload_optimizer else "--offload-optimizer or more GPUs"
+    return f"slow: each sampler has memory for {sequences} of its {answers} answers at once. Use {cure}"
 
 
 def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:

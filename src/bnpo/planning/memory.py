@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
+from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.learner import deepspeed_settings, largest_layer, prefetch_bucket
 from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.task import longest_sequence
@@ -81,6 +82,7 @@ class RankMemory:
 
     phases: dict[str, dict[str, int]]
     offloaded: int
+    resident: int  # bytes of a GPU that the learner holds from step to step
 
     def total(self, phase: str) -> int:
         return sum(self.phases[phase].values())
@@ -126,14 +128,16 @@ def rank_memory(
     }
     if sampler:
         awake = resident | {"sampler": sampler}
-        # The check of the last weight sync has left some layers gathered.
-        left = {"gathered weights": memory.bytes * shape.layer * memory.reused_layers() * (ranks > 1)}
-        # The sampler's weights are awake again, and the largest is there twice while it is loaded.
+        # The check of the last weight sync has left some layers gathered, and the head.
+        left = {"gathered weights": memory.left_gathered()}
+        # The sampler's weights are awake again, and the largest is there twice while it is loaded. Its graphs come
+        # back from CPU memory at the same time.
         loaded = {"sampler weights": memory.bytes * shape.parameters, "reload": memory.bytes * shape.largest}
+        loaded |= {"sampler graphs": GRAPHS, "sampler counts": memory.token_counts()}
         phases = {"sample": awake | left} | phases
         phases["sync: weights"] = asleep | loaded | memory.weight_groups()
         phases["sync: check"] = awake | memory.scoring()
-    return RankMemory(phases, memory.offloaded)
+    return RankMemory(phases, memory.offloaded, sum(resident.values()))
 
 
 class _RankParts:
@@ -152,8 +156,8 @@ class _RankParts:
         # Master weights, two moments, and gradients twice: as they were reduced, and as AdamW reads them.
         self.offloaded = 20 * self.partition if self.offload else 0
         self.longest = longest_sequence(config, None)
-        rank_tokens = config.batch.questions_per_step * config.batch.samples_per_question // ranks * self.longest
-        self.tokens = min(rank_tokens, max(config.hardware.micro_batch_tokens, self.longest))  # of a micro-batch
+        self.answers = config.batch.questions_per_step * config.batch.samples_per_question // ranks  # of a step
+        self.tokens = min(self.answers * self.longest, max(config.hardware.micro_batch_tokens, self.longest))  # of a micro-batch
         self.zero = DeepSpeedZeroConfig(**deepspeed_settings(config)["zero_optimization"])
         self.bucket = min(self.zero.reduce_bucket_size, shape.parameters)  # elements that are reduced together
 
@@ -186,6 +190,15 @@ class _RankParts:
         # DeepSpeed measures the distance to the next use through the head.
         layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1
         return min(max(layers, 0), self.shape.layers)
+
+    def left_gathered(self) -> int:
+        """Return the bytes of the weights that stay gathered after a forward pass without a backward pass."""
+        weights = self.shape.head + self.shape.layer * self.reused_layers()
+        return self.bytes * min(weights, self.shape.parameters) * (self.ranks > 1)
+
+    def token_counts(self) -> int:
+        """Return the bytes of vLLM's counts of tokens per sequence, which share the memory of its weights."""
+        return 4 * min(self.answers, MOST_SEQUENCES) * self.shape.vocabulary
 
     def saved_for_backward(self) -> dict[str, int]:
         """What the forward pass of all layers and the last norm saves for the backward pass."""

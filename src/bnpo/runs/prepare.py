@@ -13,7 +13,7 @@ from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import content_hash, load_suite
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
-from bnpo.planning.fit import plan_here
+from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
 from bnpo.problems import Problem
@@ -33,6 +33,7 @@ class PreparedRun:
     evaluation: Evaluation | None  # None: no evaluation during training
     model: Path  # folder from which learner and sampler load: the checkpoint, or the model of a new run
     engine: EngineSettings
+    memory_plan: MemoryPlan
     resume_point: ResumePoint
     data_facts: dict  # what config.json says of the data
     lock: FileLock | None  # on the run's folder, held while this object lives; rank 0 only
@@ -65,6 +66,8 @@ class PreparedRun:
         if self.engine.gpu_memory:
             share = f"{self.engine.gpu_memory:.0%} of the GPU's memory"
             print(f"sampler: {share}, {self.engine.sequences} answers at once", flush=True)
+        if self.memory_plan.warning:
+            print(f"warning: {self.memory_plan.warning}", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
@@ -109,7 +112,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         grader.close()  # its processes would keep this one from ending
         raise
     task = Task(kept_problems, prompts, tokenizer, grader)
-    return PreparedRun(config, task, evaluation, model, engine, resume_point, facts, lock)
+    return PreparedRun(config, task, evaluation, model, engine, plan, resume_point, facts, lock)
 
 
 def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> FileLock:

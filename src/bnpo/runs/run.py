@@ -10,6 +10,7 @@ from bnpo.config import json_settings
 from bnpo.evaluation.live import evaluate_live
 from bnpo.files import write_json, writing
 from bnpo.grading.rewards import reward_name
+from bnpo.planning.fit import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
@@ -87,10 +88,16 @@ class Run:
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
-        self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
+        share = sampler_share(prepared.memory_plan, config)
+        engine = replace(prepared.engine, gpu_memory=share)
+        self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
         if checkpoint:
             self._learner.load(checkpoint / "trainer")
         if dist.get_rank() == 0:
+            if share is not None:  # on GPUs
+                shares = {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
+                facts = prepared.data_facts | shares
+                write_json(self._folder / "config.json", json_settings(config, **facts))
             self._tracker = Tracker(config, prepared.steps, self.progress.step)
             if config.folder.resume:
                 self._tracker.say(f"continuing after step {self.progress.step}")
