@@ -156,8 +156,10 @@ class _RankParts:
         # Master weights, two moments, and gradients twice: as they were reduced, and as AdamW reads them.
         self.offloaded = 20 * self.partition if self.offload else 0
         self.longest = longest_sequence(config, None)
-        self.answers = config.batch.questions_per_step * config.batch.samples_per_question // ranks  # of a step
-        self.tokens = min(self.answers * self.longest, max(config.hardware.micro_batch_tokens, self.longest))  # of a micro-batch
+        answers_per_step = config.batch.questions_per_step * config.batch.samples_per_question
+        self.answers = answers_per_step // ranks  # of one step, on this rank
+        micro_batch_tokens = max(config.hardware.micro_batch_tokens, self.longest)
+        self.tokens = min(self.answers * self.longest, micro_batch_tokens)  # of one micro-batch
         self.zero = DeepSpeedZeroConfig(**deepspeed_settings(config)["zero_optimization"])
         self.bucket = min(self.zero.reduce_bucket_size, shape.parameters)  # elements that are reduced together
 

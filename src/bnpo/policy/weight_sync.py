@@ -74,13 +74,13 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
     if missing := [name for name in (ends[0], ends[-1]) if name not in sampler_tensors]:
         raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    differing = []
     # Every rank holds the same names in the same order, so that all of them gather the same parameters.
-    for name, tensor in sampler_tensors.items():
-        with deepspeed.zero.GatheredParameters([parameters[name]]):
-            whole = parameters[name].detach()
-            if not torch.equal(whole, tensor[: len(whole)]):
-                differing.append(name)
+    with deepspeed.zero.GatheredParameters([parameters[name] for name in sampler_tensors]):
+        differing = [
+            name
+            for name, tensor in sampler_tensors.items()
+            if not torch.equal(parameters[name].detach(), tensor[: len(parameters[name])])
+        ]
     for rank, names in enumerate(gather(differing)):
         if names:
             raise SyncError(
