@@ -8,7 +8,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS
 from bnpo.algorithm.method import Method
 
-GROUP_CENTRED = ("bnpo", "beta", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
+GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
 """Rewards whose GRPO advantages cancel out up to rounding errors. GDPO's whitening divides these errors by 1e-4."""
 
@@ -157,7 +157,7 @@ def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
 @pytest.mark.parametrize(
     ("method", "rewards", "extra", "message"),
     [
-        (Method("ppo"), np.zeros((1, 2, 1)), {}, "known: bnpo, beta, gdpo, grpo, maxrl, opo, reinforce, reinforce_pp"),
+        (Method("ppo"), np.zeros((1, 2, 1)), {}, "known: bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo, reinforce,"),
         (Method("bnpo"), np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
         (Method("bnpo"), np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan"),
         (Method("bnpo"), np.array([[[0.0], [-1]]]), {}, "--reward-range"),

@@ -71,7 +71,7 @@ def ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--algo", "ppo"], "--algo: unknown algo 'ppo'; known: bnpo, beta, gdpo, grpo, maxrl, opo, reinforce"),
+        (["--algo", "ppo"], "--algo: unknown algo 'ppo'; known: bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo"),
         (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--beta-parameters", "1", "1"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),

@@ -52,6 +52,51 @@ def gdpo(groups):
     return whitened(sums, [[1] * len(row) for row in sums])
 
 
+def empirical_bayes(groups):
+    """The prior from the moments of a Beta-binomial distribution, as fractions of a right answer among m."""
+    n, m = len(groups), len(groups[0])
+    shares = [fmean(group) for group in groups]
+    mean = fmean(shares)
+    spread = variance(shares) if n > 1 else 0
+    if m > 1:
+        spread = max(0, spread - fmean([p * (1 - p) for p in shares]) / (m - 1))
+    if 0 < mean < 1 and spread < mean * (1 - mean):
+        total = min(100, mean * (1 - mean) / spread - 1) if spread else 100
+    else:
+        total = 0
+    if total + m == 1:
+        return [[reward - mean for reward in group] for group in groups]
+    return [[r - (total * mean + sum(group) - r) / (total + m - 1) for r in group] for group in groups]
+
+
+def shrinkage(groups):
+    """Eqs. 10 to 16 of the paper, answer by answer."""
+    n, m, result = len(groups), len(groups[0]), []
+    for i, group in enumerate(groups):
+        others = groups[:i] + groups[i + 1 :]
+        share = target = 0
+        if others and m > 1:
+            means = [fmean(other) for other in others]
+            v, target = fmean([variance(other) / m for other in others]), fmean(means)
+            s = fmean([(p - target) ** 2 for p in means])
+            share = (n - 1) / n * v / (v + s) if v + s > 1e-15 else 0
+        left_out = [(sum(group) - reward) / (m - 1) if m > 1 else reward for reward in group]
+        result.append([r - (1 - share) * one - share * target for r, one in zip(group, left_out, strict=True)])
+    return result
+
+
+def curverl(groups):
+    """The share of questions as hard over the share of questions at least as hard, where 0 < p < 1."""
+    m, shares = len(groups[0]), [fmean(group) for group in groups]
+    bins = [int(p * (m + 1) + 1e-9) for p in shares if 0 < p < 1]
+    result = []
+    for group, p in zip(groups, shares, strict=True):
+        own = int(p * (m + 1) + 1e-9)
+        weight = bins.count(own) / sum(other <= own for other in bins) if 0 < p < 1 else 0
+        result.append([weight * (reward - p) for reward in group])
+    return result
+
+
 def frozen(group, alpha, beta):
     p = fmean(group)
     if p in (0, 1):
@@ -71,6 +116,9 @@ def test_formulas_written_again(batch, alpha, beta):
         "reinforce_pp": whitened(summed, lengths),
         "reinforce_pp_baseline": whitened([minus_mean(group) for group in summed], lengths),
         "beta": [frozen(group, alpha, beta) for group in averaged],
+        "eb": empirical_bayes(averaged),
+        "shrinkage": shrinkage(summed),
+        "curverl": curverl(averaged),
     }
     for algo, values in expected.items():
         options = {"beta_parameters": (alpha, beta)} if algo == "beta" else {}
@@ -156,6 +204,31 @@ def test_objective_of_each_estimator(p):
     assert slope("beta", many, p, beta_parameters=(1.5, 2)) == pytest.approx(
         inverse_density(np.array([p]), 1.5, 2)[0], rel=0.02
     )
+
+
+def test_baselines_from_other_answers_leave_the_expected_gradient_as_it_is():
+    """Exactly for `shrinkage`, whose baseline depends on nothing of the answer itself. Two questions, three answers."""
+    p, m = np.array([0.2, 0.7]), 3
+    outcomes = ((np.arange(64)[:, None] >> np.arange(6)) & 1).reshape(64, 2, m)  # all batches
+    chances = np.where(outcomes, p[:, None], 1 - p[:, None]).prod(axis=(1, 2))
+    scores = np.where(outcomes, 1 / p[:, None], -1 / (1 - p[:, None]))
+    estimates = [advantages("shrinkage", rewards[:, :, None].astype(float), {}) for rewards in outcomes]
+    np.testing.assert_allclose(chances @ (np.array(estimates) * scores).mean(axis=2), 1)
+
+
+def test_empirical_bayes_is_nearer_to_the_true_accuracy_than_the_mean_of_the_others():
+    """Its baseline is the posterior mean, up to errors of the fit: with the true prior no other has less error."""
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(200):
+        p = rng.beta(2, 6, size=(32, 1))
+        rewards = (rng.random((32, 8)) < p).astype(float)
+        baselines = [rewards - advantages(name, rewards[:, :, None], {}) for name in ("eb", "rloo")]
+        known_prior = (2 + rewards.sum(axis=1, keepdims=True) - rewards) / (8 + 7)
+        errors.append([((baseline - p) ** 2).mean() for baseline in (*baselines, known_prior)])
+    eb, rloo, best = np.mean(errors, axis=0)
+    assert best < eb < 1.1 * best
+    assert eb < 0.6 * rloo
 
 
 def test_opo_baseline_is_centred_over_tokens():

@@ -33,7 +33,7 @@ def compute_advantages(
     `ranges` holds the lowest and the highest value of each reward. Each reward is mapped from its range to [0, 1] by
     (R - lo) / (hi - lo), as the paper's section on limitations allows. With `method.decompose` the advantages of each
     reward are computed separately, then averaged (Eq. 17). Otherwise the rewards of an answer are summed, or averaged
-    for bnpo and beta, whose density is defined on [0, 1] only.
+    for the algorithms in ON_UNIT_INTERVAL, whose densities are defined on [0, 1] only.
     remax needs `greedy_rewards`. opo, reinforce_pp and reinforce_pp_baseline need `lengths`, the tokens per answer.
 
     One question has two answers. They differ in the first of two rewards:

@@ -22,7 +22,7 @@ class Batch:
     """Input of the estimators: one reward per answer, and what only some of them need."""
 
     rewards: np.ndarray  # [n, m]
-    method: "Method | None" = None  # for beta and bnpo
+    method: "Method | None" = None  # for beta, bnpo and eb
     separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined; for gdpo
     greedy_rewards: np.ndarray | None = None  # [n], rewards of the greedy answers; for remax
     lengths: np.ndarray | None = None  # [n, m], tokens per answer; for the estimators in NEEDS_LENGTHS
@@ -206,9 +206,80 @@ def bnpo(batch: Batch) -> Estimate:
     return (batch.rewards - accuracies[:, None]) * weights[:, None], fit
 
 
+def eb(batch: Batch) -> Estimate:
+    """Empirical Bayes: R minus the posterior mean of the question's accuracy, given its other answers.
+
+    The prior is Beta(a, b), fitted to the accuracies of the batch with corrected moments (`fit_beta`). The posterior
+    mean is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is 0 / 0.
+
+    By hand: accuracies 1/4 and 3/4 give a = b = 3/2. The first right answer gets 1 - (3/2) / 6, others -(5/2) / 6.
+
+    >>> from bnpo.algorithm.method import Method
+    >>> eb(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("eb")))[0].round(4)
+    array([[ 0.75  , -0.4167, -0.4167, -0.4167],
+           [ 0.4167,  0.4167,  0.4167, -0.75  ]])
+    """
+    assert batch.method is not None
+    rewards, m = batch.rewards, batch.rewards.shape[1]
+    fit = fit_beta(rewards.mean(axis=1), m, "corrected", batch.method.max_concentration)
+    others = rewards.sum(axis=1, keepdims=True) - rewards  # [n, m]
+    total = fit.a + fit.b + m - 1
+    return rewards - ((fit.a + others) / total if total > 0 else fit.mean), None
+
+
+def shrinkage(batch: Batch) -> Estimate:
+    """Shrinkage baseline (Zeng et al. 2025, arXiv:2511.03710): between `rloo` and the mean of the other questions.
+
+    The baseline is (1 - l) times the mean of the other answers plus l times the mean accuracy of the other questions.
+    l = (n - 1) / n * v / (v + s) is computed for each question from the others: v is the mean noise of their accuracies
+    (variance of the rewards with divisor m - 1, over m), s the variance of their accuracies (divisor: their number).
+
+    By hand: for the second question the others have v = (1/4 + 0) / 2, the mean 1/4, s = 1/16 and l = 4/9.
+
+    >>> shrinkage(Batch(np.array([[1.0, 0], [1, 1], [0, 0]])))[0].round(4)
+    array([[ 1.    , -1.    ],
+           [ 0.3333,  0.3333],
+           [-0.3333, -0.3333]])
+    """
+    n, m = batch.rewards.shape
+    accuracies = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
+    noise = (reinforce(batch)[0] ** 2).sum(axis=1, keepdims=True) / (m * max(1, m - 1))  # [n, 1]
+
+    def mean_of_others(values: np.ndarray) -> np.ndarray:
+        return (values.sum() - values) / max(1, n - 1)
+
+    others = mean_of_others(accuracies)  # [n, 1]
+    v = mean_of_others(noise)  # [n, 1]
+    s = np.maximum(0, mean_of_others(accuracies**2) - others**2)  # [n, 1]
+    share = (n - 1) / n * v / np.where(v + s > 0, v + s, 1)  # [n, 1]
+    return (1 - share) * rloo(batch)[0] + share * (batch.rewards - others), None
+
+
+def curverl(batch: Batch) -> Estimate:
+    """CurveRL (Sun et al. 2026, arXiv:2605.24331): (R - p) f(p) / F(p), with the histogram of the batch's accuracies.
+
+    The histogram has m + 1 bins on [0, 1] and leaves out accuracies of 0 and 1. f(p) is the share of its questions in
+    the bin of p, F(p) the share in this bin or a lower one. The paper's histogram is of the ten batches before.
+
+    >>> curverl(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]])))[0]
+    array([[ 0.75 , -0.25 , -0.25 , -0.25 ],
+           [ 0.125,  0.125,  0.125, -0.375]])
+    """
+    m = batch.rewards.shape[1]
+    accuracies = batch.rewards.mean(axis=1)  # [n]
+    inside = (accuracies > 0) & (accuracies < 1)  # [n]
+    # An accuracy between two bins belongs to the upper one, also where rounding puts it a little lower.
+    bins = np.minimum(np.floor(accuracies * (m + 1) + 1e-9).astype(int), m)  # [n]
+    counts = np.bincount(bins[inside], minlength=m + 1)  # [m + 1]
+    weights = np.where(inside, counts[bins] / np.maximum(1, np.cumsum(counts))[bins], 0.0)  # [n]
+    return reinforce(batch)[0] * weights[:, None], None
+
+
 ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {
     "bnpo": bnpo,
     "beta": beta,
+    "curverl": curverl,
+    "eb": eb,
     "gdpo": gdpo,
     "grpo": grpo,
     "maxrl": maxrl,
@@ -218,11 +289,12 @@ ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "remax": remax,
     "rloo": rloo,
+    "shrinkage": shrinkage,
 }
 """The estimators by the names that --algo takes."""
 
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 """Estimators that need `Batch.lengths`."""
 
-ON_UNIT_INTERVAL = ("bnpo", "beta")
-"""Estimators whose density is defined on [0, 1]. Their rewards are averaged; those of others are summed."""
+ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb")
+"""Estimators whose densities are defined on [0, 1]. Their rewards are averaged; those of others are summed."""

@@ -19,7 +19,7 @@ class Method:
     """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
     decompose: NotCompared[bool] = False
     """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
-    Otherwise the rewards of an answer are summed first, or averaged for bnpo and beta."""
+    Otherwise the rewards of an answer are summed first, or averaged for bnpo, beta, curverl and eb."""
     rescale_advantages: bool = False
     """Divide the advantages by their root mean square, so that they have the same scale with every method."""
     beta_parameters: tuple[float, float] | None = None
