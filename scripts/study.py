@@ -1,14 +1,15 @@
-"""Run the miniature study of docs/study.md (does adaptive normalisation help?), and write its report.
+"""Run the miniature studies of docs/study.md (does adaptive normalisation help?) and docs/study-2.md, write reports.
 
     python scripts/study.py --dry-run          # count the runs of each part that are left, and their hours
     python scripts/study.py                    # run what is left, one run on each core
     python scripts/study.py --only tuning      # run one part
     python scripts/study.py --report           # write docs/results.md and its figures from the rows
 
-Each run that ends becomes a row of evals/results/study/rows.jsonl, which is committed. Failed runs have a row, too.
-Runs that have a row are not repeated, so the same command continues an interrupted study. Two more programs belong to
-the study:
+Each run that ends becomes a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. These files
+are committed. Failed runs have a row, too. Runs that have a row are not repeated, so the same command continues an
+interrupted study. More programs belong to the studies:
 
+    python scripts/study/power.py              # the sample size calculation of the second study
     python scripts/study/gradient_noise.py     # the noise of the gradients, evals/results/study/noise.json
     python scripts/study/make_study_data.py    # the questions in data/study
 """
@@ -27,7 +28,10 @@ from rich.table import Table
 from bnpo.files import ROOT, InputError
 from study.design import EVALUATED, REGIMES, StudyRun
 from study.registry import PARTS
-from study.rows import NOISE, Rows, commit
+from study.registry_2 import PARTS_2, ROWS_2
+from study.rows import NOISE, ROWS, Rows, commit
+
+ALL_PARTS = PARTS | PARTS_2
 
 
 @dataclass
@@ -46,21 +50,27 @@ class Args:
     """Write docs/results.md from the rows, and run nothing."""
 
 
+def rows_of(part: str) -> Rows:
+    """Return the rows of the study that `part` belongs to."""
+    return Rows(ROWS if part in PARTS else ROWS_2)
+
+
 def runs_left(part: str, rows: Rows) -> list[StudyRun]:
     """Return the runs of a part that have no row. Raises InputError if they need rows of an earlier part."""
-    return [run for run in PARTS[part](rows.all) if run.name not in rows.names]
+    return [run for run in ALL_PARTS[part](rows.all) if run.name not in rows.names]
 
 
-def print_runs_left(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
+def print_runs_left(parts: tuple[str, ...], jobs: int) -> None:
     """Print the runs that are left, and their hours: from the rows of the part or, if it has none, from all rows."""
     table = Table("part", "runs left", "rows", "hours left", title=f"{jobs} runs side by side")
     for part in parts:
+        rows = rows_of(part)
         done = [row for row in rows.all if row["part"] == part]
-        took = [row["seconds_in_all"] for row in done or rows.all]
+        took = [row["seconds_in_all"] for row in done or rows.all or Rows().all]
         try:
             left = len(runs_left(part, rows))
         except InputError:  # earlier parts, which choose its learning rates, are not finished
-            left = len(list(PARTS[part](None)))
+            left = len(list(ALL_PARTS[part](None)))
         hours = f"{left * np.mean(took) / jobs / 3600:.1f}" if took else "?"
         table.add_row(part, str(left), str(len(done)), hours)
     Console(width=120).print(table)
@@ -75,22 +85,22 @@ def print_runs_left(parts: tuple[str, ...], rows: Rows, jobs: int) -> None:
 
 
 def main(args: Args) -> None:
-    parts = args.only or tuple(PARTS)
-    if unknown := set(parts) - PARTS.keys():
-        raise InputError(f"--only: unknown part '{unknown.pop()}'; known: {', '.join(PARTS)}")
-    rows = Rows()
+    parts = args.only or tuple(ALL_PARTS)
+    if unknown := set(parts) - ALL_PARTS.keys():
+        raise InputError(f"--only: unknown part '{unknown.pop()}'; known: {', '.join(ALL_PARTS)}")
     if args.report:
         from study.results import write_results
 
-        return write_results(rows.all)
+        return write_results(Rows().all)
     if args.dry_run:
-        return print_runs_left(parts, rows, args.jobs)
+        return print_runs_left(parts, args.jobs)
     made_by = commit()
     from study.jobs import run_side_by_side
 
     os.chdir(ROOT)  # the paths of data and models start there
     count = args.limit
     for part in parts:
+        rows = rows_of(part)
         # Again after each batch of runs: the results of tuning may add learning rates beyond the grid.
         while runs := runs_left(part, rows)[:count]:
             run_side_by_side(runs, rows, args.work_dir, args.jobs, made_by)

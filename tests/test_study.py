@@ -20,7 +20,7 @@ from study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, 
 from study.paper import average_error, paper_table
 from study.registry import PARTS, first_fit, tagged_methods
 from study.results import write_results
-from study.rows import ROWS, Rows, area, chosen_lr, final
+from study.rows import ROWS, Rows, area, chosen_lr, final, first_grid
 from study.statistics import sign_flip, t_interval
 from study.verdict import verdict_table
 from study.weights import base_accuracies, base_weights, cosines
@@ -79,9 +79,9 @@ def test_the_learning_rate_is_that_of_the_greatest_area():
     assert final(rows[0]) == 0.5
     assert area(rows[0]) == pytest.approx((0.1 / 2 + 0.3 + 0.5 / 2) / 2)
     assert area(rows[1]) == pytest.approx(0.1 / 2 / 2)  # it failed: what it did not reach counts 0
-    assert chosen_lr(rows, "rare", "bnpo") == 1e-4
+    assert chosen_lr(rows, "rare", "bnpo", first_grid("rare")) == 1e-4
     with pytest.raises(InputError, match=r"rare, bnpo: learning rate 0\.0004 was not tried yet; run --only tuning"):
-        chosen_lr(rows[:-2], "rare", "bnpo")
+        chosen_lr(rows[:-2], "rare", "bnpo", first_grid("rare"))
 
 
 def test_the_t_interval_covers_the_truth_as_often_as_it_says():

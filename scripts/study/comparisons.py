@@ -40,13 +40,15 @@ def differences(rows: RowList, places: tuple[Place, Place], metric: Callable[[Ma
     return np.array([metric(ours[seed]) - metric(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())])
 
 
-def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> dict[str, Compared]:
-    """Compare those of `pairs` that have both rows for at least two seeds."""
+def compare(
+    rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float], seeds: int = len(SEEDS)
+) -> dict[str, Compared]:
+    """Compare those of `pairs` that have both rows for at least two seeds. A complete pair has `seeds` of them."""
     found: dict[str, Paired] = {}
     for label, places in pairs.items():
         if len(values := differences(rows, places, metric)) > 1:
             found[label] = paired(values)
-    if len(found) < len(pairs) or any(difference.seeds < len(SEEDS) for difference in found.values()):
+    if len(found) < len(pairs) or any(difference.seeds < seeds for difference in found.values()):
         return {label: Compared(difference, None) for label, difference in found.items()}
     adjusted = holm([difference.p for difference in found.values()])
     return {label: Compared(found[label], p) for label, p in zip(found, adjusted, strict=True)}

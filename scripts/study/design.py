@@ -1,5 +1,6 @@
 """The settings that all runs of the study share, and the class of one run. docs/study.md has the reasons."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 REGIMES = ("spread", "concentrated", "rare")
@@ -18,13 +19,33 @@ BEYOND = {5e-5: 2.5e-5, 4e-4: 8e-4}
 TUNING_SEEDS = (100, 101)
 SEEDS = tuple(range(12))
 EVALUATED = {"spread": (0, 6, 12), "concentrated": (0, 3, 6), "rare": (0, 6, 12), "tags": (0, 6, 12)}
+EVALUATED["cliff"] = (0, 6, 12, 18, 24)
 """Steps after which held-out questions are evaluated, by regime: at the start, in the middle, at the end."""
+QUESTIONS_OF = {"tags": "spread", "cliff": "rare"}
+"""The questions of regimes that have none of their own."""
 QUESTIONS, ANSWERS = 16, 16
 
 COMMON = ("--preset", "tiny", "--questions-per-step", str(QUESTIONS), "--samples-per-question", str(ANSWERS))
 COMMON += ("--warmup-steps", "2", "--rollouts-every", "0")
 TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
 """Flags of Table 2 in miniature."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The learning rates that a tuning part tries with each of its seeds.
+
+    Where the best rate is a key of `beyond`, the rate that belongs to it is tried, too.
+    """
+
+    part: str
+    rates: tuple[float, ...]
+    beyond: Mapping[float, float]
+    seeds: tuple[int, ...]
+
+
+GRID = Grid("tuning", LEARNING_RATES, BEYOND, TUNING_SEEDS)
+GRID_OF_TAGS = Grid("tags-tuning", LEARNING_RATES, BEYOND, TUNING_SEEDS)
 
 
 @dataclass(frozen=True)
@@ -46,10 +67,11 @@ class StudyRun:
     def command(self) -> tuple[str, ...]:
         """Return the flags of train.py without --output-dir. Paths start at the repository's root."""
         split = "validation" if self.part.endswith("tuning") else "test"
-        questions = "spread" if self.regime == "tags" else self.regime
+        questions = QUESTIONS_OF.get(self.regime, self.regime)
+        suite = self.regime if self.regime == "tags" else questions
         task = ("--train-data", f"data/study/{questions}-train.jsonl")
-        task += ("--eval-suite", f"data/study/{self.regime}-{split}.json")
+        task += ("--eval-suite", f"data/study/{suite}-{split}.json")
         task += TAGS if self.regime == "tags" else ()
-        _, middle, last = map(str, EVALUATED[self.regime])
-        task += ("--steps", last, "--eval-every", middle, "--save-every", last)
+        _, every, *_, last = map(str, EVALUATED[self.regime])
+        task += ("--steps", last, "--eval-every", every, "--save-every", last)
         return (*COMMON, *task, *self.flags, "--lr", f"{self.lr:g}", "--seed", str(self.seed))

@@ -48,7 +48,7 @@ from bnpo.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
 from study.results import NOISE_COLUMNS, noise_cells
-from study.rows import NOISE, Rows, chosen_lr, commit
+from study.rows import NOISE, Rows, chosen_lr, commit, first_grid
 from verify_theorem import log_variance
 
 ESTIMATORS = ("reinforce", "remax", "grpo", "reinforce_pp", "maxrl", "opo", "bnpo")
@@ -73,7 +73,7 @@ def train(regime: str, folder: Path) -> None:
     """A run of REINFORCE in `folder`, unless it is there: a checkpoint in the middle and at the end, the learning rate
     that tuning has chosen."""
     if not (folder / "end.json").exists() or why_ended(folder) != "done":
-        lr = chosen_lr(Rows().all, regime, "reinforce")
+        lr = chosen_lr(Rows().all, regime, "reinforce", first_grid(regime))
         flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl", "--lr", f"{lr:g}")
         command = [sys.executable, "scripts/launch.py", "--num_gpus", "1", "train.py", *flags, "--overwrite"]
         _, middle, last = map(str, EVALUATED[regime])

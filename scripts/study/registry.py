@@ -17,7 +17,7 @@ from study.design import (
     TUNING_SEEDS,
     StudyRun,
 )
-from study.rows import RowList, chosen_lr, rates_to_try, select
+from study.rows import RowList, chosen_lr, first_grid, rates_to_try, select
 
 Method = tuple[str, tuple[str, ...]]
 """Name and flags."""
@@ -64,7 +64,7 @@ def tuned_as(algorithm: str) -> str:
 
 
 def _rate(rows: Earlier, regime: str, method: str) -> float:
-    return nan if rows is None else chosen_lr(rows, regime, tuned_as(method))
+    return nan if rows is None else chosen_lr(rows, regime, tuned_as(method), first_grid(regime))
 
 
 def _tuning(rows: Earlier) -> Iterator[StudyRun]:
@@ -80,7 +80,7 @@ def _grid(part: str, rows: Earlier, regimes: Iterable[str], methods: list[Method
     for seed in TUNING_SEEDS:
         for regime in regimes:
             for name, flags in methods:
-                for lr in rates_to_try(rows or (), regime, name):
+                for lr in rates_to_try(rows or (), regime, name, first_grid(regime)):
                     yield StudyRun(part, regime, name, flags, lr, seed)
 
 

@@ -37,12 +37,12 @@ from study.rows import (
     both_done,
     chosen_lr,
     final,
+    first_grid,
     middle,
     rates_to_try,
     select,
     trained,
     tuned,
-    tuning_part,
 )
 from study.statistics import interquartile_mean, t_interval
 from study.verdict import verdict_table
@@ -243,7 +243,7 @@ def _tags(rows: RowList) -> list[Table]:
 def _tuning(rows: RowList) -> list[Table]:
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in (*REGIMES, "tags"):
-        place = (tuning_part(regime), regime)
+        place = (first_grid(regime).part, regime)
         names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == place)
         blocks[regime] = {name: _rates(rows, regime, name) for name in names}
     notes = [
@@ -254,10 +254,11 @@ def _tuning(rows: RowList) -> list[Table]:
 
 
 def _rates(rows: RowList, regime: str, method: str) -> list[str]:
-    areas = tuned(rows, regime, method)
+    grid = first_grid(regime)
+    areas = tuned(rows, regime, method, grid)
     cells = [f"{100 * np.mean(areas[lr]):.1f}" if lr in areas else MISSING for lr in ALL_RATES]
-    if all(len(areas.get(lr, ())) == len(TUNING_SEEDS) for lr in rates_to_try(rows, regime, method)):
-        best = ALL_RATES.index(chosen_lr(rows, regime, method))
+    if all(len(areas.get(lr, ())) == len(TUNING_SEEDS) for lr in rates_to_try(rows, regime, method, grid)):
+        best = ALL_RATES.index(chosen_lr(rows, regime, method, grid))
         cells[best] = f"*{cells[best]}"
     return cells
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bnpo.files import ROOT, InputError, whole_json_lines
 from bnpo.summary import NO_END, why_ended
-from study.design import BEYOND, EVALUATED, LEARNING_RATES, TUNING_SEEDS, StudyRun
+from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid, StudyRun
 
 RESULTS = ROOT / "evals" / "results" / "study"
 ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"
@@ -140,14 +140,14 @@ def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapp
     return {row["seed"]: row for row in found}
 
 
-def tuning_part(regime: str) -> str:
-    """The part that tries learning rates in a regime."""
-    return "tags-tuning" if regime == "tags" else "tuning"
+def first_grid(regime: str) -> Grid:
+    """Return the learning rates of the first study."""
+    return GRID_OF_TAGS if regime == "tags" else GRID
 
 
-def tuned(rows: RowList, regime: str, method: str) -> dict[float, list[float]]:
+def tuned(rows: RowList, regime: str, method: str, grid: Grid) -> dict[float, list[float]]:
     """Areas under the validation curves by learning rate, one for each tuning seed that has a row."""
-    wanted = (tuning_part(regime), regime, method)
+    wanted = (grid.part, regime, method)
     areas: dict[float, list[float]] = {}
     for row in rows:
         if (row["part"], row["regime"], row["method"]) == wanted:
@@ -155,13 +155,13 @@ def tuned(rows: RowList, regime: str, method: str) -> dict[float, list[float]]:
     return areas
 
 
-def rates_to_try(rows: RowList, regime: str, method: str) -> tuple[float, ...]:
+def rates_to_try(rows: RowList, regime: str, method: str, grid: Grid) -> tuple[float, ...]:
     """The grid of learning rates and, when the best of it is at one of its ends, one rate beyond."""
-    areas = tuned(rows, regime, method)
-    if any(len(areas.get(lr, ())) < len(TUNING_SEEDS) for lr in LEARNING_RATES):
-        return LEARNING_RATES
-    best = max(LEARNING_RATES, key=lambda lr: np.mean(areas[lr]))
-    return tuple(sorted((*LEARNING_RATES, BEYOND[best]))) if best in BEYOND else LEARNING_RATES
+    areas = tuned(rows, regime, method, grid)
+    if any(len(areas.get(lr, ())) < len(grid.seeds) for lr in grid.rates):
+        return grid.rates
+    best = max(grid.rates, key=lambda lr: np.mean(areas[lr]))
+    return tuple(sorted((*grid.rates, grid.beyond[best]))) if best in grid.beyond else grid.rates
 
 
 def both_done(
@@ -173,14 +173,14 @@ def both_done(
     return [(ours[seed], theirs[seed]) for seed in seeds if theirs[seed]["ended"] == "done"]
 
 
-def chosen_lr(rows: RowList, regime: str, method: str) -> float:
+def chosen_lr(rows: RowList, regime: str, method: str, grid: Grid) -> float:
     """The learning rate with the greatest mean area under the validation curve; the lowest of those that tie.
 
     Raises InputError where a tuning run has no row yet.
     """
-    areas, rates = tuned(rows, regime, method), rates_to_try(rows, regime, method)
+    areas, rates = tuned(rows, regime, method, grid), rates_to_try(rows, regime, method, grid)
     for lr in rates:
-        if len(areas.get(lr, ())) < len(TUNING_SEEDS):
-            first = f"run --only {tuning_part(regime)} first"
+        if len(areas.get(lr, ())) < len(grid.seeds):
+            first = f"run --only {grid.part} first"
             raise InputError(f"{regime}, {method}: learning rate {lr:g} was not tried yet; {first}")
     return max(rates, key=lambda lr: np.mean(areas[lr]))
