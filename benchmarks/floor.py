@@ -32,7 +32,6 @@ from transformers import AutoModelForCausalLM
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.algorithm.method import Method
-from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
@@ -40,6 +39,7 @@ from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.ranks import gather
+from bnpo.sources import load_problems
 
 from vllm import SamplingParams  # isort: skip
 
@@ -108,7 +108,7 @@ class Floor:
         folder = model_folder(config.data.model)
         longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
         self.tokenizer = load_tokenizer(folder, longest)
-        self.problems = training_problems(config.data.train_data)
+        self.problems = load_problems(config.data.train_data[0])
         self.sampler = Sampler(str(folder), self.tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
         self.grader = Grader()
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bnpo.files import ROOT
 from bnpo.grading.grader import Grader
-from bnpo.problems import load_problems
+from bnpo.sources import load_problems
 
 BATCHES = 12
 ANSWERS = 512

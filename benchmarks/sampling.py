@@ -17,10 +17,10 @@ from common import row
 from bnpo.environment import setup_environment
 
 setup_environment()
-from bnpo.arithmetic import training_problems
 from bnpo.config import parse_train_config
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
+from bnpo.sources import load_problems
 
 from vllm import LLM, SamplingParams  # isort: skip
 
@@ -33,7 +33,7 @@ def main() -> None:
     folder = model_folder(config.data.model)
     longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
     tokenizer = load_tokenizer(folder, longest)
-    problems = training_problems(config.data.train_data)
+    problems = load_problems(config.data.train_data[0])
     questions = questions_of_step(len(problems), config.batch.questions_per_step, 0, config.sampling.seed)
     prompts = [
         {"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem, config.data.template)} for q in questions

@@ -37,7 +37,6 @@ from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.method import Method
-from bnpo.arithmetic import training_problems
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
@@ -46,6 +45,7 @@ from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.update import Experience
 from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
 from bnpo.ranks import gather
+from bnpo.sources import load_problems
 
 ROUNDS = 3
 """Measured updates of each kind and batch, after one that warms up."""
@@ -96,7 +96,7 @@ def tiny_batches() -> list[module.Experience]:
 
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
     tokenizer = load_tokenizer(TINY_MODEL, 192)
-    problems = training_problems(config.data.train_data)
+    problems = load_problems(config.data.train_data[0])
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     grader, batches, m = Grader(), [], config.batch.samples_per_question
     for step in range(10):

@@ -21,7 +21,7 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
 from bnpo.files import ROOT, InputError, json_lines, write_whole
-from bnpo.problems import load_problems
+from bnpo.sources import load_problems
 from mathequal.equality import final_answer
 
 

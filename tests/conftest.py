@@ -129,7 +129,8 @@ def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
     """
     from transformers import AutoTokenizer
 
-    from bnpo.problems import encode_prompt, load_problems
+    from bnpo.problems import encode_prompt
+    from bnpo.sources import load_problems
 
     folder = tmp_path_factory.mktemp("qwen")
     model = make_model(folder, vocab_size=151936, hidden_size=32, num_attention_heads=1, num_key_value_heads=1)

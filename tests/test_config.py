@@ -19,7 +19,7 @@ def parse(*flags):
 
 def test_auto_preset_says_what_it_took_and_why():
     config, line = parse_train_config([], has_cuda=False)
-    assert config.data.train_data == "arithmetic"
+    assert config.data.train_data == ("arithmetic",)
     assert line == "preset tiny (no CUDA device was found; --preset chooses another)"
     config, line = parse_train_config(["--lr", "3e-6"], has_cuda=True)
     assert line.startswith("preset paper-1.5b (a CUDA device was found")

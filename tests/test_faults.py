@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from bnpo.arithmetic import training_problems
+from bnpo.arithmetic import TRAINING_PROBLEMS, arithmetic_problems
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation.suites import content_hash
+from bnpo.sources import content_hash
 from bnpo.speed import TIMINGS
 from conftest import ROOT, free_port, run_ranks
 
@@ -206,7 +206,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
         assert len(row["sampler_logprobs"]) == len(row["answer_ids"]) > 0
 
     config = json.loads((run / "config.json").read_text())
-    assert config["data_sha256"] == content_hash(training_problems("arithmetic"))
+    assert config["data_sha256"] == content_hash(arithmetic_problems("train", TRAINING_PROBLEMS))
     assert config["questions_dropped"] == 0
 
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from bnpo.files import InputError
-from bnpo.problems import load_problems, questions_of_step
+from bnpo.problems import questions_of_step
+from bnpo.sources import load_problems
 
 
 def write(tmp_path, text):

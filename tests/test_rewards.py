@@ -7,7 +7,7 @@ from bnpo.algorithm.method import Method
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import check_rewards, format_reward, released_format_reward
-from bnpo.problems import load_problems
+from bnpo.sources import load_problems
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from bnpo.problems import Problem, load_problems
+from bnpo.problems import Problem
 
 DIVISORS = (2, 3, 4, 5, 6, 8)
 MAX_TERMS = 6
@@ -71,8 +71,3 @@ def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
     while len(questions) < count:
         questions.setdefault(draw_question(rng, split))
     return [Problem(f"arithmetic/{split}/{i}", str(q), latex(q.answer)) for i, q in enumerate(questions)]
-
-
-def training_problems(data: str) -> list[Problem]:
-    """Return the problems of `data`: `arithmetic`, or the path of a file of JSON lines. Raises InputError."""
-    return arithmetic_problems("train", TRAINING_PROBLEMS) if data == "arithmetic" else load_problems(data)

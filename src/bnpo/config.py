@@ -32,6 +32,7 @@ from bnpo.settings import (
     SamplingSettings,
     UpdateSettings,
 )
+from bnpo.sources import Columns
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 
@@ -47,7 +48,7 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     "tiny": {
         "model": str(TINY_MODEL),
-        "train_data": "arithmetic",
+        "train_data": ("arithmetic",),
         "max_prompt_tokens": 64,
         "max_answer_tokens": 128,
         "steps": 100,
@@ -72,6 +73,7 @@ class TrainConfig:
     reproduces Table 2, and `tiny` runs anywhere. `auto` is paper-1.5b on a machine with a GPU and tiny elsewhere."""
     method: tyro.conf.OmitArgPrefixes[Method] = Method()
     data: tyro.conf.OmitArgPrefixes[DataSettings] = DataSettings()
+    columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
     batch: tyro.conf.OmitArgPrefixes[BatchSettings] = BatchSettings()
     sampling: tyro.conf.OmitArgPrefixes[SamplingSettings] = SamplingSettings()
     update: tyro.conf.OmitArgPrefixes[UpdateSettings] = UpdateSettings()
@@ -125,6 +127,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     check_marks(config)
     check_planning(config.planning)
     check_rewards(config.data.rewards, config.data.reward_range)
+    config.columns.check()
     if problem := config.method.problem():
         raise InputError(problem)
     gpu_memory, update, batch = config.hardware.gpu_memory, config.update, config.batch

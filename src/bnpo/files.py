@@ -90,13 +90,20 @@ def read_json(path: Path, advice: str) -> dict:
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
-    """Return the objects of a file of JSON lines, each with its place `file:line`. Raises InputError."""
+    """Return the objects of a file of JSON lines, each with its place `file:line`. Raises InputError.
+
+    A .json file may also hold one list of objects, whose places are `file:number`.
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
     try:
         # Not splitlines, which also splits at characters that JSON allows within a string.
-        lines = path.read_text(encoding="utf-8").split("\n")
+        text = path.read_text(encoding="utf-8")
+        is_list = path.suffix == ".json" and text.lstrip().startswith("[")
+        lines = [json.dumps(item) for item in json.loads(text)] if is_list else text.split("\n")
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); the file needs a list of objects") from error
     except UnicodeDecodeError as error:
         reason = f"{error.reason} at byte {error.start}"
         raise InputError(f"{path}: not UTF-8 text ({reason}); the file must be JSON lines") from error

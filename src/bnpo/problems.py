@@ -1,12 +1,9 @@
-"""Problems with a checkable answer: their file, their prompts, and their order in an epoch."""
+"""Problems with a checkable answer: their prompts, and their order in an epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-
-from bnpo.files import InputError, read_json_lines
 
 THINK_PROMPT = (
     "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
@@ -32,22 +29,6 @@ class Problem:
     id: str
     problem: str
     answer: str
-
-
-def load_problems(path: str | Path) -> list[Problem]:
-    """Return the problems of a UTF-8 file of JSON lines with the string fields `problem` and `answer`.
-
-    The field `id` defaults to the line number. Other fields are ignored. Raises InputError with file and line.
-    """
-    problems = []
-    for place, row in read_json_lines(path):
-        for field in ("problem", "answer"):
-            if not isinstance(row.get(field), str):
-                fault = "is missing" if field not in row else f"has type {type(row[field]).__name__}"
-                raise InputError(f"{place}: field '{field}' {fault}; it must be a string")
-        line_number = place.rpartition(":")[2]
-        problems.append(Problem(str(row.get("id", line_number)), row["problem"], row["answer"]))
-    return problems
 
 
 def encode_prompt(tokenizer, problem: str, template: str) -> list[int]:

@@ -16,8 +16,9 @@ class DataSettings:
 
     model: NotCompared[str] = "Qwen/Qwen2.5-Math-1.5B"
     """Model to start from: a Hugging Face folder or a hub name."""
-    train_data: str = "data/math_train.jsonl"
-    """Training problems: a JSON-lines file with the fields `problem` and `answer`, or `arithmetic` (built in)."""
+    train_data: tuple[str, ...] = ("data/math_train.jsonl",)
+    """Training problems, one source or several: files (.jsonl, .json, .csv, .parquet), data sets of the Hugging Face
+    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), or `arithmetic` (built in)."""
     template: Annotated[str, *one_of(SYSTEM_PROMPTS)] = "chat"
     """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
     tags."""

@@ -44,10 +44,10 @@ def encode_problems(
             short_problems.append(problem)
             prompts.append(prompt)
     if not short_problems:
-        raise InputError(f"{data.train_data}: every prompt is longer than --max-prompt-tokens {longest}")
+        raise InputError(f"{' '.join(data.train_data)}: every prompt is longer than --max-prompt-tokens {longest}")
     if len(short_problems) < needed:
         raise InputError(
-            f"--questions-per-step: {needed} different questions are needed, {data.train_data} has "
-            f"{len(short_problems)}; lower it"
+            f"--questions-per-step: {needed} different questions are needed, {' '.join(data.train_data)} "
+            f"has {len(short_problems)}; lower it"
         )
     return short_problems, prompts

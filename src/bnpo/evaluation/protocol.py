@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.evaluation.records import Request, SampleRecord
-from bnpo.evaluation.suites import Suite, content_hash, dataset_problems, encode_prompts
+from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts
 from bnpo.grading.grader import Grader
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import Problem, asks_for_tags, sampling_seeds
+from bnpo.sources import content_hash
 from mathequal.equality import MAX_LENGTH, final_answer, normal_form
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run

@@ -1,6 +1,5 @@
 """Evaluation suites: which data sets are evaluated, and how. A suite is a small JSON file, in evals/ or anywhere."""
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.files import ROOT, InputError
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, encode_prompt, load_problems
+from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, encode_prompt
+from bnpo.sources import Columns, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,10 +19,10 @@ SUITES = ROOT / "evals"
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Columns):
     """One data set of a suite."""
 
-    data: str  # path of a JSON-lines file, or `arithmetic`
+    data: str  # a source, as in --train-data
     runs: int  # repetitions per problem
     problems: int | None = None  # only so many from the beginning; None: all
 
@@ -62,7 +62,8 @@ def _check(suite: Suite) -> None:
     _check_number("max_answer_tokens", suite.max_answer_tokens, 1)
     for name, dataset in suite.datasets.items():
         if not isinstance(dataset.data, str):
-            raise ValueError(f"data of {name} is {dataset.data!r}, must be a path or arithmetic")
+            raise ValueError(f"data of {name} is {dataset.data!r}, must be a source as in --train-data")
+        dataset.check()
         _check_number(f"runs of {name}", dataset.runs, 1)
         if dataset.problems is not None:
             _check_number(f"problems of {name}", dataset.problems, 2)  # the standard error needs two
@@ -103,23 +104,15 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
     if dataset.data == "arithmetic":
         return arithmetic_problems("test", dataset.problems or 500)  # drawn, and therefore without an end of its own
-    path = ROOT / dataset.data
-    if not path.is_file():
-        raise InputError(f"{path}: no such data file; `python scripts/prepare_data.py` downloads the paper's data sets")
-    problems = load_problems(path)[: dataset.problems]
+    source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
+    problems = load_problems(source, dataset)[: dataset.problems]
     if len(problems) < 2:
-        raise InputError(f"{path}: has one problem; the standard error needs at least two")
+        raise InputError(f"{source}: has one problem; the standard error needs at least two")
     counts = Counter(problem.id for problem in problems)
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
-        raise InputError(f"{path}: the ids {', '.join(repeated[:5])} occur more than once; make them unique")
+        raise InputError(f"{source}: the ids {', '.join(repeated[:5])} occur more than once; make them unique")
     return problems
-
-
-def content_hash(problems: Sequence[Problem]) -> str:
-    """Return the SHA-256 of ids, texts and answers, so that results identify the problems they were measured on."""
-    rows = [[problem.id, problem.problem, problem.answer] for problem in problems]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:

@@ -9,13 +9,13 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import ModelShape, read_shape
 from bnpo.policy.folder import check_attention, check_context, load_tokenizer, local_folder
 from bnpo.problems import Problem
+from bnpo.sources import load_sources
 from bnpo.task import encode_problems, longest_sequence
 
 # Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.
@@ -91,13 +91,13 @@ def evaluation_inputs(name: str, suite: Suite) -> PlanInputs:
 
 def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
     """Return the number of problems to train on, the mean tokens of a prompt, and a line about both."""
-    path, usual_prompt = config.data.train_data, PROMPT_TOKENS[config.data.template]
+    sources, usual_prompt = config.data.train_data, PROMPT_TOKENS[config.data.template]
     try:
-        problems = training_problems(path)
+        problems, _ = load_sources(sources, config.columns)
     except InputError as error:
-        count = _expected_problems(path, error)
+        count = _expected_problems(sources[0], error)
         return count, usual_prompt, f"missing: {error}; the plan assumes its {count:,} problems"
-    line = f"{path}: {len(problems):,} problems, "
+    line = f"{' '.join(sources)}: {len(problems):,} problems, "
     if tokenizer is None:
         return len(problems), usual_prompt, line + _longest_problem(problems, None)
     trained, prompts = encode_problems(config, problems, tokenizer)
@@ -107,6 +107,8 @@ def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | No
     if too_long:
         limit = config.sampling.max_prompt_tokens
         line += f"; {len(too_long)} left out, over {limit} tokens: {', '.join(too_long[:5])}"
+    for problem, prompt in list(zip(trained, prompts, strict=True))[:2]:
+        line += f"\nprompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: {problem.answer}"
     mean_prompt = round(sum(len(prompt) for prompt in prompts) / len(prompts))
     return len(trained), float(mean_prompt), line
 

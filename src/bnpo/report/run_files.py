@@ -1,7 +1,7 @@
 """The files of runs and evaluations, also of unfinished ones, read as the data of a page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.problems import asks_for_tags
+from bnpo.sources import Columns, load_problems
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 
@@ -159,10 +160,14 @@ def eval_problems(config: dict) -> dict[str, list]:
     problems = {}
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
-        if dataset["data"] == "arithmetic":
+        source, rows = dataset["data"], []
+        if source == "arithmetic":
             rows = [vars(problem) for problem in arithmetic_problems("test", dataset["problems"])]
-        else:
-            rows = whole_json_lines(ROOT / dataset["data"])
+        elif source.endswith(".jsonl"):
+            rows = whole_json_lines(ROOT / source)  # with subject and level
+        elif (ROOT / source).is_file():
+            columns = Columns(**{name: dataset[name] for name in asdict(Columns())})
+            rows = [vars(problem) for problem in load_problems(ROOT / source, columns)]
         for row in rows:
             problems[f"{name} {row.get('id')}"] = [row.get(key) for key in ("problem", "answer", "subject", "level")]
     return problems

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bnpo.arithmetic import training_problems
 from bnpo.config import TrainConfig, check_config, differences
 from bnpo.devices import check_compiler
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import content_hash, load_suite
+from bnpo.evaluation.suites import load_suite
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
@@ -21,6 +20,7 @@ from bnpo.ranks import check_port, gather
 from bnpo.runs.console import archive_console
 from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
 from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
+from bnpo.sources import content_hash, load_sources
 from bnpo.task import Task, encode_problems, longest_sequence
 
 
@@ -79,7 +79,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if rank == 0:
         check_port()
     check_compiler()
-    problems = training_problems(config.data.train_data)
+    problems, source_facts = load_sources(config.data.train_data, config.columns)
     folder = config.folder.output_dir
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
@@ -101,7 +101,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(config, problems, tokenizer)
-    facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
+    facts = {"data_sources": source_facts}
+    facts |= data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
     if resumed:
         check_changes(config, facts)
     # Before the folder is claimed: rewards that cannot be called are refused before --overwrite deletes a run.
@@ -130,7 +131,7 @@ def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: 
 
 
 def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
-    """Return what config.json says of the data, so that --resume notices other data under the same file names."""
+    """Return what config.json says of the data, so that --resume notices other data under the same names."""
     reward_files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
     return {
         "data_sha256": content_hash(problems),

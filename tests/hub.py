@@ -1,0 +1,71 @@
+"""A hub with one data set on a port of this machine: as much of the Hugging Face hub as a download needs."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextmanager
+def hub(name: str, files: Mapping[str, bytes], gated: bool = False) -> Iterator[str]:
+    """The address of a hub with the data set `name`, whose branch main is COMMIT and holds `files`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.respond()
+
+        def do_GET(self) -> None:
+            self.respond()
+
+        def do_POST(self) -> None:
+            asked = self.rfile.read(int(self.headers["Content-Length"]))
+            self.respond(json.loads(asked)["paths"])
+
+        def respond(self, paths: list[str] | None = None) -> None:
+            parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+            if len(parts) < 3:
+                return self.send(404, b"", {})
+            api = parts[0] == "api"
+            owner, repository, *rest = parts[2:] if api else parts[1:]
+            if f"{owner}/{repository}" != name or (len(rest) > 1 and rest[1] not in ("main", COMMIT)):
+                return self.send(404, b"", {"X-Error-Code": "RepoNotFound"})
+            if gated:
+                return self.send(403, b"", {"X-Error-Code": "GatedRepo"})
+            if not api:
+                file = "/".join(rest[2:])
+                return self.file(file) if file in files else self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
+            if rest[:1] in (["tree"], ["paths-info"]):
+                folder = "/".join(rest[2:])
+                listed = [file for file in files if file.startswith(folder) and (paths is None or file in paths)]
+                content: object = [
+                    {"type": "file", "path": file, "size": len(files[file]), "oid": COMMIT} for file in listed
+                ]
+            else:
+                content = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+            self.send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+        def file(self, path: str) -> None:
+            digest = hashlib.sha256(files[path]).hexdigest()
+            self.send(200, files[path], {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT})
+
+        def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

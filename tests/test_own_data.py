@@ -1,0 +1,57 @@
+"""A user's own data set, from its file to the run's."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bnpo.sources import Columns, content_hash, load_problems
+from conftest import run_ranks
+
+pytestmark = pytest.mark.sampler
+
+GSM8K = [
+    {
+        "question": f"Tom has {n} pens and buys {n}.",
+        "answer": f"He has {n} + {n} = {2 * n} pens.\n#### {2 * n}",
+    }
+    for n in range(1, 9)
+]
+"""Rows as in GSM8K, short enough for the tiny model."""
+
+
+@pytest.fixture(scope="module")
+def gsm8k_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gsm8k")
+    pq.write_table(pa.Table.from_pylist(GSM8K), folder / "train.parquet")
+    fields = {"problem_field": "question", "answer_pattern": r"####\s*(.*)"}
+    suite = {"datasets": {"GSM8K": {"data": str(folder / "train.parquet"), "runs": 1, "problems": 4, **fields}}}
+    suite |= {"temperature": 1.0, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 8}
+    (folder / "suite.json").write_text(json.dumps(suite))
+    flags = (
+        "--train-data",
+        folder / "train.parquet",
+        "--problem-field",
+        "question",
+        "--answer-pattern",
+        r"####\s*(.*)",
+    )
+    flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-answer-tokens", 8, "--steps", 1)
+    flags += ("--eval-every", 1, "--eval-suite", folder / "suite.json", "--rollouts-every", 1, "--watch-questions", 0)
+    run_ranks(2, "train.py", "--preset", "tiny", *flags, "--output-dir", folder / "run")
+    return folder
+
+
+def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
+    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
+    rows = [json.loads(line) for line in (run / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    for row in rows:
+        asked = GSM8K[int(row["id"]) - 1]
+        assert f"<|im_start|>user\n{asked['question']}<|im_end|>" in row["prompt"]
+        assert row["reference"] == asked["answer"].rpartition("#### ")[2]
+    config = json.loads((run / "config.json").read_text())
+    digest = content_hash(load_problems(data, Columns(problem_field="question", answer_pattern=r"####\s*(.*)")))
+    assert config["data_sources"] == {str(data): {"problems": 8, "sha256": digest, "revision": None}}
+    assert (config["data_sha256"], config["evaluated"]["datasets"]["GSM8K"]["problems"]) == (digest, 4)

@@ -1,0 +1,206 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bnpo.config import check_config, parse_train_config
+from bnpo.evaluation.suites import Dataset, dataset_problems
+from bnpo.files import ROOT, InputError
+from bnpo.planning.inputs import training_inputs
+from bnpo.problems import Problem
+from bnpo.sources import Columns, load_problems, load_sources
+from hub import COMMIT, hub
+
+ROWS = [
+    {"question": "Tom has 3 pens,\nand buys 4 more. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"},
+    {"question": 'A "dozen" of eggs is how many?', "answer": "#### 012"},
+]
+GSM8K = Columns(problem_field="question", answer_pattern=r"####\s*(.*)")
+
+
+def parquet(path, rows=ROWS):
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def write(path, rows=ROWS):
+    """The rows as a file of the kind that the suffix says."""
+    if path.suffix == ".parquet":
+        parquet(path, rows)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.name == "list.json":
+        path.write_text(json.dumps(rows, indent=2))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "list.json", "rows.csv", "rows.parquet"])
+def test_all_kinds_of_files_give_the_same_problems(name, tmp_path):
+    problems = load_problems(write(tmp_path / name), GSM8K)
+    assert [(p.problem, p.answer) for p in problems] == [(ROWS[0]["question"], "7"), (ROWS[1]["question"], "012")]
+    assert len({p.id for p in problems}) == 2
+    named = write(tmp_path / name, [{"id": "a", "question": "1", "answer": "NA"}])
+    assert load_problems(named, Columns(problem_field="question")) == [Problem("a", "1", "NA")]
+
+
+def test_several_sources_keep_their_order_and_have_ids_of_their_own(tmp_path):
+    first, second = write(tmp_path / "a.jsonl"), parquet(tmp_path / "b.parquet")
+    problems, facts = load_sources([str(first), str(second)], GSM8K)
+    assert [p.id for p in problems] == ["a.jsonl:1", "a.jsonl:2", "b.parquet:1", "b.parquet:2"]
+    assert [fact["problems"] for fact in facts.values()] == [2, 2]
+    assert [p.id for p in load_sources([str(first)], GSM8K)[0]] == ["1", "2"]
+
+
+MIXED = [{"problem": "1", "answer": "2"}, {"problem": "1", "answer": 2}]
+PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 4 = <<3+4=7>>7\n#### 7'"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("rows.parquet", ROWS, {}, "field 'problem' is missing; there are question, answer; name it with --problem-f"),
+        ("rows.csv", ROWS, {}, "field 'problem' is missing; there are question, answer; name it with --problem-field"),
+        ("rows.jsonl", ROWS, {"answer_field": "no"}, "rows.jsonl:1: field 'problem' is missing; there are question"),
+        ("rows.parquet", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
+        ("rows.jsonl", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
+        ("rows.jsonl", MIXED, {}, "rows.jsonl:2: field 'answer' has type int; it must be a string"),
+        ("list.json", MIXED, {}, "list.json:2: field 'answer' has type int; it must be a string"),
+        ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type int; it must be a string"),
+        ("rows.parquet", [MIXED[0], {"problem": "2"}], {}, "rows.parquet:2: field 'answer' has type NoneType"),
+        ("list.json", [MIXED[0], "more"], {}, "list.json:2: a str where a JSON object is needed"),
+        (
+            "list.json",
+            "[{},\n{}",
+            {},
+            "list.json:2: not JSON (Expecting ',' delimiter); the file needs a list of",
+        ),
+        ("rows.json", '{\n"data": []}', {}, "rows.json:1: not JSON"),
+        (
+            "rows.csv",
+            "problem,answer\n1\n",
+            {},
+            "rows.csv: cannot be read (ArrowInvalid: CSV parse error: Expected 2",
+        ),
+        ("rows.csv", "", {}, "rows.csv: cannot be read (ArrowInvalid: Empty CSV file); check the file"),
+        ("rows.csv", "problem,answer\n", {}, "rows.csv: is empty; it needs a problem and an answer in each row"),
+        ("list.json", "[]", {}, "list.json: is empty"),
+        ("rows.parquet", "", {}, "rows.parquet: cannot be read ("),
+    ],
+)
+def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, message, tmp_path):
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        write(path, content)
+    with pytest.raises(InputError) as error:
+        load_problems(path, Columns(**columns))
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_parquet_file_without_rows(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"problem": pa.array([], pa.string()), "answer": pa.array([], pa.string())}), path)
+    with pytest.raises(InputError, match=r"rows\.parquet: is empty"):
+        load_problems(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--answer-pattern", "(a"), r"--answer-pattern '\(a': missing \), unterminated"),
+        (("--answer-pattern", "a"), "--answer-pattern 'a': it needs one group, around the answer, as in "),
+    ],
+)
+def test_patterns_are_checked_before_anything_is_read(flags, message):
+    with pytest.raises(InputError, match=message):
+        check_config(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0], ranks=1)
+
+
+def test_suites_take_the_same_sources_and_fields(tmp_path):
+    path = parquet(tmp_path / "test.parquet")
+    dataset = Dataset(str(path), runs=1, problem_field="question", answer_pattern=r"####\s*(.*)")
+    assert [problem.answer for problem in dataset_problems(dataset)] == ["7", "012"]
+
+
+def test_a_dry_run_shows_the_first_two_prompts_as_rendered_and_the_answers_found(tmp_path):
+    path = parquet(tmp_path / "train.parquet", [{"question": f"{n}+1=?", "answer": f"#### {n + 1}"} for n in range(3)])
+    flags = ["--train-data", str(path), "--problem-field", "question", "--answer-pattern", r"####\s*(.*)"]
+    config, _ = parse_train_config(["--preset", "tiny", "--questions-per-step", "2", *flags], has_cuda=False)
+    lines = "\n".join(training_inputs(config).lines)
+    for n in range(2):
+        assert f"prompt of problem {n + 1}:\n<|im_start|>user\n{n}+1=?<|im_end|>" in lines
+        assert f"answer: {n + 1}\n" in lines
+    assert "2+1=?" not in lines
+
+
+LOAD = """
+import json, sys
+from bnpo.files import InputError
+from bnpo.sources import Columns, load_sources
+for name in sys.argv[1:]:
+    try:
+        problems, facts = load_sources([name], Columns(problem_field="question", answer_pattern=r"####\\s*(.*)"))
+        print(json.dumps([[problem.answer for problem in problems], facts[name]["revision"]]))
+    except InputError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def load_from(endpoint, home, *names, offline="0"):
+    """What each source gives to a program whose hub has the address `endpoint` and whose cache is in `home`."""
+    environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline}
+    command = [sys.executable, "-c", LOAD, *names]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.program
+def test_a_data_set_of_the_hub_is_loaded_with_its_commit(tmp_path):
+    config = "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train.parquet\n"
+    card = f"---\n{config}---\n".encode()
+    files = {"README.md": card, "main/train.parquet": parquet(tmp_path / "train.parquet").read_bytes()}
+    train = "hub:openai/gsm8k:main#train"
+    with hub("openai/gsm8k", files) as endpoint:
+        wrong = ("hub:openai/gsm8k:main#test", "hub:openai/gsm8k:other#train", "hub:openai/nothing#train")
+        loaded, pinned, *refused = load_from(endpoint, tmp_path, train, f"hub:openai/gsm8k@{COMMIT}#train", *wrong)
+    assert loaded == pinned == [["7", "012"], COMMIT]
+    for line, name in zip(refused, wrong, strict=True):
+        assert line.startswith(f"{name}: cannot be read (")
+        assert "\n" not in line
+    # Without a network it is the copy in the cache, unless that has another revision.
+    other = train.replace("#", f"@{'f' * 40}#")
+    cached, refusal = load_from("http://127.0.0.1:9", tmp_path, train, other, offline="1")
+    assert cached == loaded
+    assert f"cannot be reached, and the local copy is of revision {COMMIT})" in refusal
+
+
+@pytest.mark.program
+def test_gated_data_sets_and_missing_networks_are_one_line(tmp_path):
+    name = "hub:openai/gsm8k:main#train"
+    with hub("openai/gsm8k", {}, gated=True) as endpoint:
+        [gated] = load_from(endpoint, tmp_path, name)
+    [unreachable] = load_from("http://127.0.0.1:9", tmp_path, name)
+    assert "is a gated dataset" in gated
+    for line in (gated, unreachable):
+        assert line.startswith(f"{name}: cannot be read (")
+        assert line.endswith("for a gated data set your login (hf auth login)")
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", ["hub:gsm8k#train", "hub:openai/gsm8k:main", "hub:openai/gsm8k"])
+def test_names_of_hub_data_sets_need_an_owner_and_a_split(name):
+    with pytest.raises(InputError, match=f"{name}: cannot be read .*a data set of the hub is hub:OWNER/NAME:CONFIG@R"):
+        load_problems(name)
