@@ -3,7 +3,7 @@
     python scripts/study.py --dry-run          # count the runs of each part that are left, and their hours
     python scripts/study.py                    # run what is left, one run on each core
     python scripts/study.py --only tuning      # run one part
-    python scripts/study.py --report           # write docs/results.md and its figures from the rows
+    python scripts/study.py --report           # write docs/results.md, docs/results-2.md and their figures
 
 Each run that ends becomes a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. These files
 are committed. Failed runs have a row, too. Runs that have a row are not repeated, so the same command continues an
@@ -47,7 +47,7 @@ class Args:
     dry_run: bool = False
     """Print what is left to do, and start nothing."""
     report: bool = False
-    """Write docs/results.md from the rows, and run nothing."""
+    """Write docs/results.md and docs/results-2.md from the rows, and run nothing."""
 
 
 def rows_of(part: str) -> Rows:
@@ -90,8 +90,10 @@ def main(args: Args) -> None:
         raise InputError(f"--only: unknown part '{unknown.pop()}'; known: {', '.join(ALL_PARTS)}")
     if args.report:
         from study.results import write_results
+        from study.results_2 import write_results_2
 
-        return write_results(Rows().all)
+        write_results(Rows().all)
+        return write_results_2(Rows(ROWS_2).all)
     if args.dry_run:
         return print_runs_left(parts, args.jobs)
     made_by = commit()

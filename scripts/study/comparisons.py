@@ -13,6 +13,8 @@ from study.statistics import Paired, holm, paired
 METRICS: dict[str, Callable[[Mapping], float]] = {"at the end": final, "area": area}
 """The primary metrics of a row, in [0, 1]."""
 FIRST_FIT = "first fit"
+MISSING = "—"
+"""A cell without a value."""
 Place = tuple[str, str, str]
 """Part, regime and method."""
 Pairs = Mapping[str, tuple[Place, Place]]
@@ -52,6 +54,13 @@ def compare(
         return {label: Compared(difference, None) for label, difference in found.items()}
     adjusted = holm([difference.p for difference in found.values()])
     return {label: Compared(found[label], p) for label, p in zip(found, adjusted, strict=True)}
+
+
+def difference_cells(found: Compared) -> list[str]:
+    """Seeds, points with their interval, p, adjusted p, and the share of seeds on which the first is better."""
+    d, adjusted = found.difference, found.adjusted
+    cells = [str(d.seeds), f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.4f}"]
+    return [*cells, MISSING if adjusted is None else f"{adjusted:.4f}", f"{d.wins:.0%}"]
 
 
 def against_others(regime: str) -> Pairs:

@@ -19,6 +19,7 @@ CLIFF_SEEDS = tuple(range(24, 64))
 CLIFF_CONTROL_SEEDS = CLIFF_SEEDS[:12]
 SLOW = "reinforce clipped at half the rate"
 """The positive control of the cliff."""
+CLIFF_CONTROLS = ("rloo unclipped", SLOW)
 
 PRIOR_METHODS = ("eb", "shrinkage", "curverl", "rloo", "bnpo")
 PRIOR_CONTROLS = ("reinforce", "maxrl")

@@ -15,12 +15,14 @@ from paper.tables import Table, make_tables, to_markdown
 from study.comparisons import (
     FIRST_FIT,
     METRICS,
+    MISSING,
     Pairs,
     against_fixed,
     against_others,
     compare,
     corrected,
     decomposed,
+    difference_cells,
     explored,
     nulls,
     rescaled,
@@ -50,7 +52,6 @@ from study.weights import likeness_tables
 
 FINDINGS = RESULTS / "findings.md"
 """What follows from the tables, in words, written by hand."""
-MISSING = "—"
 ALL_RATES = sorted((*LEARNING_RATES, *BEYOND.values()))
 
 
@@ -68,7 +69,7 @@ def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> N
         f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}. Noise of the "
         f"gradient: {len(noise)} checkpoints, at {', '.join(measured) or 'none'}.",
         FINDINGS.read_text(encoding="utf-8").strip(),
-        to_markdown(_filled(tables)).strip(),
+        to_markdown(filled(tables)).strip(),
         *(f"![{title}](study/{file.name})" for title, file in figures.items()),
         "The paper's own tables follow. Rows of ours are blank: `python scripts/reproduce.py table1` and `table2` "
         "train and print them, on GPUs (`reproduce.md`).",
@@ -77,7 +78,7 @@ def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> N
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _filled(tables: Iterable[Table]) -> list[Table]:
+def filled(tables: Iterable[Table]) -> list[Table]:
     """The tables that have rows, without blocks that have none."""
     filled = []
     for table in tables:
@@ -142,8 +143,8 @@ def _surcharge(rows: RowList) -> Table:
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     finals, areas, middles = ([metric(row) for row in runs.values()] for metric in (final, area, middle))
     done = [row for row in runs.values() if row["ended"] == "done"]
-    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), f"{100 * np.mean(middles):.1f}", _interval(finals)]
-    cells += [f"{100 * interquartile_mean(finals):.1f}", _interval(areas)]
+    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), f"{100 * np.mean(middles):.1f}", interval(finals)]
+    cells += [f"{100 * interquartile_mean(finals):.1f}", interval(areas)]
     if not done:
         return [*cells, *[MISSING] * 4]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
@@ -152,7 +153,7 @@ def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     return [*cells, f"{(np.array(norms) > UpdateSettings.max_grad_norm).mean():.1%}", f"{np.mean(sampled):.0f}"]
 
 
-def _interval(values: Sequence[float]) -> str:
+def interval(values: Sequence[float]) -> str:
     mean, half = t_interval(values)
     return f"{100 * mean:.1f} ± {100 * half:.1f}"
 
@@ -170,10 +171,8 @@ def _differences(
         lines: dict[str, list[str]] = {}
         for metric in metrics.values():
             for label, found in compare(rows, pairs, metric).items():
-                d, adjusted = found.difference, found.adjusted
-                cells = [f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.4f}"]
-                cells += [MISSING if adjusted is None else f"{adjusted:.4f}", f"{d.wins:.0%}"]
-                lines.setdefault(label, [str(d.seeds)]).extend(cells)
+                seeds, *cells = difference_cells(found)
+                lines.setdefault(label, [seeds]).extend(cells)
         blocks[block] = lines
     columns = ["seeds"]
     for name in metrics:
@@ -220,7 +219,7 @@ def _tags(rows: RowList) -> list[Table]:
         runs = select(rows, "tags", "tags", name)
         if len(runs) > 1:
             scores = ([metric(row) for row in runs.values()] for metric in (middle, final, area, trained))
-            lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(_interval, scores)]
+            lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(interval, scores)]
     notes = [
         "The second tiny model; scores, as above, are accuracy alone. Reward: the mean of accuracy and format that is "
         "trained on, in percent, over all steps. `ad-` decomposes (Eq. 17)."

@@ -1,0 +1,191 @@
+"""docs/results-2.md and its figure, from the rows of the second study."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from bnpo.files import ROOT
+from paper.curves import variation
+from paper.figures import COLOURS, DASHES, STYLE, WIDTH
+from paper.tables import Table, to_markdown
+from study.comparisons import MISSING, Pairs, compare, difference_cells
+from study.design import EVALUATED, REGIMES
+from study.registry_2 import (
+    CLIFF,
+    CLIFF_CONTROLS,
+    CLIFF_METHODS,
+    CLIPS,
+    PARTS_2,
+    PRIOR_CONTROLS,
+    PRIOR_GRID,
+    PRIOR_METHODS,
+)
+from study.results import filled, interval
+from study.rows import RESULTS, RowList, area, chosen_lr, final, rates_to_try, select, tuned
+from study.statistics import t_interval
+from study.verdict_2 import CLIFF_FAMILY, PRIOR_FAMILY, Family, verdict_table
+
+FINDINGS_2 = RESULTS / "findings-2.md"
+"""What follows from the tables, in words, written by hand."""
+FALL = 0.1
+"""A run that falls by more than this share of answers has fallen off the cliff."""
+
+
+def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") -> None:
+    """Write `path`, and its figure in study-2/ beside it."""
+    commits = sorted({row["commit"] for row in rows})
+    failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
+    tables = [verdict_table(rows), _counts(rows), _cliff(rows), _differences(rows, CLIFF_FAMILY)]
+    tables += [_prior(rows), _differences(rows, PRIOR_FAMILY), _tuning(rows)]
+    parts = [
+        "# Results of the second study",
+        "Made by `python scripts/study.py --report` from `evals/results/study/rows-2.jsonl`; what is registered is in "
+        "[study-2.md](study-2.md).",
+        f"{len(rows)} runs, at the commits {', '.join(commits) or 'none'}. Failed: {', '.join(failed) or 'none'}.",
+    ]
+    if FINDINGS_2.exists():
+        parts.append(FINDINGS_2.read_text(encoding="utf-8").strip())
+    parts.append(to_markdown(filled(tables)).strip())
+    if any(row["part"] == "cliff" for row in rows):
+        folder = path.parent / "study-2"
+        folder.mkdir(parents=True, exist_ok=True)
+        draw_cliff(rows).savefig(folder / "cliff.png", metadata={"Software": None})
+        parts.append("![pass@1 on the cliff: mean over seeds with its 95 % interval](study-2/cliff.png)")
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _counts(rows: RowList) -> Table:
+    lines = {}
+    for part, runs in PARTS_2.items():
+        done = [row for row in rows if row["part"] == part]
+        failed = sum(row["ended"] != "done" for row in done)
+        lines[part] = [str(len(list(runs(None)))), str(len(done)), str(failed)]
+    notes = ["Registered: without the rates that tuning may add at the ends of the grid."]
+    return Table("Runs", ["registered", "rows", "failed"], {"part": lines}, notes)
+
+
+def fall(row: Mapping) -> float:
+    """Return the best pass@1 of a run minus the last one."""
+    heights = [row["evals"].get(str(step), 0.0) for step in EVALUATED[row["regime"]]]
+    return max(heights) - heights[-1]
+
+
+def _cliff(rows: RowList) -> Table:
+    places = [("cliff", f"{name} {clip}") for clip in CLIPS for name in CLIFF_METHODS]
+    places += [("cliff-controls", name) for name in CLIFF_CONTROLS]
+    lines = {}
+    for part, method in places:
+        runs = list(select(rows, part, CLIFF, method).values())
+        if len(runs) > 1:
+            lines[method] = _cliff_cells(runs)
+    columns = ["seeds", "step 6", "at the end", "sd", "fall", "fall > 10 points", "CV of the norm"]
+    notes = [
+        "Held-out pass@1 in percent, mean over seeds (± half the 95 % t interval): after 6 steps, at the end, and the "
+        "standard deviation of the end over seeds. Fall: the best of five evaluations minus the last one, in points, "
+        "and the share of runs that fall by more than 10 points. CV: standard deviation over mean of the gradient norm "
+        "before clipping within a run, mean over seeds."
+    ]
+    return Table("The cliff", columns, {"method": lines}, notes)
+
+
+def _cliff_cells(runs: Sequence[Mapping]) -> list[str]:
+    ends, falls = [final(row) for row in runs], [fall(row) for row in runs]
+    early = np.mean([row["evals"].get("6", 0.0) for row in runs])
+    norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in runs if "grad_norm" in row["curves"]]
+    return [
+        str(len(runs)),
+        f"{100 * early:.1f}",
+        interval(ends),
+        f"{100 * np.std(ends, ddof=1):.1f}",
+        interval(falls),
+        f"{np.mean(np.array(falls) > FALL):.0%}",
+        f"{np.nanmean([variation(norm) for norm in norms]):.2f}" if norms else MISSING,
+    ]
+
+
+def _differences(rows: RowList, family: Family) -> Table:
+    """Return the registered differences of a family, with the null and the positive control below."""
+    found = compare(rows, family.pairs(), family.metric, family.seeds)
+    lines = {label: difference_cells(one) for label, one in found.items()}
+    checks: Pairs = {"null": family.null, "positive control": family.control}
+    for label, pair in checks.items():
+        one = compare(rows, {label: pair}, family.metric).get(label)
+        if one is not None:
+            lines[label] = [cell if column != 3 else MISSING for column, cell in enumerate(difference_cells(one))]
+    notes = [
+        "Differences in points, paired by training seed, with the 95 % t interval; p of the exact sign-flip test, and "
+        "adjusted by Holm over the registered comparisons when all rows are there; share of seeds on which the first "
+        "is better, where ties count half."
+    ]
+    columns = ["seeds", "points (95 %)", "p", "Holm", "better on"]
+    metric = "pass@1 at the end" if family is CLIFF_FAMILY else "area"
+    return Table(f"Registered differences: {family.part}, {metric}", columns, {family.part: lines}, notes)
+
+
+def _prior(rows: RowList) -> Table:
+    blocks: dict[str, dict[str, list[str]]] = {}
+    for regime in REGIMES:
+        places = [("prior", name) for name in PRIOR_METHODS] + [("prior-controls", name) for name in PRIOR_CONTROLS]
+        lines = {}
+        for part, method in places:
+            runs = list(select(rows, part, regime, method).values())
+            if len(runs) > 1:
+                areas, ends = [area(row) for row in runs], [final(row) for row in runs]
+                lines[method] = [f"{runs[0]['lr']:g}", str(len(runs)), interval(areas), interval(ends)]
+        blocks[regime] = lines
+    notes = [
+        "Held-out pass@1 in percent, mean over seeds ± half the 95 % t interval: area under its curve, and at the end."
+    ]
+    return Table("Beta as a prior", ["lr", "seeds", "area", "at the end"], blocks, notes)
+
+
+def _tuning(rows: RowList) -> Table:
+    rates = sorted((*PRIOR_GRID.rates, *PRIOR_GRID.beyond.values()))
+    blocks: dict[str, dict[str, list[str]]] = {}
+    for regime in REGIMES:
+        lines = {}
+        for method in PRIOR_METHODS:
+            areas = tuned(rows, regime, method, PRIOR_GRID)
+            cells = [f"{100 * np.mean(areas[lr]):.1f}" if lr in areas else MISSING for lr in rates]
+            tried = rates_to_try(rows, regime, method, PRIOR_GRID)
+            if all(len(areas.get(lr, ())) == len(PRIOR_GRID.seeds) for lr in tried):
+                best = rates.index(chosen_lr(rows, regime, method, PRIOR_GRID))
+                cells[best] = f"*{cells[best]}"
+            if areas:
+                lines[method] = cells
+        blocks[regime] = lines
+    notes = [
+        "Area under the validation curve, percent, mean over the four tuning seeds. In bold the rate that was taken."
+    ]
+    return Table("Sensitivity to the learning rate", [f"{lr:g}" for lr in rates], blocks, notes)
+
+
+def draw_cliff(rows: RowList) -> Figure:
+    """Draw pass@1 by step on the cliff: the mean over seeds with its 95 % t interval, a panel for each clipping."""
+    steps = EVALUATED[CLIFF]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+        for axes, clip in zip(figure.subplots(1, len(CLIPS), sharey=True), CLIPS, strict=True):
+            for index, name in enumerate(CLIFF_METHODS):
+                runs = list(select(rows, "cliff", CLIFF, f"{name} {clip}").values())
+                if len(runs) < 2:
+                    continue
+                points = [t_interval([row["evals"].get(str(step), 0.0) for row in runs]) for step in steps]
+                mean, half = 100 * np.array(points).T
+                axes.errorbar(
+                    np.array(steps) + 0.25 * (index - 1),  # side by side, so that intervals do not hide each other
+                    mean,
+                    yerr=half,
+                    label=name,
+                    color=COLOURS[index],
+                    linestyle=DASHES[index],
+                    capsize=2,
+                )
+            axes.set(xlabel="step", title=clip, xticks=steps)
+        figure.axes[0].set_ylabel("held-out pass@1, percent")
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(CLIFF_METHODS))
+        return figure

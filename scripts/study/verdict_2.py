@@ -1,0 +1,157 @@
+"""The registered comparisons of the second study, and their verdicts by the rules of docs/study-2.md."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paper.tables import Table
+from study.comparisons import Compared, Pairs, Place, compare, differences
+from study.design import REGIMES
+from study.registry_2 import CLIFF, CLIFF_SEEDS, CLIPS, PRIOR_SEEDS, SLOW
+from study.rows import RowList, area, final
+from study.statistics import Paired, paired
+from study.verdict import NOT_YET
+
+NAMES = {"reinforce": "REINFORCE", "rloo": "RLOO", "grpo": "GRPO", "bnpo": "BNPO", "maxrl": "MaxRL"}
+NAMES |= {"eb": "eb", "shrinkage": "shrinkage", "curverl": "CurveRL"}
+CONTROL_SEEDS = 12
+NO_GAIN = ("equal", "not better")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Comparisons that share Holm's correction, with the checks of their part. `bound` is a share of answers."""
+
+    part: str
+    metric: Callable[[Mapping], float]
+    lines: Mapping[str, Pairs]  # "X less Y" -> setting or regime -> the places of X and Y
+    seeds: int
+    bound: float
+    null: tuple[Place, Place]
+    control: tuple[Place, Place]  # the positive one: the first should be above
+
+    def pairs(self) -> Pairs:
+        """Return all comparisons by line and place."""
+        return {f"{line}, {place}": pair for line, places in self.lines.items() for place, pair in places.items()}
+
+
+def _clip_pairs(other: str) -> Pairs:
+    return {clip: (("cliff", CLIFF, f"bnpo {clip}"), ("cliff", CLIFF, f"{other} {clip}")) for clip in CLIPS}
+
+
+def _regime_pairs(first: str, second: str) -> Pairs:
+    return {regime: (("prior", regime, first), ("prior", regime, second)) for regime in REGIMES}
+
+
+CLIFF_FAMILY = Family(
+    part="cliff",
+    metric=final,
+    lines={f"BNPO less {NAMES[other]}": _clip_pairs(other) for other in ("reinforce", "grpo")},
+    seeds=len(CLIFF_SEEDS),
+    bound=0.05,
+    null=(("cliff-controls", CLIFF, "rloo unclipped"), ("cliff", CLIFF, "reinforce unclipped")),
+    control=(("cliff-controls", CLIFF, SLOW), ("cliff", CLIFF, "reinforce clipped")),
+)
+PRIOR_FAMILY = Family(
+    part="prior",
+    metric=area,
+    lines={
+        f"{NAMES[first]} less {NAMES[second]}": _regime_pairs(first, second)
+        for first, second in (("eb", "rloo"), ("eb", "bnpo"), ("shrinkage", "rloo"), ("curverl", "rloo"))
+    },
+    seeds=len(PRIOR_SEEDS),
+    bound=0.01,
+    null=(("prior", "rare", "rloo"), ("prior-controls", "rare", "reinforce")),
+    control=(("prior", "rare", "rloo"), ("prior-controls", "rare", "maxrl")),
+)
+FAMILIES = (CLIFF_FAMILY, PRIOR_FAMILY)
+
+
+def check(rows: RowList, family: Family, places: tuple[Place, Place]) -> Paired | None:
+    """Return the null or the positive control of a family, or None if runs are missing."""
+    values = differences(rows, places, family.metric)
+    return paired(values) if len(values) == CONTROL_SEEDS else None
+
+
+def judge(found: Sequence[Compared], bound: float) -> str:
+    """Return the verdict on one line by the table of docs/study-2.md, from its comparisons in all places."""
+    if any(compared.adjusted is None for compared in found):
+        return NOT_YET
+    signs = {compared.sign for compared in found}
+    if signs >= {1, -1}:
+        return "mixed"
+    if 1 in signs:
+        return "better"
+    if -1 in signs:
+        return "worse"
+    if all(-bound < compared.difference.low and compared.difference.high < bound for compared in found):
+        return "equal"
+    return "not better" if all(compared.difference.high < bound for compared in found) else "undecided"
+
+
+def judge_lines(rows: RowList, family: Family) -> dict[str, list[str]]:
+    """Return the verdict on each line of a family, and its differences in words."""
+    compared = compare(rows, family.pairs(), family.metric, family.seeds)
+    control = check(rows, family, family.control)
+    verdicts = {}
+    for line, places in family.lines.items():
+        found = {place: compared[f"{line}, {place}"] for place in places if f"{line}, {place}" in compared}
+        verdict = judge(list(found.values()), family.bound) if len(found) == len(places) else NOT_YET
+        because = "; ".join(f"{place} {in_points(one.difference)}" for place, one in found.items()) or "no rows"
+        if verdict in NO_GAIN and control is None:
+            verdict = NOT_YET
+        if verdict in NO_GAIN and control is not None and control.low <= 0:
+            verdict, because = "undecided", f"{because}; the positive control is not above 0"
+        verdicts[line] = [verdict, because]
+    return verdicts
+
+
+def in_points(difference: Paired) -> str:
+    """Return a mean and its interval in points."""
+    return f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
+
+
+def judge_claims(verdicts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the verdicts on the claims of docs/study-2.md, from those on the lines."""
+    lines = {
+        "BNPO is more stable": ("BNPO less REINFORCE", "BNPO less GRPO"),
+        "a Beta is better as a prior than as a normaliser": ("eb less BNPO",),
+        "a Beta is worth having as a prior": ("eb less RLOO",),
+    }
+    claims = {}
+    for claim, names in lines.items():
+        found = [verdicts[name][0] for name in names]
+        verdict = "undecided"
+        if NOT_YET in found:
+            verdict = NOT_YET
+        elif all(one == "better" for one in found):
+            verdict = "for"
+        elif "worse" in found or all(one in NO_GAIN for one in found):
+            verdict = "against"
+        claims[claim] = [verdict, "; ".join(f"{name}: {one}" for name, one in zip(names, found, strict=True))]
+    return claims
+
+
+def judge_checks(rows: RowList) -> dict[str, list[str]]:
+    """Return whether the nulls and the positive controls are as they should be."""
+    checks = {}
+    for family in FAMILIES:
+        null, control = check(rows, family, family.null), check(rows, family, family.control)
+        holds = NOT_YET if null is None else ("yes" if null.p >= 0.025 else "no")
+        checks[f"{family.part}: the null holds"] = [holds, f"{in_points(null)}, p {null.p:.4f}" if null else "no rows"]
+        shows = NOT_YET if control is None else ("yes" if control.low > 0 else "no")
+        checks[f"{family.part}: the positive control is above 0"] = [
+            shows,
+            in_points(control) if control else "no rows",
+        ]
+    return checks
+
+
+def verdict_table(rows: RowList) -> Table:
+    """Return the registered claims, lines and checks with their verdicts."""
+    lines = {line: cells for family in FAMILIES for line, cells in judge_lines(rows, family).items()}
+    notes = [
+        "Computed by the rules of `study-2.md`. Differences in points of pass@1 at the end (cliff) or of the area "
+        "(prior), with 95 % t intervals that are not adjusted. Verdicts use p-values adjusted by Holm."
+    ]
+    blocks = {"claim": judge_claims(lines), "comparison": lines, "check": judge_checks(rows)}
+    return Table("Verdicts", ["verdict", "because"], blocks, notes)

@@ -1,0 +1,151 @@
+"""The report of the second study: verdicts on made-up rows, and that the page is what the rows say."""
+
+from itertools import product
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from bnpo.files import ROOT
+from study.comparisons import Compared
+from study.design import EVALUATED, REGIMES
+from study.registry_2 import PARTS_2, PRIOR_GRID, PRIOR_METHODS, ROWS_2
+from study.results_2 import fall, write_results_2
+from study.rows import Rows
+from study.statistics import Paired, paired
+from study.verdict_2 import CLIFF_FAMILY, FAMILIES, check, judge, verdict_table
+
+WORKING = {"reinforce clipped at half the rate": 0.1, "maxrl": -0.05}
+"""Leads with which the positive controls show what they should."""
+
+
+def made_up(leads: dict[str, float], noise: float = 0.002) -> list[dict]:
+    """One row for each registered run. pass@1 is 0.5 plus the lead of the method plus scatter between seeds."""
+    rng = np.random.default_rng(3)
+    grid = product(REGIMES, PRIOR_METHODS, PRIOR_GRID.rates, PRIOR_GRID.seeds)
+    tuning = [
+        {
+            "part": "prior-tuning",
+            "regime": regime,
+            "method": method,
+            "lr": lr,
+            "seed": seed,
+            "evals": {"0": 1 - abs(lr - 2e-4)},
+        }
+        for regime, method, lr, seed in grid
+    ]
+    rows = []
+    for part in PARTS_2.values():
+        for run in part(tuning):
+            score = 0.5 + leads.get(run.method, 0) + noise * rng.normal()
+            row = {"name": run.name, "part": run.part, "regime": run.regime, "method": run.method, "lr": run.lr}
+            row |= {"seed": run.seed, "commit": "0", "ended": "done", "curves": {"grad_norm": [3.0, 4.0, 5.0]}}
+            rows.append(row | {"evals": {str(step): score for step in EVALUATED[run.regime]}})
+    return rows
+
+
+def verdicts(rows: list[dict]) -> dict[str, str]:
+    return {line: cells[0] for lines in verdict_table(rows).blocks.values() for line, cells in lines.items()}
+
+
+def test_no_difference_is_equal_if_the_positive_controls_show_theirs():
+    found = verdicts(made_up(WORKING))
+    assert found["BNPO less GRPO"] == found["eb less RLOO"] == "equal"
+    assert found["BNPO is more stable"] == found["a Beta is better as a prior than as a normaliser"] == "against"
+    assert {found[f"{family.part}: the null holds"] for family in FAMILIES} == {"yes"}
+    found = verdicts(made_up({}))
+    assert found["cliff: the positive control is above 0"] == "no"
+    assert found["BNPO less GRPO"] == found["BNPO is more stable"] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("leads", "line", "claim"),
+    [
+        ({"bnpo clipped": 0.03}, "better", "for"),
+        ({"bnpo clipped": -0.03}, "worse", "against"),
+        ({"bnpo clipped": -0.03, "bnpo unclipped": 0.03}, "mixed", "undecided"),
+        ({"grpo clipped": 0.03, "reinforce clipped": -0.03}, "worse", "against"),
+    ],
+)
+def test_a_difference_of_the_cliff_is_found(leads, line, claim):
+    found = verdicts(made_up(WORKING | leads))
+    assert (found["BNPO less GRPO"], found["BNPO is more stable"]) == (line, claim)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "verdict"),
+    [
+        ([(-0.049, 0.049), (-0.01, 0.03)], "equal"),
+        ([(-0.06, 0.049), (-0.01, 0.03)], "not better"),
+        ([(-0.06, 0.051), (-0.01, 0.03)], "undecided"),
+    ],
+)
+def test_intervals_beside_the_bound(intervals, verdict):
+    differences = [Paired(fmean(interval), *interval, p=0.3, wins=0.5, seeds=40) for interval in intervals]
+    assert judge([Compared(difference, 0.6) for difference in differences], bound=0.05) == verdict
+
+
+def test_a_prior_that_helps_in_one_regime_is_better():
+    found = verdicts(made_up(WORKING | {"eb": 0.02, "curverl": -0.02}))
+    assert (found["eb less RLOO"], found["eb less BNPO"], found["CurveRL less RLOO"]) == ("better", "better", "worse")
+    assert found["a Beta is better as a prior than as a normaliser"] == "for"
+
+
+def test_a_null_that_differs_is_told():
+    rows = made_up(WORKING | {"rloo unclipped": 0.02})
+    assert verdicts(rows)["cliff: the null holds"] == "no"
+
+
+def test_no_verdict_before_all_rows_are_there():
+    rows = made_up(WORKING | {"bnpo clipped": 0.03})
+    missing = [row for row in rows if row["name"] != "cliff/cliff-bnpo-unclipped-lr0.0004-seed63"]
+    assert len(missing) == len(rows) - 1
+    found = verdicts(missing)
+    assert found["BNPO less GRPO"] == found["BNPO is more stable"] == "not yet"
+    assert found["eb less RLOO"] == "equal"
+    without_control = [row for row in rows if row["part"] != "prior-controls"]
+    assert verdicts(without_control)["eb less RLOO"] == "not yet"
+
+
+def test_a_run_that_fails_counts_zero_and_is_named(tmp_path):
+    rows = made_up(WORKING)
+    row = next(row for row in rows if row["name"] == "cliff/cliff-bnpo-clipped-lr0.0004-seed24")
+    row |= {"ended": "SyncError", "evals": {"0": 0.06, "6": 0.5}}
+    assert fall(row) == 0.5
+    write_results_2(rows, tmp_path / "results-2.md")
+    page = (tmp_path / "results-2.md").read_text(encoding="utf-8")
+    assert "Failed: cliff/cliff-bnpo-clipped-lr0.0004-seed24 (SyncError)." in page
+    assert "| cliff | 240 | 240 | 1 |" in page
+
+
+def test_numbers_of_the_page_computed_again(tmp_path):
+    """Means, intervals and differences of the page from the rows, without the study's own statistics."""
+    rows = made_up(WORKING | {"bnpo clipped": 0.03}, noise=0.05)
+    write_results_2(rows, tmp_path / "results-2.md")
+    page = (tmp_path / "results-2.md").read_text(encoding="utf-8")
+    ends = {
+        name: [row["evals"]["24"] for row in rows if (row["part"], row["method"]) == ("cliff", name)]
+        for name in ("bnpo clipped", "grpo clipped")
+    }
+    mean, half = 100 * fmean(ends["bnpo clipped"]), 100 * 2.0226909 * stdev(ends["bnpo clipped"]) / 40**0.5
+    assert f"{mean:.1f} ± {half:.1f}" in page
+    differences = [ours - theirs for ours, theirs in zip(*ends.values(), strict=True)]
+    mean, half = 100 * fmean(differences), 100 * 2.0226909 * stdev(differences) / 40**0.5
+    assert f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})" in page
+    assert imread(tmp_path / "study-2" / "cliff.png").shape[2] == 4
+    assert check(rows, CLIFF_FAMILY, CLIFF_FAMILY.null) == paired(
+        np.array([r["evals"]["24"] for r in rows if r["method"] == "rloo unclipped"])
+        - np.array([r["evals"]["24"] for r in rows if r["method"] == "reinforce unclipped"][:12])
+    )
+
+
+def test_the_report_is_what_the_rows_say(tmp_path):
+    write_results_2(Rows(ROWS_2).all, tmp_path / "results-2.md")
+    committed = ROOT / "docs"
+    assert (tmp_path / "results-2.md").read_text() == (committed / "results-2.md").read_text()
+    drawn, kept = ({file.name for file in folder.glob("study-2/*.png")} for folder in (tmp_path, committed))
+    assert drawn == kept
+    for name in drawn:
+        pixels, expected = (imread(folder / "study-2" / name) for folder in (tmp_path, committed))
+        np.testing.assert_array_equal(pixels, expected, err_msg=f"{name}: run scripts/study.py --report")
