@@ -123,7 +123,7 @@ class Floor:
         config = self.config
         questions = questions_of_step(len(self.problems), config.batch.questions_per_step, step, config.sampling.seed)
         mine = np.split(questions, self.world)[self.rank]
-        prompts = [encode_prompt(self.tokenizer, self.problems[q].problem, config.data.template) for q in mine]
+        prompts = [encode_prompt(self.tokenizer, self.problems[q].problem) for q in mine]
         common = {
             "n": config.batch.samples_per_question,
             "max_tokens": config.sampling.max_answer_tokens,

@@ -35,9 +35,7 @@ def main() -> None:
     tokenizer = load_tokenizer(folder, longest)
     problems = load_problems(config.data.train_data[0])
     questions = questions_of_step(len(problems), config.batch.questions_per_step, 0, config.sampling.seed)
-    prompts = [
-        {"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem, config.data.template)} for q in questions
-    ]
+    prompts = [{"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem)} for q in questions]
     common = {
         "n": config.batch.samples_per_question,
         "max_tokens": config.sampling.max_answer_tokens,

@@ -101,7 +101,7 @@ def tiny_batches() -> list[module.Experience]:
     grader, batches, m = Grader(), [], config.batch.samples_per_question
     for step in range(10):
         questions = questions_of_step(len(problems), config.batch.questions_per_step, step, config.sampling.seed)
-        prompts = [encode_prompt(tokenizer, problems[q].problem, config.data.template) for q in questions]
+        prompts = [encode_prompt(tokenizer, problems[q].problem) for q in questions]
         seeds = sampling_seeds(config.sampling.seed, step, questions)
         limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}
         groups = sampler.sample(prompts, seeds, n=m, logprobs=True, **limits)

@@ -93,7 +93,7 @@ def main(settings: Settings) -> None:
         tokenizer
     )  # where TRL looks for the tokens that end an answer
     problems = arithmetic_problems("train", 7500)
-    prompts = [tokenizer.decode(encode_prompt(tokenizer, problem.problem, "chat")) for problem in problems]
+    prompts = [tokenizer.decode(encode_prompt(tokenizer, problem.problem)) for problem in problems]
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by torchrun
     clock = Clock(settings.warmup)
     with tempfile.TemporaryDirectory() as folder:

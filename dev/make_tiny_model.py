@@ -28,7 +28,7 @@ from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from bnpo.arithmetic import MAX_TERMS, Question, draw_question, latex
-from bnpo.problems import encode_prompt
+from bnpo.problems import chat_template, encode_prompt
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -121,12 +121,12 @@ def batches(
     `write(question, step)` returns the answers. Labels are -100 outside of them. Texts are drawn for 16 batches at a
     time and sorted by length, which saves half of the padding.
     """
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    end, jinja = tokenizer.convert_tokens_to_ids("<|im_end|>"), chat_template(tokenizer, template)
     for pool in itertools.count():
         texts = []
         for _ in range(16 * size):
             question = draw_question(rng, "train")
-            prompt = encode_prompt(tokenizer, str(question), template)
+            prompt = encode_prompt(tokenizer, str(question), jinja)
             texts.append((prompt, [*tokenizer.encode(write(question, 16 * pool)), end]))
         texts.sort(key=lambda text: len(text[0]) + len(text[1]))
         for start in rng.permutation(np.arange(0, len(texts), size)):

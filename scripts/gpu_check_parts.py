@@ -106,7 +106,7 @@ def sleep(_args, _gpus: int, rows: Rows) -> None:
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     problems = arithmetic_problems("test", 64)
-    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+    prompts = [encode_prompt(tokenizer, problem.problem) for problem in problems]
 
     def greedy() -> dict[int, list[int]]:
         groups = sampler.sample(prompts, range(64), max_tokens=128, temperature=0.0)

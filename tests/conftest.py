@@ -139,7 +139,7 @@ def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     for step, problem in enumerate(load_problems(data_dir / "math_train.jsonl")[:120]):
-        prompt = encode_prompt(tokenizer, problem.problem, "chat")
+        prompt = encode_prompt(tokenizer, problem.problem)
         answer = tokenizer.encode(f"\\boxed{{{step % 3 + 1}}}<|im_end|>")
         hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), torch.tensor(answer))

@@ -5,7 +5,9 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
+from bnpo.problems import render_prompt
 from bnpo.sources import Columns, content_hash, load_problems
 from conftest import run_ranks
 
@@ -19,6 +21,7 @@ GSM8K = [
     for n in range(1, 9)
 ]
 """Rows as in GSM8K, short enough for the tiny model."""
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,8 @@ def gsm8k_run(tmp_path_factory):
     )
     flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-answer-tokens", 8, "--steps", 1)
     flags += ("--eval-every", 1, "--eval-suite", folder / "suite.json", "--rollouts-every", 1, "--watch-questions", 0)
+    (folder / "mine.jinja").write_text(TEMPLATE)
+    flags += ("--template", folder / "mine.jinja", "--system-prompt", "Be exact.")
     run_ranks(2, "train.py", "--preset", "tiny", *flags, "--output-dir", folder / "run")
     return folder
 
@@ -49,9 +54,17 @@ def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
     assert len(rows) == 8
     for row in rows:
         asked = GSM8K[int(row["id"]) - 1]
-        assert f"<|im_start|>user\n{asked['question']}<|im_end|>" in row["prompt"]
+        assert row["prompt"] == f"system: Be exact.\nuser: {asked['question']}\nassistant:"
         assert row["reference"] == asked["answer"].rpartition("#### ")[2]
     config = json.loads((run / "config.json").read_text())
     digest = content_hash(load_problems(data, Columns(problem_field="question", answer_pattern=r"####\s*(.*)")))
     assert config["data_sources"] == {str(data): {"problems": 8, "sha256": digest, "revision": None}}
     assert (config["data_sha256"], config["evaluated"]["datasets"]["GSM8K"]["problems"]) == (digest, 4)
+
+
+def test_a_checkpoint_renders_the_prompts_of_its_run(gsm8k_run):
+    rows = [
+        json.loads(line) for line in (gsm8k_run / "run" / "rollouts" / "step-000001.jsonl").read_text().splitlines()
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(gsm8k_run / "run" / "last")
+    assert render_prompt(tokenizer, GSM8K[int(rows[0]["id"]) - 1]["question"]) == rows[0]["prompt"]

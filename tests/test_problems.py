@@ -52,5 +52,5 @@ def test_an_epoch_visits_every_problem_once_in_an_order_of_its_own():
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"\x1f\x8b\x08 gzip")
-    with pytest.raises(InputError, match=r"data.jsonl: not UTF-8 text \(invalid start byte at byte 1\)"):
+    with pytest.raises(InputError, match=r"data.jsonl: cannot be read as UTF-8 text \(invalid start byte at byte 1\)"):
         load_problems(path)

@@ -39,7 +39,7 @@ def sample(sampler, prompts, seeds, **sampling):
 
 
 def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, tokenizer):
-    prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?", "chat") for k in range(20)]
+    prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(20)]
     seeds = sampling_seeds(0, 3, range(20))
     together = sample(sampler, prompts, seeds, n=8, max_tokens=64)
     alone = [
@@ -50,7 +50,7 @@ def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, token
 
 
 def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
-    prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?", "chat") for k in range(20)]
+    prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(20)]
     seeds = sampling_seeds(0, 3, range(20))
     groups = sample(sampler, prompts, seeds, n=8, max_tokens=64)
     order = np.random.default_rng(0).permutation(160)[:120].tolist()
@@ -105,7 +105,7 @@ def test_ids_of_requests_are_never_used_again(sampler, monkeypatch):
 
 
 def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):
-    prompts = [encode_prompt(tokenizer, f"{k}+7=?", "chat") for k in range(4)]
+    prompts = [encode_prompt(tokenizer, f"{k}+7=?") for k in range(4)]
     groups = sample(sampler, prompts, range(4), n=3, max_tokens=64, greedy_too=True)
     assert [len(group) for group in groups] == [3] * 4 + [1] * 4
     again = sample(sampler, prompts, range(4, 8), max_tokens=64, greedy_too=True)
@@ -114,7 +114,7 @@ def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):
 
 
 def test_logprobs_are_those_of_the_sampling_temperature(sampler, tokenizer):
-    prompt = encode_prompt(tokenizer, "12+7-30=?", "chat")
+    prompt = encode_prompt(tokenizer, "12+7-30=?")
     [[answer]] = sample(sampler, [prompt], [0], max_tokens=64, logprobs=True)
     np.testing.assert_allclose(answer.logprobs, sampler.score(prompt, answer.token_ids), atol=1e-5)
     [[cold]] = sample(sampler, [prompt], [0], max_tokens=64, temperature=0.5, logprobs=True)
@@ -122,7 +122,7 @@ def test_logprobs_are_those_of_the_sampling_temperature(sampler, tokenizer):
 
 
 def test_an_answer_cut_off_at_the_limit_is_not_finished(sampler, tokenizer):
-    prompt = encode_prompt(tokenizer, "12+7=?", "chat")
+    prompt = encode_prompt(tokenizer, "12+7=?")
     [group] = sample(sampler, [prompt], [0], n=8, max_tokens=3)
     assert not any(answer.finished for answer in group)
     assert {len(answer.token_ids) for answer in group} == {3}
@@ -158,7 +158,7 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
     model = AutoModelForCausalLM.from_pretrained(qwen_model, dtype=torch.bfloat16)
     gaps, gaps_of_rounded = [], []
     for k in range(20):
-        prompt = encode_prompt(tokenizer, f"What is {k} + 1?", "chat")
+        prompt = encode_prompt(tokenizer, f"What is {k} + 1?")
         answer = tokenizer.encode(f"\\boxed{{{k % 3 + 1}}}<|im_end|>")
         with torch.no_grad():
             hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]

@@ -21,7 +21,7 @@ def test_accuracies_spread_over_the_unit_interval():
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     problems = arithmetic_problems("test", 128)
-    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+    prompts = [encode_prompt(tokenizer, problem.problem) for problem in problems]
     seeds = sampling_seeds(0, 0, range(128))
     sampled = sampler.sample(prompts, seeds, n=16, max_tokens=128, temperature=1.0)
     groups = {group.prompt_index: group.answers for group in sampled}

@@ -89,7 +89,7 @@ def sample(model: Path, regime: str) -> tuple[list[list[int]], list[list[list[in
     problems = [p for split in splits for p in load_problems(ROOT / "data" / "study" / f"{regime}-{split}.jsonl")]
     tokenizer, grader = load_tokenizer(model, 192), Grader()
     sampler = Sampler(str(model), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
-    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+    prompts = [encode_prompt(tokenizer, problem.problem) for problem in problems]
     seeds = sampling_seeds(0, 0, range(len(problems)))
     sampling = {"n": ANSWERS, "max_tokens": 128, "temperature": 1.0, "greedy_too": True}
     answers: list[list[list[int]]] = []

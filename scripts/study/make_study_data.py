@@ -57,7 +57,7 @@ class Args:
 
 def shares_right(sampler: Sampler, tokenizer, grader: Grader, problems: list[Problem], args: Args) -> np.ndarray:
     """The share of right answers to each of `problems` [n]."""
-    prompts = [encode_prompt(tokenizer, problem.problem, "chat") for problem in problems]
+    prompts = [encode_prompt(tokenizer, problem.problem) for problem in problems]
     seeds = sampling_seeds(args.seed, 0, range(len(problems)))
     shares = np.zeros(len(problems))
     for first in tqdm(range(0, len(problems), AT_ONCE), mininterval=10):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from bnpo.algorithm.method import Method
-from bnpo.files import ROOT, InputError
+from bnpo.files import ROOT, InputError, read_text
 from bnpo.flags import (
     ON_ONE_RANK,
     Free,
@@ -22,7 +23,7 @@ from bnpo.flags import (
     with_settings,
 )
 from bnpo.grading.rewards import check_rewards
-from bnpo.problems import TEMPERATURES
+from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES
 from bnpo.settings import (
     BatchSettings,
     DataSettings,
@@ -115,7 +116,9 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
     defaults = replace(preset_config(preset), preset="auto")
     join_help_lines(TrainConfig)
     config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
-    config = replace(config, preset=preset)
+    config, system_prompt = replace(config, preset=preset), config.data.system_prompt
+    if system_prompt and os.path.isfile(system_prompt):
+        config = with_settings(config, system_prompt=read_text(system_prompt).strip())
     if config.folder.output_dir is None:
         folder = Path("runs") / f"{preset}-{config.method.algo}-seed{config.sampling.seed}"
         config = with_settings(config, output_dir=folder)
@@ -128,6 +131,11 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     check_planning(config.planning)
     check_rewards(config.data.rewards, config.data.reward_range)
     config.columns.check()
+    template = config.data.template
+    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
+        raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
+    if template == "think" and config.data.system_prompt:
+        raise InputError("--template think is a system prompt itself: use it without --system-prompt")
     if problem := config.method.problem():
         raise InputError(problem)
     gpu_memory, update, batch = config.hardware.gpu_memory, config.update, config.batch

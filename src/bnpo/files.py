@@ -89,24 +89,27 @@ def read_json(path: Path, advice: str) -> dict:
     return content
 
 
+def read_text(path: str | Path) -> str:
+    """Return the content of a UTF-8 file. Raises InputError."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fault = error.strerror if isinstance(error, OSError) else f"{error.reason} at byte {error.start}"
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({fault})") from error
+
+
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
     """Return the objects of a file of JSON lines, each with its place `file:line`. Raises InputError.
 
     A .json file may also hold one list of objects, whose places are `file:number`.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such data file; data/README.md says how to get the data sets")
+    text = read_text(path)
+    is_list = str(path).endswith(".json") and text.lstrip().startswith("[")
     try:
         # Not splitlines, which also splits at characters that JSON allows within a string.
-        text = path.read_text(encoding="utf-8")
-        is_list = path.suffix == ".json" and text.lstrip().startswith("[")
         lines = [json.dumps(item) for item in json.loads(text)] if is_list else text.split("\n")
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); the file needs a list of objects") from error
-    except UnicodeDecodeError as error:
-        reason = f"{error.reason} at byte {error.start}"
-        raise InputError(f"{path}: not UTF-8 text ({reason}); the file must be JSON lines") from error
     rows = []
     for line_number, line in enumerate(lines, 1):
         if not line.strip():

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnpo.files import InputError, read_text
+
 THINK_PROMPT = (
     "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
     "<think> </think> and the answer inside <answer> </answer>: <think> reasoning </think> <answer> answer "
@@ -12,14 +14,57 @@ THINK_PROMPT = (
 )
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 """System prompts by name of the template. `chat` keeps the default of the tokenizer's chat template, as the paper does
-for Qwen2.5-Math. `think` asks for the tags that the format reward looks for (Table 2)."""
+for Qwen2.5-Math. `think` asks for the tags that the format reward looks for (Table 2). Other templates are files."""
 TEMPERATURES = (0.01, 2.0)
 """Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
 
 
-def asks_for_tags(template: str) -> bool:
-    """Return whether the prompt asks for answer tags. Then the final answer is the text between the tags."""
-    return "<answer>" in (SYSTEM_PROMPTS[template] or "")
+def chat_template(tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None) -> str:
+    """Return the Jinja template that renders prompts as --template, --system-prompt and --thinking say.
+
+    Settings become statements in front of the template. A checkpoint with this template renders the same prompts
+    without the settings. Raises InputError, also if the template leaves out the system prompt or the problem.
+    """
+    if template not in SYSTEM_PROMPTS:
+        text = read_text(template)
+    elif tokenizer.chat_template:
+        text = tokenizer.get_chat_template()
+    else:
+        raise InputError(f"{tokenizer.name_or_path}: its tokenizer has no chat template; set one with --template FILE")
+    system, settings = system_prompt or SYSTEM_PROMPTS.get(template), ""
+    if system:
+        settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
+        settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
+    if thinking:
+        if "enable_thinking" not in text:
+            raise InputError(f"--thinking: {tokenizer.name_or_path} has a chat template without enable_thinking")
+        settings += f"{{%- set enable_thinking = {str(thinking == 'on').lower()} -%}}"
+    if not text.startswith(settings):  # a checkpoint of the same settings has them already
+        text = settings + text
+    prompt = render_prompt(tokenizer, "1+2=?", text)
+    for part, flag in ((system, "--system-prompt"), ("1+2=?", "--template")):
+        if part and part.strip() not in prompt:
+            raise InputError(f"{flag}: the chat template leaves out {part[:60]!r}, and renders 1+2=? as {prompt!r}")
+    return text
+
+
+def render_prompt(tokenizer, problem: str, template: str | None = None) -> str:
+    """Return the prompt for `problem`, up to and including the assistant's header. Raises InputError.
+
+    `template` is Jinja text, by default that of the tokenizer.
+    """
+    messages = [{"role": "user", "content": problem}]
+    options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
+    try:
+        return tokenizer.apply_chat_template(messages, **options)
+    except Exception as error:  # a template is a program, and may raise anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"the chat template fails for the problem {problem[:60]!r} ({reason}); correct it") from error
+
+
+def asks_for_tags(tokenizer, template: str | None = None) -> bool:
+    """Return whether prompts ask for answer tags. Then the final answer is the text between the tags."""
+    return "<answer>" in render_prompt(tokenizer, "", template)
 
 
 @dataclass(frozen=True)
@@ -31,12 +76,9 @@ class Problem:
     answer: str
 
 
-def encode_prompt(tokenizer, problem: str, template: str) -> list[int]:
-    """Return the token ids of the chat prompt for `problem`, up to and including the assistant's header."""
-    system = SYSTEM_PROMPTS[template]
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": problem})
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+def encode_prompt(tokenizer, problem: str, template: str | None = None) -> list[int]:
+    """Return the token ids of `render_prompt`."""
+    return tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
 
 
 def stop_token_ids(tokenizer) -> list[int]:

@@ -71,7 +71,7 @@ def collect(
         ):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
             reference = task.problems[own_questions[group.prompt_index]].answer
-            sampled.append((group, start_grading(task, group, reference, config)))
+            sampled.append((group, start_grading(task, group, reference)))
     with stopwatch("reward"):
         own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
     with stopwatch("gather"):  # waits for the slowest rank
@@ -101,11 +101,11 @@ def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> Watc
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
 
 
-def start_grading(task: Task, group: SampledGroup, reference: str, config: TrainConfig) -> Grading:
+def start_grading(task: Task, group: SampledGroup, reference: str) -> Grading:
     """Begin to grade the answers of a group."""
     token_ids = [answer.token_ids for answer in group.answers]
     texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-    return task.grader.start(texts, [reference] * len(texts), asks_for_tags(config.data.template))
+    return task.grader.start(texts, [reference] * len(texts), asks_for_tags(task.tokenizer))
 
 
 def _wait_for_grades(sampled: list[tuple[SampledGroup, Grading]], sampling_seconds: float) -> RankRollouts:

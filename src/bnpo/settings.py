@@ -7,7 +7,6 @@ from typing import Annotated
 from bnpo.algorithm.aggregation import AGGREGATIONS
 from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, one_of
 from bnpo.grading.rewards import BUILT_IN, GRADERS
-from bnpo.problems import SYSTEM_PROMPTS
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,13 @@ class DataSettings:
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
     """Training problems, one source or several: files (.jsonl, .json, .csv, .parquet), data sets of the Hugging Face
     hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), or `arithmetic` (built in)."""
-    template: Annotated[str, *one_of(SYSTEM_PROMPTS)] = "chat"
+    template: str = "chat"
     """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
-    tags."""
+    tags; the path of a Jinja file replaces the chat template."""
+    system_prompt: str | None = None
+    """System prompt, as text or as the path of a text file. The default is that of the chat template."""
+    thinking: Annotated[str | None, *one_of(("on", "off"))] = None
+    """Handed to chat templates with `enable_thinking`, such as Qwen3's. The default is the template's."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED, one_of((*BUILT_IN, "path/to/file.py:function"))] = (
         "accuracy",
     )

@@ -8,7 +8,7 @@ from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
-from bnpo.problems import Problem, encode_prompt
+from bnpo.problems import Problem, chat_template, encode_prompt
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ def encode_problems(
     Raises InputError if fewer problems remain than a step needs.
     """
     data, longest, needed = config.data, config.sampling.max_prompt_tokens, config.batch.questions_per_step
+    template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
     short_problems, prompts = [], []
     for problem in problems:
-        prompt = encode_prompt(tokenizer, problem.problem, data.template)
+        prompt = encode_prompt(tokenizer, problem.problem, template)
         if len(prompt) <= longest:
             short_problems.append(problem)
             prompts.append(prompt)

@@ -43,7 +43,7 @@ class Pair:
         self.learner = Learner(model, self.vocabulary, self.config)
         self.sampler = Sampler(model, tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
         self.names = compared_names(self.learner.model)
-        self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?", "chat")
+        self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?")
 
     def update(self) -> tuple[Experience, float]:
         """Of all ranks' answers; they, and the largest gap between the log-probabilities of sampler and learner."""

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.evaluation.records import Request, SampleRecord
-from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts
+from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
+from bnpo.files import ROOT, read_text
 from bnpo.grading.grader import Grader
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
-from bnpo.problems import Problem, asks_for_tags, sampling_seeds
+from bnpo.problems import SYSTEM_PROMPTS, Problem, asks_for_tags, sampling_seeds
 from bnpo.sources import content_hash
 from mathequal.equality import MAX_LENGTH, final_answer, normal_form
 
@@ -56,6 +57,8 @@ class Evaluation:
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
+        if self.suite.template not in SYSTEM_PROMPTS:
+            suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
@@ -94,7 +97,8 @@ def sample_records(
 
     `sample` is `Sampler.sample` or a fleet's function.
     """
-    suite, tags = evaluation.suite, asks_for_tags(evaluation.suite.template)
+    suite, tokenizer = evaluation.suite, evaluation.tokenizer
+    tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer))
     # Seeds depend on nothing but the request and the evaluation's seed, so that any part can be sampled on its own.
     first_seeds = {}  # of every problem, by data set; repetition r adds r
     for name, problems in evaluation.problems.items():
@@ -109,7 +113,7 @@ def sample_records(
     ):
         request = requests[position]
         problem = evaluation.problems[request.dataset][request.index]
-        text = evaluation.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         verdict = grader.judge(text, problem.answer, tags)
         pending[verdict] = _ungraded_record(request, problem.id, seeds[position], text, answer, tags)
         for future in list(pending):

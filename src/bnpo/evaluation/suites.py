@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.files import ROOT, InputError
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, encode_prompt
+from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, chat_template, encode_prompt
 from bnpo.sources import Columns, load_problems
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def _check(suite: Suite) -> None:
         _check_number(f"runs of {name}", dataset.runs, 1)
         if dataset.problems is not None:
             _check_number(f"problems of {name}", dataset.problems, 2)  # the standard error needs two
-    if suite.template not in SYSTEM_PROMPTS:
-        raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}")
+    if suite.template not in SYSTEM_PROMPTS and not (ROOT / suite.template).is_file():
+        raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     lowest, highest = TEMPERATURES
     if not (suite.temperature == 0 or lowest <= suite.temperature <= highest):
         raise ValueError(f"temperature is {suite.temperature}, must be 0 or from {lowest} to {highest}")
@@ -115,11 +115,16 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     return problems
 
 
+def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:
+    """Return the Jinja template of the suite's prompts. Raises InputError."""
+    return chat_template(tokenizer, suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template))
+
+
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
     """Return the prompts of all problems, as token ids. Raises InputError if one is longer than the suite allows."""
-    prompts = []
+    prompts, template = [], suite_template(suite, tokenizer)
     for problem in problems:
-        prompt = encode_prompt(tokenizer, problem.problem, suite.template)
+        prompt = encode_prompt(tokenizer, problem.problem, template)
         if len(prompt) > suite.max_prompt_tokens:  # skipping the problem would change the score
             raise InputError(
                 f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, max_prompt_tokens "

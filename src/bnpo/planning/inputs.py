@@ -1,6 +1,7 @@
 """What a run reads, counted without a network: problems, prompts and the shape of the model."""
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from bnpo.sources import load_sources
 from bnpo.task import encode_problems, longest_sequence
 
 # Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.
-PROMPT_TOKENS = {"chat": 103.0, "think": 150.0}
+PROMPT_TOKENS = defaultdict(lambda: 103.0, think=150.0)
 
 
 @dataclass(frozen=True)

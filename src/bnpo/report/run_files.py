@@ -12,7 +12,6 @@ from bnpo.config import TrainConfig
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
-from bnpo.problems import asks_for_tags
 from bnpo.sources import Columns, load_problems
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
@@ -93,7 +92,7 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set
     tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
     ranges = np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
     lowest, highest = ranges.T  # [K]
-    tags = asks_for_tags(config["template"])
+    tags = config.get("answer_tags", config["template"] == "think")  # earlier versions had these two templates only
     for question_id, group in groupby(whole_json_lines(path), key=lambda row: row["id"]):
         if only and question_id not in only:
             continue

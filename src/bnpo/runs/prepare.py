@@ -1,5 +1,6 @@
 """Read and check everything that a run needs, before a process group or a model exists."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
-from bnpo.problems import Problem
+from bnpo.problems import Problem, asks_for_tags, chat_template
 from bnpo.ranks import check_port, gather
 from bnpo.runs.console import archive_console
 from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
@@ -89,7 +90,9 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     longest = longest_sequence(config, suite)
-    tokenizer = load_tokenizer(model, longest)
+    tokenizer, data = load_tokenizer(model, longest), config.data
+    # Checkpoints get this template, so that an evaluation of them renders the same prompts.
+    tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
     check_attention(model)
     plan = plan_here(config, model, longest)
     engine = EngineSettings(
@@ -101,8 +104,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(config, problems, tokenizer)
-    facts = {"data_sources": source_facts}
-    facts |= data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
+    facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
+    template_hash = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
+    facts |= {"data_sources": source_facts, "chat_template_sha256": template_hash}
+    facts["answer_tags"] = asks_for_tags(tokenizer)
     if resumed:
         check_changes(config, facts)
     # Before the folder is claimed: rewards that cannot be called are refused before --overwrite deletes a run.

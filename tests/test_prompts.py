@@ -1,0 +1,137 @@
+import pytest
+from transformers import AutoTokenizer
+
+from bnpo.config import TINY_MODEL, check_config, parse_train_config
+from bnpo.evaluation.suites import encode_prompts, load_suite
+from bnpo.files import InputError
+from bnpo.problems import THINK_PROMPT, Problem, asks_for_tags, chat_template, encode_prompt, render_prompt
+
+SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
+# The parts of Qwen3's chat template that read messages and enable_thinking.
+QWEN3 = """{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+
+@pytest.fixture
+def tokenizer():
+    return AutoTokenizer.from_pretrained(TINY_MODEL)
+
+
+def with_template(tokenizer, text):
+    tokenizer.chat_template = text
+    return tokenizer
+
+
+def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_tokenizer_dir, tmp_path):
+    qwen = AutoTokenizer.from_pretrained(qwen_tokenizer_dir)
+    qwen3 = with_template(AutoTokenizer.from_pretrained(TINY_MODEL), QWEN3)
+    for each in (tokenizer, qwen, qwen3):
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "1+1=?"}]
+        expected = each.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        template = chat_template(each, "chat", SYSTEM)
+        assert encode_prompt(each, "1+1=?", template) == expected
+        # A checkpoint has the template: the same prompt without the setting, and the same template with it.
+        with_template(each, template).save_pretrained(tmp_path)
+        saved = AutoTokenizer.from_pretrained(tmp_path)
+        assert encode_prompt(saved, "1+1=?") == expected
+        assert chat_template(saved, "chat") == chat_template(saved, "chat", SYSTEM) == template
+        assert SYSTEM in render_prompt(saved, "1+1=?")
+        # Another system prompt, as that of a suite, takes its place.
+        other = render_prompt(saved, "1+1=?", chat_template(saved, "think"))
+        assert THINK_PROMPT in other
+        assert SYSTEM not in other
+
+
+def test_without_settings_the_template_is_the_tokenizers(tokenizer):
+    template = tokenizer.chat_template
+    assert chat_template(tokenizer, "chat") == template
+    messages = [{"role": "user", "content": "1+1=?"}]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert encode_prompt(tokenizer, "1+1=?") == expected
+
+
+@pytest.mark.parametrize(("thinking", "end"), [(None, ""), ("on", ""), ("off", "<think>\n\n</think>\n\n")])
+def test_thinking_is_handed_to_the_template(tokenizer, thinking, end):
+    with_template(tokenizer, QWEN3)
+    prompt = render_prompt(tokenizer, "1+1=?", chat_template(tokenizer, "chat", "Be exact.", thinking))
+    start = "<|im_start|>system\nBe exact.<|im_end|>\n<|im_start|>user\n1+1=?<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt == start + end
+
+
+def test_a_base_model_gets_its_template_from_a_file(tokenizer, tmp_path):
+    file = tmp_path / "base.jinja"
+    file.write_text("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:")
+    with_template(tokenizer, None)
+    with pytest.raises(InputError, match="its tokenizer has no chat template; set one with --template FILE"):
+        chat_template(tokenizer, "chat")
+    template = chat_template(tokenizer, str(file), "Be exact.")
+    assert render_prompt(tokenizer, "1+1=?", template) == "system: Be exact.\nuser: 1+1=?\nassistant:"
+    suite = load_suite("arithmetic")
+    suite = type(suite)(**vars(suite) | {"template": str(file)})
+    assert (
+        tokenizer.decode(encode_prompts([Problem("1", "2+2=?", "4")], suite, tokenizer)[0]) == "user: 2+2=?\nassistant:"
+    )
+
+
+def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
+    assert not asks_for_tags(tokenizer)
+    assert asks_for_tags(tokenizer, chat_template(tokenizer, "think"))
+    assert asks_for_tags(tokenizer, chat_template(tokenizer, "chat", "End with <answer> </answer>."))
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "message"),
+    [
+        ("{{ raise_exception('System role not supported') }}", {}, r"1\+2=\?' \(TemplateError: System role not supp"),
+        ("{{ messages[3].content }}", {}, r"the chat template fails for the problem '1\+2=\?' \(UndefinedError: "),
+        ("{% for %}", {}, r"TemplateSyntaxError: .*\); correct it"),
+        ("{{ 1 / 0 }}", {}, r"\(ZeroDivisionError: division by zero\); correct it"),
+        (
+            "Question: {{ problem }}",
+            {},
+            r"--template: the chat template leaves out '1\+2=\?', and renders 1\+2=\? as 'Q",
+        ),
+        ("{{ messages[-1].content }}", {"system_prompt": "Be exact."}, "--system-prompt: the chat template leaves out"),
+        ("{{ messages[-1].content }}", {"thinking": "off"}, "--thinking: .* has a chat template without enable_think"),
+    ],
+)
+def test_templates_that_cannot_work_are_one_line(template, settings, message, tokenizer, tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text(template)
+    with pytest.raises(InputError, match=message) as error:
+        chat_template(tokenizer, str(file), **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_flags_of_the_prompt(tmp_path):
+    (tmp_path / "system.txt").write_text("From a file.\n")
+    parse = lambda *flags: parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0]  # noqa: E731
+    assert parse("--system-prompt", str(tmp_path / "system.txt")).data.system_prompt == "From a file."
+    assert parse("--system-prompt", "Be exact. " * 99).data.system_prompt == "Be exact. " * 99
+    for flags, message in (
+        (("--template", "no.jinja"), "--template: no file 'no.jinja'; known: chat, think, or a Jinja file"),
+        (("--template", "think", "--system-prompt", "x"), "--template think is a system prompt itself"),
+        (("--thinking", "maybe"), "--thinking: unknown thinking 'maybe'; known: on, off"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_config(parse(*flags), ranks=1)
