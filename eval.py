@@ -4,9 +4,11 @@ python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a check
 python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compare two models problem by problem
 python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the paper's number of repetitions
 python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # estimate hours and memory, start nothing
+python eval.py --regrade evals/results/FOLDER                          # grade kept samples again, without a model
 """
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -14,6 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.environment import setup_environment
+
+SHOWN_CHANGES = 10
+"""Verdicts changed by a regrade that are printed."""
 
 
 def main() -> None:
@@ -34,10 +39,24 @@ def main() -> None:
         from bnpo.evaluation.program import run
 
         outcome = run(config)
+        if outcome.changes is not None:
+            print_changes(outcome.changes)
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
     except InputError as error:
         sys.exit(f"error: {error}")
+
+
+def print_changes(changes: Sequence[dict]) -> None:
+    """Print how many verdicts a regrade has changed, and the first of them."""
+    counts = Counter(f"{change['rule']}: {change['was']} -> {change['is']}" for change in changes)
+    print(
+        f"{len(changes)} verdicts changed", *(f"{kind}: {count}" for kind, count in sorted(counts.items())), sep="\n  "
+    )
+    for change in changes[:SHOWN_CHANGES]:
+        print("  " + ", ".join(f"{name} {value}" for name, value in change.items()))
+    if len(changes) > SHOWN_CHANGES:
+        print("  changed_verdicts.jsonl has all of them")
 
 
 def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
@@ -55,6 +74,7 @@ def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
 
 def print_scores(results: dict) -> None:
     """Print the scores in one results.json, a row per data set."""
+    rules = list(results["average"]["by_rule"])
     rows = []
     for name, scores in results["results"].items():
         largest_k = max(scores["pass_at_k"], key=int)
@@ -62,8 +82,8 @@ def print_scores(results: dict) -> None:
             (
                 name,
                 f"{scores['problems']} x {scores['runs']}",
-                _percent(scores),
-                f"{100 * scores['pass_at_k'][largest_k]:.1f} k={largest_k}",
+                *(_percent(scores["by_rule"][rule]) for rule in rules),
+                f"{100 * scores['pass_at_k'][largest_k]:.1f}",
                 f"{100 * scores['majority']:.1f}",
                 f"{scores['mean_tokens']:.0f}",
                 f"{100 * scores['truncated']:.1f}",
@@ -71,9 +91,11 @@ def print_scores(results: dict) -> None:
             )
         )
     if len(rows) > 1:
-        rows.append(("average", "", _percent(results["average"])))
-    columns = ("data set", "problems", "pass@1", "pass@k", "majority", "tokens", "cut off", "no box")
-    print_table(f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems", columns, rows)
+        rows.append(("average", "", *(_percent(results["average"]["by_rule"][rule]) for rule in rules)))
+    names = [rule.rpartition(":")[2] for rule in rules]
+    columns = ("data set", "problems", *names, "pass@k", "majority", "tokens", "cut off", "no box")
+    title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems"
+    print_table(f"{title}. pass@1 by each rule: {', '.join(names)}. Other columns: {names[0]}", columns, rows)
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
 
@@ -91,7 +113,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ..
     for row in rows:
         table.add_row(*row)
     print(title)  # rich would break the title to the width of the table
-    Console().print(table)
+    # As wide as its content: in a pipe rich assumes 80 columns, and cuts names off.
+    Console(width=Console(width=1000).measure(table).maximum).print(table)
 
 
 if __name__ == "__main__":

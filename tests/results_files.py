@@ -20,11 +20,11 @@ MATH500 = {"MATH500": (0.734, 0.016)}
 def write(tmp_path):
     """Return a function that writes a results.json under the paper's protocol and returns its path.
 
-    It is of a run with the settings of `preset` and `run`, or of the model `ckpt` without training. Other keywords
-    replace parts of the suite or the protocol.
+    It is of a run with the settings of `preset` and `run`, or of the model `ckpt` without training. With `ours` it has
+    the scores of both rules, and `scores` are the released code's. Other keywords replace parts of suite or protocol.
     """
 
-    def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), **protocol) -> Path:
+    def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), ours=(), **protocol) -> Path:
         config = with_settings(preset_config(preset), **dict(run)) if preset else None
         names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
         usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
@@ -35,12 +35,18 @@ def write(tmp_path):
         for key, (score, error) in scores.items():
             problems, runs = sizes.get(key, (500, 4))
             results[key] = {"problems": problems, "runs": runs, "pass1": score, "se": error}
+        average = {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02}
+        for key, (score, error) in dict(ours).items():
+            both = {"default": {"pass1": score, "se": error}, "reference": results[key]}
+            results[key] = both["default"] | results[key] | both["default"] | {"by_rule": both}
+        if ours:
+            average |= {"by_rule": {"default": {"pass1": 0.5, "se": 0.02}, "reference": dict(average)}}
         content = {
             "protocol": usual
             | {"run": config and flat_settings(config), "suite": usual_suite | dict(suite)}
             | protocol,
             "results": results,
-            "average": {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02},
+            "average": average,
         }
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps(content, default=str), encoding="utf-8")
@@ -56,4 +62,6 @@ def tables(*paths):
 def setting_notes(*paths) -> list[str]:
     """The notes of the only table, without those that every table has."""
     [table] = tables(*paths)
-    return [note for note in table.notes if not note.startswith(("Ours:", "Bold in our rows:", "Paper:"))]
+    return [
+        note for note in table.notes if not note.startswith(("Ours:", "Bold in our rows:", "Paper:", "In brackets:"))
+    ]

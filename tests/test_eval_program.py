@@ -118,7 +118,7 @@ def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
     assert len(samples_of(two)) == 60
     sample = samples_of(two)["arithmetic", 19, 2]
-    assert {"id", "seed", "text", "answer", "correct", "tokens", "finish_reason"} < set(sample)
+    assert {"id", "seed", "text", "answer", "correct", "verdicts", "tokens", "finish_reason"} < set(sample)
 
 
 @pytest.mark.sampler
@@ -132,6 +132,29 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path):
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
     assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
     assert "paired by problem" in output
+
+
+@pytest.mark.sampler
+def test_a_regrade_equals_sampling_anew(once, tmp_path):
+    kept, anew = tmp_path / "kept", tmp_path / "anew"
+    shutil.copytree(once, kept)
+    rule = tmp_path / "mine.py"
+    rule.write_text("def starts_well(text, reference):\n    return text.startswith(reference[:1])\n")
+    flags = ("--grader", f"{rule}:starts_well")
+    evaluate(anew, *ARITHMETIC, "--limit", "100", "--runs", "8", *flags)
+    output = run_ranks(0, "eval.py", "--regrade", kept, *flags).stdout
+    assert "0 verdicts changed" in output  # of the rules that had graded already
+    assert samples_of(kept) == samples_of(anew)
+    regraded = json.loads((kept / "results.json").read_text())
+    assert regraded == results_of(anew)
+    assert 0 < regraded["results"]["arithmetic"]["pass1"] < 1
+
+    samples = kept / "samples.jsonl"
+    samples.write_text(samples.read_text().replace('"default": true', '"default": false', 2))
+    output = run_ranks(0, "eval.py", "--regrade", kept, "--grader", "default").stdout
+    assert "2 verdicts changed\n  default: False -> True: 2\n" in output
+    assert samples_of(kept) == samples_of(once)
+    assert json.loads((kept / "results.json").read_text()) == results_of(once)
 
 
 @pytest.mark.sampler

@@ -30,7 +30,7 @@ def records(evaluation):
             "answer": "5" if right else None,
             "vote": "5" if right else None,
             "correct": right,
-            "failure": None,
+            "verdicts": {"default": right, "reference": False},
             "tokens": 10,
             "finish_reason": "length" if request == ("arithmetic", 2, 1) else "stop",
         }
@@ -42,7 +42,9 @@ def test_scores(evaluation, records):
     arithmetic = result["results"]["arithmetic"]
     assert (arithmetic["pass1"], arithmetic["no_box"], arithmetic["majority"]) == (0.5, 0.5, 1.0)
     assert arithmetic["truncated"] == pytest.approx(1 / 6)
-    assert result["average"] == {"pass1": 0.5, "se": 0.0}
+    by_rule = {"default": {"pass1": 0.5, "se": 0.0}, "reference": {"pass1": 0.0, "se": 0.0}}
+    assert arithmetic["by_rule"] == by_rule
+    assert result["average"] == {"pass1": 0.5, "se": 0.0, "by_rule": by_rule}
     assert result["grading_failures"] == {}
     assert compare(evaluation, records, records)["arithmetic"]["difference"] == 0
 

@@ -60,6 +60,17 @@ def test_markdown(write):
     assert "Other models" not in text
 
 
+def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
+    better = {name: (score + 0.011, error) for name, (score, error) in SCORES.items()}
+    both = write("bnpo", "paper-1.5b", ours=better, grader="default")
+    text = to_markdown(tables(both))
+    row = "| BNPO | 73.4 ± 1.6 (74.5) | 54.5 ± 5.0 (55.6) | 18.3 ± 5.0 (19.4) | 11.5 ± 4.0 (12.6) | 39.4 ± 2.0 (50.0) |"
+    assert row in text
+    assert "grader" not in " ".join(setting_notes(both))  # the released rule is there, whatever --grader was
+    second = write("second", "paper-1.5b", SCORES, run={"seed": 1}, ours=scaled(0.9))
+    assert f"({100 * (0.745 + 0.9 * 0.734) / 2:.1f})" in to_markdown(tables(both, second))
+
+
 def test_table_2_tells_decomposition_apart(write):
     files = [write("ad", "paper-format", suite={"template": "think"})]
     files.append(write("plain", "paper-format", run={"algo": "grpo", "decompose": False}, suite={"template": "think"}))

@@ -88,6 +88,7 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
             tmp_path / name / "samples.jsonl",
             [
                 {"dataset": "set", "index": i, "id": f"p{i}", "run": 0, "text": name, "answer": "7", "correct": right}
+                | {"verdicts": {"default": right == 1, "reference": right == 1 and i == 0}}
                 for i, right in enumerate(verdicts)
             ],
         )
@@ -104,10 +105,15 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
         ("set", "3", "1", "1"),
     ]
     assert sorted(seen.column("change")) == ["▲ gained", "▼ lost"]
+    assert "The rules of grading differ on 1 answers." in seen.message()
+    seen.choose("changed", "differ")
+    assert seen.column("problem") == ["p1"]
     seen.tab.locator("table").last.get_by_text("p1").click()
     seen.settle()
     assert seen.tab.locator(".side .text").all_text_contents() == ["base", "trained"]
     assert seen.tab.locator(".asked math").count() == 1
+    assert "default: right, reference: wrong" in seen.tab.locator(".side").first.text_content()
+    assert "default:" not in seen.tab.locator(".side").last.text_content()
 
 
 @pytest.mark.parametrize(

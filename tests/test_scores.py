@@ -48,7 +48,8 @@ def test_majority(correct, answers, share):
 
 
 def test_average_of_data_sets():
-    assert average([(0.5, 0.03), (0.1, 0.04)]) == (pytest.approx(0.3), pytest.approx(0.025))
+    scores = [{"pass1": 0.5, "se": 0.03}, {"pass1": 0.1, "se": 0.04}]
+    assert average(scores) == {"pass1": pytest.approx(0.3), "se": pytest.approx(0.025)}
 
 
 def test_the_bootstrap_interval_covers_and_p_values_are_uniform_under_no_difference():
@@ -71,6 +72,7 @@ def test_the_bootstrap_sees_a_difference_and_its_average():
 def test_summary():
     def record(index, run, correct, answer, tokens, finish_reason):
         fields = {"index": index, "run": run, "correct": correct, "answer": answer, "vote": answer}
+        fields |= {"verdicts": {"default": correct, "reference": "timeout"}}
         return fields | {"tokens": tokens, "finish_reason": finish_reason}
 
     records = [
@@ -85,6 +87,10 @@ def test_summary():
         "runs": 2,
         "pass1": 0.25,
         "se": pytest.approx(0.25),
+        "by_rule": {
+            "default": {"pass1": 0.25, "se": pytest.approx(0.25)},
+            "reference": {"pass1": 0.0, "se": 0.0},
+        },
         "sd_runs": pytest.approx(0.5 / np.sqrt(2)),
         "pass_at_k": {"1": 0.25, "2": 0.5},
         "majority": 0.25,

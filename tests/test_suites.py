@@ -100,9 +100,9 @@ def test_data_sets_without_an_error_bar_or_with_repeated_ids(tmp_path, rows, mes
 
 def test_suites_are_complete():
     for path in SUITES.glob("*.json"):
-        assert set(json.loads(path.read_text())) == {
-            *("datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens")
-        }
+        fields = {"datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens"}
+        assert set(json.loads(path.read_text())) - {"grader"} == fields
+        assert load_suite(path.stem).grader == ("reference" if path.stem.startswith(("paper", "quick")) else "default")
 
 
 def test_a_prompt_too_long_for_the_suite_is_named():

@@ -30,12 +30,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """One results.json: the row it belongs to, (pass@1, standard error) by column, and its settings by name."""
+    """One results.json: the row it belongs to, (pass@1, standard error) by column, and its settings by name.
+
+    `scores` are by the rule of the paper's released code, `ours` by this project's. Old files have only scores by the
+    rule of their protocol.
+    """
 
     path: Path
     model: str
     method: str
     scores: dict[str, tuple[float, float]]
+    ours: dict[str, tuple[float, float]]
     settings: dict[str, Setting]
 
 
@@ -75,13 +80,20 @@ def _result(path: Path, content: dict) -> Result:
     # The column Average is over the paper's data sets. With other data sets the file's average is another number.
     if columns.keys() == PAPER_DATASETS.keys():
         columns = columns | {"Average": content["average"]}
-    scores = {name: (float(score["pass1"]), float(score["se"])) for name, score in columns.items()}
-    return Result(path, model, method_name(run) if run else "Base", scores, settings)
+    scores, ours = {}, {}
+    for name, score in columns.items():
+        by_rule = score.get("by_rule", {})
+        released = by_rule.get("reference", score)
+        scores[name] = (float(released["pass1"]), float(released["se"]))
+        if "default" in by_rule:
+            ours[name] = (float(by_rule["default"]["pass1"]), float(by_rule["default"]["se"]))
+    return Result(path, model, method_name(run) if run else "Base", scores, ours, settings)
 
 
 def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Setting]:
     """Return the settings of the evaluation. Those that the paper does not give are compared between files."""
     suite = protocol["suite"]
+    has_both_rules = all("by_rule" in score for score in scores.values())
     # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
     owner = "Qwen2.5-Math" if model.startswith("Qwen2.5-Math-") else model
     settings = {
@@ -92,7 +104,7 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         "longest prompt": Setting(suite["max_prompt_tokens"], "paper", 1024),
         "longest answer": Setting(suite["max_answer_tokens"], "paper", 3072),
         "limit": Setting(protocol["limit"] or "none", "paper", "none"),
-        "grader": Setting(protocol["grader"], "released code", "reference"),
+        "grader": Setting("reference" if has_both_rules else protocol["grader"], "released code", "reference"),
         "dtype": Setting(protocol["dtype"], "usual", "bfloat16"),
         "evaluation seed": Setting(protocol["seed"]),
     }

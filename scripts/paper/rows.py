@@ -120,7 +120,7 @@ class Row:
             "suite": {"name": suite.name, "datasets": datasets},
             "seed": config.seed,
             "limit": config.limit,
-            "grader": config.grader,
+            "grader": suite.grader,
         }
 
 

@@ -25,6 +25,7 @@ PAPER_NOTE = (
     "Paper: its numbers and its bold, printed without errors. Its hyperparameters were chosen by the average of these "
     "data sets."
 )
+OURS_NOTE = "In brackets: the same answers graded by the default rule of this project."
 Rows = dict[str, list[Result]]
 """The results of one model by method: those of its training runs, which share a row."""
 
@@ -115,7 +116,7 @@ def _table(title: str, models: dict[str, dict[str, str]], rows_by_model: dict[st
     for model, paper_rows in models.items():
         blank: Rows = {method: [] for method in paper_rows} if blank_rows else {}
         blocks[model] = _block(paper_rows, blank | rows_by_model.get(model, {}), columns)
-    notes = NOTES + [PAPER_NOTE] * has_paper_rows
+    notes = NOTES + [PAPER_NOTE] * has_paper_rows + [OURS_NOTE] * any(result.ours for result in results)
     return Table(title, columns, blocks, notes + _setting_notes(results))
 
 
@@ -131,6 +132,9 @@ def _block(paper_rows: dict[str, str], rows: Rows, columns: list[str]) -> dict[s
         for method, (mean, error) in scores.items():
             bold = "*" if method == best else ""
             cells[method][i] = f"{bold}{100 * mean:.1f} ± {100 * error:.1f}"
+            ours = [result.ours[column] for result in rows[method] if column in result.ours]
+            if ours:
+                cells[method][i] += f" ({100 * combine(ours)[0]:.1f})"
     block = {}
     for method in dict.fromkeys([*ROW_ORDER, *rows]):  # unknown methods come last
         if method in rows:

@@ -38,9 +38,10 @@ from bnpo.sources import Columns
 TINY_MODEL = ROOT / "data" / "tiny-model"
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper-1.5b": {},
-    "paper-7b": {"model": "Qwen/Qwen2.5-Math-7B"},
+    "paper-1.5b": {"grader": "reference"},
+    "paper-7b": {"model": "Qwen/Qwen2.5-Math-7B", "grader": "reference"},
     "paper-format": {
+        "grader": "reference",
         "model": "Qwen/Qwen2.5-1.5B-Instruct",
         "template": "think",
         "rewards": ("accuracy", "format"),

@@ -6,11 +6,12 @@ are off, since they need signals in the main thread, and elsewhere score 0 witho
 
 import logging
 import re
+from functools import lru_cache
 
 import mpmath
 import sympy
 from latex2sympy2_extended import NormalizationConfig
-from math_verify import LatexExtractionConfig, verify
+from math_verify import LatexExtractionConfig, parser, verify
 from math_verify import parse as math_verify_parse
 from mpmath import mp
 
@@ -126,6 +127,10 @@ def _ascending(relation: Relation) -> Relation:
 
 
 SLOW = Judge(same_value=_same_value, rounded=_rounded, same_solutions=_same_solutions, same_set=_same_set)
+
+
+# Repeated answers to a problem are often the same formula. math-verify itself remembers only 20.
+parser.parse_latex_cached = lru_cache(4096)(parser.parse_latex_cached.__wrapped__)
 
 
 def released_verdict(reference: str, text: str) -> bool:

@@ -14,9 +14,12 @@ from bnpo.grading.rewards import GRADERS
 class EvalConfig:
     """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample."""
 
-    ckpt: str
+    ckpt: str = ""
     """Model to evaluate: a Hugging Face folder, a hub name, or the folder of a training run (<run> or <run>/last for
     its last checkpoint, <run>/best for its best)."""
+    regrade: Path | None = None
+    """Grade the samples in this folder of an evaluation again, without a model, and show which verdicts change. Goes
+    with --grader only."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
@@ -31,8 +34,9 @@ class EvalConfig:
     command to continue it."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
-    grader: Annotated[str, *one_of(GRADERS)] = "default"
-    """Rules that decide whether an answer is correct: ours, or those of the authors' released code (reference)."""
+    grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
+    """Rule of the scores: `default` is this project's, `reference` the authors' released code. A function of your own
+    is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
     dtype: Annotated[str, *one_of(("auto", "bfloat16", "float32"))] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int | None] = None

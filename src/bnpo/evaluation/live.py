@@ -26,7 +26,7 @@ def evaluate_live(
     own_requests = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
     own_records = list(sample_records(evaluation, own_requests, sampler.sample, grader))
     records = {Request.of(record): record for record in chain.from_iterable(gather(own_records))}
-    protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype, config.data.grader)
+    protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype)
     results = score_all(evaluation, records, protocol)
     if dist.get_rank() == 0:
         folder = config.folder.output_dir / "evals" / checkpoint.name

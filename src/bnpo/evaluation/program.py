@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,14 @@ from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.fleet import fleet
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.records import Request, Results
+from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.samples import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, write_json
 from bnpo.flags import check_marks, check_planning
 from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
 
@@ -45,11 +47,15 @@ class Outcome(NamedTuple):
     folder: Path
     results: list[Results]  # of --base, if given, and of --ckpt
     comparison: dict | None  # protocols of both models, and their paired differences
+    changes: list[dict] | None = None  # verdicts that a regrade has changed
 
 
 def run(config: EvalConfig) -> Outcome:
     """Evaluate --ckpt, and --base if given. Raises InputError before a model is loaded."""
     check(config)
+    if config.regrade:
+        results, changes = regrade(config.regrade, config.grader)
+        return Outcome(config.regrade, [results], None, changes)
     from bnpo.devices import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
 
     gpus = visible_gpus()
@@ -61,7 +67,7 @@ def run(config: EvalConfig) -> Outcome:
     if dtype == "auto":
         dtype = "bfloat16" if gpus else "float32"
     jobs = prepare_jobs(config, dtype)
-    grader = Grader(grader=config.grader)
+    grader = Grader(grader=jobs[0].evaluation.suite.grader)
     results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
     grader.close()
     folder, comparison = jobs[0].folder, None
@@ -77,10 +83,23 @@ def check(config: EvalConfig) -> None:
     """Raise InputError, one line, for flags that cannot work. Reads no file."""
     check_marks(config)
     check_planning(config.planning)
+    if config.grader:
+        check_function("grader", config.grader, GRADERS)
+    if config.regrade:
+        _check_regrade(config)
+    elif not config.ckpt:
+        raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
     if not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.base == config.ckpt and config.output_dir is None:
         raise InputError("--base: is the same as --ckpt and would use the same folder; set --output-dir")
+
+
+def _check_regrade(config: EvalConfig) -> None:
+    for setting in fields(EvalConfig):
+        if setting.name not in ("regrade", "grader") and getattr(config, setting.name) != setting.default:
+            flag = setting.name.replace("_", "-")
+            raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:
@@ -89,7 +108,7 @@ def chosen_suite(config: EvalConfig, model: Path) -> Suite:
     if name == "auto":
         training = training_config(model) or {}
         name = SUITE_OF_PRESET.get(training.get("preset"), "paper")
-    return override(load_suite(name), config.runs, config.limit)
+    return override(load_suite(name), config.runs, config.limit, config.grader)
 
 
 def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
@@ -104,7 +123,7 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
 def _prepare_job(config: EvalConfig, ckpt: str, model: Path, folder: Path | None, suite: Suite, dtype: str) -> Job:
     tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
     evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
-    protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.grader, config.limit)
+    protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.limit)
     if folder is None:
         label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
         # Without the settings of training, which change when the run is resumed.

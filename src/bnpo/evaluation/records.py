@@ -17,8 +17,8 @@ class SampleRecord(TypedDict):
     seed: int
     text: str
     answer: str | None  # the final answer, None where the text has none
-    correct: bool
-    failure: str | None  # why grading failed: timeout, death, or an exception's name
+    correct: bool  # by the rule `grader` of the protocol
+    verdicts: dict[str, bool | str]  # by rule: whether it is correct, or why grading failed (timeout, death, exception)
     vote: str | None  # the final answer in normal form, for the majority vote
     tokens: int
     finish_reason: str  # stop or length
@@ -37,13 +37,19 @@ class Request(NamedTuple):
         return cls(record["dataset"], record["index"], record["run"])
 
 
-class DatasetScores(TypedDict):
-    """The scores of one data set, all as shares between 0 and 1 unless noted."""
+class Score(TypedDict):
+    """pass@1 and its standard error, as shares between 0 and 1."""
+
+    pass1: float
+    se: float
+
+
+class DatasetScores(Score):
+    """The scores of one data set, all as shares between 0 and 1 unless noted, by the rule `grader` of the protocol."""
 
     problems: int
     runs: int
-    pass1: float
-    se: float  # standard error of pass1
+    by_rule: dict[str, Score]  # of every rule; absent from old files
     sd_runs: float | None  # standard deviation of pass@1 between repetitions, None with one repetition
     pass_at_k: dict[str, float]
     majority: float
@@ -52,14 +58,20 @@ class DatasetScores(TypedDict):
     no_box: float
 
 
+class AverageScore(Score):
+    """The mean over the data sets."""
+
+    by_rule: dict[str, Score]
+
+
 class Results(TypedDict):
     """results.json: protocol and scores of one model."""
 
     protocol: dict
     results: dict[str, DatasetScores]
-    average: dict[str, float]  # pass1 and its standard error se, over the data sets
-    grading_failures: dict[str, int]  # answers that could not be graded, by kind of failure
-    time: NotRequired[dict]  # absent from evaluations during training
+    average: AverageScore
+    grading_failures: dict[str, int]  # answers that could not be graded, by rule and kind of failure
+    time: NotRequired[dict]  # absent from evaluations during training and regraded ones
 
 
 class PairedDifference(TypedDict):

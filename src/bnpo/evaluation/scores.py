@@ -8,7 +8,7 @@ from statistics import multimode
 import numpy as np
 
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import DatasetScores, PairedDifference, Request, Results, SampleRecord
+from bnpo.evaluation.records import DatasetScores, PairedDifference, Request, Results, SampleRecord, Score
 
 RESAMPLES = 10_000  # of the bootstrap
 Records = Mapping[Request, SampleRecord]
@@ -61,15 +61,20 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
     return float(np.mean(shares))
 
 
-def average(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the mean of the data sets' (score, standard error), with equal weights as in the paper's tables."""
-    means, errors = np.array(scores).T
-    return float(means.mean()), float(np.sqrt((errors**2).sum()) / len(errors))
+def average(scores: Sequence[Score]) -> Score:
+    """Return the mean of the data sets' scores with its standard error. The weights are equal, as in the paper."""
+    errors = np.array([score["se"] for score in scores])
+    mean = np.mean([score["pass1"] for score in scores])
+    return {"pass1": float(mean), "se": float(np.sqrt((errors**2).sum()) / len(errors))}
 
 
 def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScores:
     """Return all scores of one data set from its records, ordered by problem, `repetitions` of each."""
     correct = verdicts(records, repetitions)
+    by_rule: dict[str, Score] = {}
+    for rule in records[0]["verdicts"]:
+        rule_score, rule_error = pass_at_1(verdicts(records, repetitions, rule))
+        by_rule[rule] = {"pass1": rule_score, "se": rule_error}
     votes = np.array([record["vote"] for record in records], object).reshape(-1, repetitions)
     score, error = pass_at_1(correct)
     ks = [2**i for i in range(repetitions.bit_length()) if 2**i < repetitions] + [repetitions]
@@ -78,6 +83,7 @@ def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScore
         "runs": repetitions,
         "pass1": score,
         "se": error,
+        "by_rule": by_rule,
         "sd_runs": float(correct.mean(axis=0).std(ddof=1)) if repetitions > 1 else None,
         "pass_at_k": {str(k): pass_at_k(correct, k) for k in ks},
         "majority": majority_vote(correct, votes.tolist()),
@@ -92,12 +98,15 @@ def score_all(evaluation: Evaluation, records: Records, protocol: dict) -> Resul
     results = {}
     for name, dataset in evaluation.suite.datasets.items():
         results[name] = summarize(of_dataset(evaluation, records, name), dataset.runs)
-    mean, error = average([(result["pass1"], result["se"]) for result in results.values()])
-    failures = Counter(record["failure"] for record in records.values() if record["failure"])
+    scores = list(results.values())
+    by_rule = {rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]}
+    failures: Counter[str] = Counter()
+    for record in records.values():
+        failures.update(f"{rule}: {why}" for rule, why in record["verdicts"].items() if isinstance(why, str))
     return {
         "protocol": protocol,
         "results": results,
-        "average": {"pass1": mean, "se": error},
+        "average": {**average(scores), "by_rule": by_rule},
         "grading_failures": dict(sorted(failures.items())),
     }
 
@@ -117,9 +126,13 @@ def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[Samp
     return [records[request] for request in evaluation.requests() if request.dataset == name]
 
 
-def verdicts(records: Sequence[SampleRecord], repetitions: int) -> np.ndarray:
-    """Return correct [problems, repetitions] from a data set's records, ordered by problem."""
-    return np.array([record["correct"] for record in records], float).reshape(-1, repetitions)
+def verdicts(records: Sequence[SampleRecord], repetitions: int, rule: str | None = None) -> np.ndarray:
+    """Return correct [problems, repetitions] by `rule`, or by that of the protocol, from a data set's records."""
+    if rule is None:
+        correct = [record["correct"] for record in records]
+    else:
+        correct = [record["verdicts"][rule] is True for record in records]
+    return np.array(correct, float).reshape(-1, repetitions)
 
 
 def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, PairedDifference]:

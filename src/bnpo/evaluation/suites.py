@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.files import ROOT, InputError
+from bnpo.grading.rewards import GRADERS
 from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, chat_template, encode_prompt
 from bnpo.sources import Columns, load_problems
 
@@ -38,6 +39,7 @@ class Suite:
     template: str
     max_prompt_tokens: int
     max_answer_tokens: int
+    grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function by --grader
 
 
 def load_suite(name: str) -> Suite:
@@ -74,6 +76,8 @@ def _check(suite: Suite) -> None:
         raise ValueError(f"temperature is {suite.temperature}, must be 0 or from {lowest} to {highest}")
     if not suite.datasets or not 0 < suite.top_p <= 1:
         raise ValueError("datasets must not be empty, top_p above 0 and at most 1")
+    if suite.grader not in GRADERS:
+        raise ValueError(f"grader is {suite.grader!r}, known: {', '.join(GRADERS)}")
 
 
 def _check_number(field: str, value: object, minimum: int) -> None:
@@ -81,8 +85,9 @@ def _check_number(field: str, value: object, minimum: int) -> None:
         raise ValueError(f"{field} is {value!r}, must be a whole number of at least {minimum}")
 
 
-def override(suite: Suite, runs: Sequence[str], limit: int | None) -> Suite:
-    """Return `suite` with the repetitions of --runs and at most `limit` problems per data set. Raises InputError."""
+def override(suite: Suite, runs: Sequence[str], limit: int | None, grader: str | None = None) -> Suite:
+    """Return `suite` with the repetitions of --runs, at most `limit` problems per data set, and the rule `grader`
+    (None: its own). Raises InputError."""
     datasets = dict(suite.datasets)
     for entry in runs:
         name, _, count = entry.rpartition("=")
@@ -97,7 +102,7 @@ def override(suite: Suite, runs: Sequence[str], limit: int | None) -> Suite:
             raise InputError(f"--limit: is {limit}, must be at least 2: the standard error needs two problems")
         for key, dataset in datasets.items():
             datasets[key] = replace(dataset, problems=min(limit, dataset.problems or limit))
-    return replace(suite, datasets=datasets)
+    return replace(suite, datasets=datasets, grader=grader or suite.grader)
 
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:

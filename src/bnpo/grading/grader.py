@@ -12,7 +12,7 @@ import numpy as np
 
 from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
-from bnpo.grading.rewards import BUILT_IN, RELEASED_REWARDS, REWARDS
+from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
 from mathequal.equality import final_answer, quick_verdict
 
@@ -64,9 +64,10 @@ class Grading:
 class Grader:
     """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may use it.
 
-    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. What takes longer than
-    `time_limit` seconds, exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a
-    user's reward cannot be loaded or called.
+    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader` is the rule of
+    `accuracy`: a name in GRADERS, or a user's function like a reward. What takes longer than `time_limit` seconds,
+    exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a user's reward or rule
+    cannot be loaded or called.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class Grader:
         workers: int | None = None,
         time_limit: float = TIME_LIMIT,
     ):
-        self.rewards, self._rules = tuple(rewards), grader
+        self.rewards = tuple(rewards)
+        self.rules = tuple(dict.fromkeys((grader, *GRADERS)))  # of `judge`, that of `accuracy` first
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
         self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
         self._reported: set[str] = set()
@@ -90,14 +92,15 @@ class Grader:
             self._check_users_rewards(time_limit)
 
     def _check_users_rewards(self, time_limit: float) -> None:
-        users_rewards = [reward for reward in self.rewards if reward not in BUILT_IN]
+        users_rewards = [name for name in (*self.rewards, self.rules[0]) if name not in (*BUILT_IN, *GRADERS)]
         checks = [self._in_worker("check_users_reward", reward) for reward in users_rewards]
         for reward, check in zip(users_rewards, checks, strict=True):
             problem = check.result()
             if isinstance(problem, Failure):
                 self.close()
                 raise InputError(
-                    f"--rewards: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
+                    f"--{'rewards' if reward in self.rewards else 'grader'}: {reward}: {problem.kind}: "
+                    f"{problem.message}; it must be function(text: str, "
                     f"reference: str), in a file that is imported within {time_limit:g} s"
                 )
 
@@ -107,29 +110,32 @@ class Grader:
 
     def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grading:
         """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
-        return Grading(self, [self._start_reward(reward, texts, references, tags) for reward in self.rewards])
+        functions = [self.rules[0] if reward == "accuracy" else reward for reward in self.rewards]
+        return Grading(self, [self._start_function(function, texts, references, tags) for function in functions])
 
-    def _start_reward(self, reward: str, texts: Sequence[str], references: Sequence[str], tags: bool) -> list[Future]:
-        """Return the future of one reward for every answer."""
-        if reward == "accuracy" and self._rules == "default":
+    def _start_function(
+        self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool
+    ) -> list[Future]:
+        """Return the future of a rule or of another reward for every answer."""
+        if function == "default":
             texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
             start_call = self._verdict
-        elif reward == "accuracy":
+        elif function == "reference":
             start_call = self._released_verdict
-        elif reward in BUILT_IN:
-            start_call = partial(self._inline_reward, reward)
+        elif function in self._inline:
+            start_call = partial(self._inline_reward, function)
         else:
-            start_call = partial(self._in_worker, "users_reward", reward)
+            start_call = partial(self._in_worker, "users_reward", function)
         start_once = cache(start_call)
         return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
 
-    def judge(self, text: str, reference: str, tags: bool) -> Future:
-        """Return the future of whether the final answer of `text` is `reference`: True, False or a Failure.
+    def judge(self, text: str, reference: str, tags: bool) -> dict[str, Future]:
+        """Return, for each of `rules`, the future of whether the final answer of `text` is `reference`: 1 if it is, a
+        lower value if not, or a Failure.
 
         With `tags` the final answer is the one inside the answer tags.
         """
-        [verdict] = self._start_reward("accuracy", [text], [reference], tags)
-        return verdict
+        return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in self.rules}
 
     def _verdict(self, answer: str, reference: str) -> Future:
         verdict = quick_verdict(reference, answer)

@@ -55,16 +55,23 @@ def reward_name(reward: str) -> str:
     return reward.rpartition(":")[2]
 
 
+def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
+    """Raise InputError if `name` is neither in `built_in` nor path/to/file.py:function with a file that exists."""
+    file, _, function = name.rpartition(":")
+    if name in built_in:
+        return
+    if not (file.endswith(".py") and function.isidentifier()):
+        known = f"known: {', '.join(built_in)}, path/to/file.py:function"
+        raise InputError(f"--{flag}: unknown {flag.removesuffix('s')} '{name}'; {known}")
+    if not Path(file).is_file():
+        raise InputError(f"--{flag}: no file {file}; write path/to/file.py:function")
+
+
 def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> None:
     """Raise InputError for an unknown, missing or repeated reward. Runs none of the user's code."""
     users_rewards = [reward for reward in rewards if reward not in BUILT_IN]
     for reward in users_rewards:
-        file, _, function = reward.rpartition(":")
-        if not (file.endswith(".py") and function.isidentifier()):
-            known = f"known: {', '.join(BUILT_IN)}, path/to/file.py:function"
-            raise InputError(f"--rewards: unknown reward '{reward}'; {known}")
-        if not Path(file).is_file():
-            raise InputError(f"--rewards: no file {file}; write path/to/file.py:function")
+        check_function("rewards", reward, BUILT_IN)
     names = [reward_name(reward) for reward in rewards]
     if len(set(names)) < len(names):
         raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")

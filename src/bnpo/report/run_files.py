@@ -146,11 +146,21 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
         for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
             answers = list(group)
             verdicts = [int(answer["correct"]) for answer in answers]
-            problems.append([answers[0]["dataset"], answers[0]["id"], verdicts])
-            texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
+            disagreements = [_disagreement(answer.get("verdicts", {})) for answer in answers]
+            problems.append([answers[0]["dataset"], answers[0]["id"], verdicts, sum(map(bool, disagreements))])
+            # First those on which the rules differ, then the first ones.
+            shown = sorted(range(len(answers)), key=lambda k: not disagreements[k])[:EVAL_TEXTS]
+            texts.append([[answers[k]["text"], answers[k]["answer"], k, disagreements[k]] for k in sorted(shown)])
         if problems:
             step = "" if is_evaluation else f", step {int(place.name[5:])}"
             yield {"name": folder.resolve().name + step, "problems": problems}, texts
+
+
+def _disagreement(verdicts: dict[str, bool | str]) -> str:
+    """Return the verdicts of all rules in words if the rules differ, otherwise an empty string."""
+    if len({verdict is True for verdict in verdicts.values()}) < 2:
+        return ""
+    return ", ".join(f"{rule}: {'right' if verdict is True else 'wrong'}" for rule, verdict in verdicts.items())
 
 
 def eval_problems(config: dict) -> dict[str, list]:

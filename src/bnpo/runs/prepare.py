@@ -10,7 +10,7 @@ from filelock import FileLock
 from bnpo.config import TrainConfig, check_config, differences
 from bnpo.devices import check_compiler
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import load_suite
+from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
@@ -88,7 +88,9 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     model = resume_point.checkpoint or model_folder(config.data.model)
     if not resumed:
         check_apart(model, folder)
-    suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
+    suite = None
+    if config.logging.eval_every:  # its scores are by the rule of the training
+        suite = override(load_suite(config.logging.eval_suite), (), None, config.data.grader)
     longest = longest_sequence(config, suite)
     tokenizer, data = load_tokenizer(model, longest), config.data
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.

@@ -1,0 +1,82 @@
+"""Grade the kept samples of an evaluation again: after a change of the rules, or by another rule."""
+
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, graded, grader_identity, versions
+from bnpo.evaluation.records import Results
+from bnpo.evaluation.samples import Samples
+from bnpo.evaluation.scores import score_all
+from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
+from bnpo.files import InputError, read_json, write_json, write_json_lines, writing
+from bnpo.grading.grader import Grader
+from bnpo.sources import content_hash
+
+CHANGES = "changed_verdicts.jsonl"
+"""File with one line per verdict that a regrade has changed."""
+
+
+def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
+    """Grade all samples in the folder of a finished evaluation, and write its files anew.
+
+    `rule` is that of the scores; None keeps the one of the protocol. Returns the results, and the changed verdicts as
+    they are in CHANGES. Raises InputError if the folder holds no finished evaluation, or if its problems have changed.
+    """
+    protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
+    evaluation = _evaluation(folder, protocol, rule)
+    requests = evaluation.requests()
+    samples = Samples(folder, requests)
+    if len(samples.records) < len(requests):
+        found = f"{len(samples.records)} of {len(requests)} samples"
+        raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
+    grader = Grader(grader=evaluation.suite.grader)
+    tags, verdicts, records, changes = protocol["answer_tags"], {}, {}, []
+    for request, record in samples.records.items():
+        reference = evaluation.problems[request.dataset][request.index].answer
+        verdicts[request] = grader.judge(record["text"], reference, tags)
+    for request, before in tqdm(samples.records.items(), unit="sample"):
+        record = records[request] = graded(before, verdicts[request], tags)
+        for name, verdict in record["verdicts"].items():
+            was = before.get("verdicts", {}).get(name, verdict)  # this rule may be new
+            if verdict != was:
+                reference = evaluation.problems[request.dataset][request.index].answer
+                change = {"dataset": record["dataset"], "id": record["id"], "run": record["run"], "rule": name}
+                changes.append(change | {"was": was, "is": verdict, "answer": record["answer"], "reference": reference})
+    grader.close()
+    protocol = {key: value for key, value in protocol.items() if not key.startswith("grader")}
+    protocol |= grader_identity(evaluation.suite.grader)
+    protocol["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
+    results = score_all(evaluation, records, protocol)
+    with writing(folder):
+        # First of all, so that a regrade that is killed here leaves no scores that its samples do not have.
+        for stale in ("results.json", "comparison.json"):
+            (folder / stale).unlink(missing_ok=True)
+        write_json_lines(folder / "samples.jsonl", records.values())
+        write_json(folder / "protocol.json", protocol)
+        write_json(folder / "results.json", results)
+        write_json_lines(folder / CHANGES, changes)
+    samples.close()
+    return results, changes
+
+
+def _evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
+    """Return the evaluation that `protocol` describes, to be graded by `rule`. It has no prompts and no tokenizer."""
+    try:
+        suite_fields, datasets, hashes = dict(protocol["suite"]), {}, {}
+        for name, entry in suite_fields.pop("datasets").items():
+            hashes[name] = entry["sha256"]
+            datasets[name] = Dataset(**{key: value for key, value in entry.items() if key != "sha256"})
+        suite = Suite(datasets=datasets, **suite_fields, grader=rule or protocol["grader"])
+        seed, _ = protocol["seed"], protocol["answer_tags"]
+    except (AttributeError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{folder}: protocol.json is of another version ({reason}); sample it anew") from error
+    problems = {name: dataset_problems(dataset) for name, dataset in datasets.items()}
+    for name, dataset in datasets.items():
+        if content_hash(problems[name]) != hashes[name]:
+            raise InputError(
+                f"{folder}: its samples answer other problems than {dataset.data} has now: their sha256 was "
+                f"{hashes[name][:12]}...; restore that file"
+            )
+    return Evaluation(suite, problems, prompts={}, tokenizer=None, seed=seed)
