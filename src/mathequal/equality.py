@@ -6,11 +6,15 @@ Python.
 """
 
 import re
+from fractions import Fraction
 
-from mathequal.judge import Judge
+from mathequal import rules  # noqa: F401
+from mathequal.equations import same_letters
+from mathequal.judge import Judge, Verdict, equal, some
+from mathequal.notation import WORD
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
-from mathequal.rules import equal, same_letters
+from mathequal.spelling import spelled
 from mathequal.values import Scalar, Value
 
 MAX_LENGTH = 500
@@ -95,7 +99,7 @@ def _unknown(first: Value, second: Value) -> None:
     """Leave the question to symbolic.py."""
 
 
-QUICK = Judge(same_value=_quick_same_value, rounded=_unknown, same_solutions=_unknown, same_set=_unknown)
+QUICK = Judge(_quick_same_value, same_quantity=_unknown, rounded=_unknown, same_solutions=_unknown, same_set=_unknown)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
@@ -110,4 +114,28 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return True
     if max(len(reference), len(answer)) > MAX_LENGTH:
         return False
-    return equal(read(reference), read(answer), QUICK)
+    return verdict(reference, answer, QUICK)
+
+
+# The reference 9.9 \pm 0.1, and the reference "about 18.9"
+_TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
+_ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
+
+
+def verdict(reference: str, answer: str, judge: Judge) -> Verdict:
+    """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
+    sentences = [spelled(text) for text in (reference, answer) if re.search(WORD, spelled(text).formula)]
+    if len({_NEEDLESS_SPACE.sub("", sentence.text()) for sentence in sentences}) == len(sentences) - 1 == 1:
+        return True
+    expected, given = read(reference), read(answer)
+    same = equal(expected, given, judge)
+    if same or not isinstance(given, Scalar):
+        return same
+    tolerance = _TOLERANCE.fullmatch(reference)
+    number = plain_number(given.latex)
+    if tolerance and number is not None:
+        room = Fraction(tolerance[2])
+        return same if room * 10 > abs(number) else abs(number - Fraction(tolerance[1])) <= room
+    if _ABOUT.match(reference) and isinstance(expected, Scalar):
+        return some((same, judge.rounded(given, expected)))
+    return same

@@ -31,6 +31,9 @@ def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
 
 def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
+    first, *others = items
+    if isinstance(first, Equation) and first.names[0] and not any(isinstance(item, Equation) for item in others):
+        items = flattened((first.sides[-1], *others)) if isinstance(first.sides[-1], Group) else items  # x = ±1, ±2
     names: list[str] = []
     values: list[Value] = []
     for item in items:

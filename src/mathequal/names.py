@@ -2,13 +2,12 @@ r"""Which sides of an equation only name a value (the `x` of `x = 5`), and which
 
 import re
 
-from mathequal.notation import TRIGONOMETRIC, WORD
+from mathequal.notation import GREEK, TRIGONOMETRIC, WORD
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)
 
-_GREEK = "alpha|beta|gamma|delta|theta|phi|varphi|lambda|mu|omega|rho|sigma|tau|ell|Delta"
-LETTER = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))"
+LETTER = rf"(?:[a-zA-Z]|\\(?:{GREEK}))"
 _POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"  # two to four points of a figure: AB, A B C, ABCD'
 _RATIO_PART = rf"(?:{_POINTS}|d?[a-z])"
 
@@ -28,7 +27,7 @@ NAME = re.compile(
             # \frac{AB}{CD}, \frac{dy}{dx}, \frac{a}{b}
             rf"\\frac\{{{_RATIO_PART}\}}\{{{_RATIO_PART}\}}",
             # \sin A, \cos \angle ABC, \tan\theta
-            rf"{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{_GREEK}))",
+            rf"{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{GREEK}))",
             # words: \text{Area}, \text{Area of } \triangle ABC
             rf"(?:{WORD}\s*)+(?:[A-Z]|\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?",
         )

@@ -16,7 +16,11 @@ FIRST_WORD = 0xE000
 WORD = "[\ue000-\uf8ff]"
 """The part of a regular expression that matches the stand-in for a word."""
 
-TRIGONOMETRIC = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc"
+TRIGONOMETRIC = "arcsin|arccos|arctan|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
 FUNCTIONS = rf"{TRIGONOMETRIC}|ln|log|exp|gcd|lcm"
+GREEK = (
+    "(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi"
+    "|omega|var(?:epsilon|theta|rho|sigma|phi)|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|hbar)(?![a-zA-Z])"
+)
 PLAIN_GREEK = "pi|theta|alpha|beta|phi|lambda|omega"
 """Greek letters that are also read without a backslash: `2pi` is `2\\pi`."""

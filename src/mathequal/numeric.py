@@ -5,6 +5,7 @@ defined), at points of either sign. So square roots and logarithms of variables 
 whose variables are positive, while |x| and x differ. Odd roots of negative numbers are real.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from random import Random
@@ -13,26 +14,41 @@ import mpmath
 import sympy
 from mpmath import mp
 
-# Digits of a value at a point; of a number without variables; and the most for a number with many before the point
+# Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
 _CLOSE = mpmath.mpf(10) ** -30
 _RANGES = ((1.1, 3), (0.1, 0.9), (3, 7), (-3, -1.1), (-0.9, -0.1), (-4, 4), (-4, 4), (-4, 4))
 """The range of every variable at each point. At the last points variables have different signs."""
+_FURTHER_RANGES = ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
+"""Ranges of further points, for formulas that are real in few places."""
 _NEEDED = 3
 """Points at which two formulas must agree."""
+_STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
+_GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
+_WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)
+_WHOLE = re.compile(r"[i-nKMN](?![a-zA-Z])")
+"""Letters that stand for whole numbers where a formula has steps, as in `\\lfloor n/2\\rfloor`."""
+
+
+def _rounded_down(x: mpmath.mpf) -> mpmath.mpf:
+    """Return the floor of `x`; of a whole number that is off by an error of rounding, that number."""
+    nearest = mpmath.nint(x)
+    return nearest if abs(x - nearest) < mpmath.mpf(10) ** (-mp.dps // 2) else mpmath.floor(x)
+
 
 # Functions of sympy by name, and what computes their values
 _FUNCTIONS: dict[str, Callable] = {
     "Abs": abs,
     "Max": max,
     "Min": min,
-    "Mod": lambda dividend, divisor: dividend - divisor * mpmath.floor(dividend / divisor),
-    "ceiling": mpmath.ceil,
+    "Mod": lambda dividend, divisor: dividend - divisor * _rounded_down(dividend / divisor),
+    "floor": _rounded_down,
+    "ceiling": lambda x: -_rounded_down(-x),
     "conjugate": mpmath.conj,
 }
 for _name in (
-    *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "sinh", "cosh", "tanh"),
-    *("exp", "log", "factorial", "binomial", "gamma", "floor", "sign", "re", "im"),
+    *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "sinh", "cosh", "tanh", "sech", "csch"),
+    *("coth", "asinh", "acosh", "atanh", "exp", "log", "factorial", "binomial", "gamma", "sign", "re", "im"),
 ):
     _FUNCTIONS[_name] = getattr(mpmath, _name)
 
@@ -42,13 +58,16 @@ class Undefined(Exception):
 
 
 Point = Mapping[str, mpmath.mpf]
-"""The value of each variable."""
+"""The value of each variable, and under "" the number of the point."""
 
 
-def value(expression: sympy.Expr, point: Point) -> mpmath.mpc:
-    """Return the value at `point`, to the digits of mpmath's context. Raises Undefined."""
+def value(expression: sympy.Expr, point: Point, sizes: list[int] | None = None) -> mpmath.mpc:
+    """Return the value at `point`, to the digits of mpmath's context. Raises Undefined.
+
+    `sizes` gets the binary exponent of every number on the way that is not zero.
+    """
     try:
-        number = mpmath.mpc(_value(expression, point))
+        number = mpmath.mpc(_value(expression, point, [] if sizes is None else sizes))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise Undefined from error
     if not mpmath.isfinite(number):
@@ -56,7 +75,17 @@ def value(expression: sympy.Expr, point: Point) -> mpmath.mpc:
     return number
 
 
-def _value(expression: sympy.Expr, point: Point) -> mpmath.mpc:
+def _value(expression: sympy.Expr, point: Point, sizes: list[int]) -> mpmath.mpc:
+    arguments = [_value(argument, point, sizes) for argument in expression.args]
+    number = _value_from_arguments(expression, arguments, point)
+    if isinstance(expression, sympy.Rational):
+        sizes += [int(expression.p).bit_length(), int(expression.q).bit_length()]
+    if number and mpmath.isfinite(number):
+        sizes.append(mpmath.mag(number))
+    return number
+
+
+def _value_from_arguments(expression: sympy.Expr, arguments: list[mpmath.mpc], point: Point) -> mpmath.mpc:
     if isinstance(expression, sympy.Symbol):
         return point[expression.name]
     if isinstance(expression, sympy.Float):
@@ -66,7 +95,6 @@ def _value(expression: sympy.Expr, point: Point) -> mpmath.mpc:
     if isinstance(expression, sympy.NumberSymbol | sympy.core.numbers.ImaginaryUnit):
         constants = {"Pi": mp.pi, "Exp1": mp.e, "ImaginaryUnit": mp.j}
         return constants[type(expression).__name__] * 1  # times 1: to the digits of the context
-    arguments = [_value(argument, point) for argument in expression.args]
     if isinstance(expression, sympy.Add):
         return mpmath.fsum(arguments)
     if isinstance(expression, sympy.Mul):
@@ -77,7 +105,7 @@ def _value(expression: sympy.Expr, point: Point) -> mpmath.mpc:
         return arguments[0]
     name = type(expression).__name__
     if isinstance(expression, sympy.core.function.AppliedUndef):
-        return _value_of_unknown_function(name, arguments)
+        return _value_of_unknown_function(f"{name}{point.get('', 0)}", arguments)
     if name not in _FUNCTIONS:
         raise Undefined(name)
     return _FUNCTIONS[name](*arguments)
@@ -105,11 +133,12 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
-    return [{name: _coordinate(name, i) for name in variables} for i in range(len(_RANGES))]
+    ranges = _RANGES + _FURTHER_RANGES
+    return [{name: _coordinate(name, i, ranges[i]) for name in variables} | {"": i} for i in range(len(ranges))]
 
 
-def _coordinate(name: str, point: int) -> mpmath.mpf:
-    return mpmath.mpf(str(Random(f"{name}{point}").uniform(*_RANGES[point])))
+def _coordinate(name: str, point: int, limits: tuple[float, float]) -> mpmath.mpf:
+    return mpmath.mpf(str(Random(f"{name}{point}").uniform(*limits)))
 
 
 def is_close(first: mpmath.mpc, second: mpmath.mpc) -> bool:
@@ -128,45 +157,67 @@ def names(*expressions: sympy.Basic) -> set[str]:
 def same_values(first: sympy.Expr, second: sympy.Expr) -> bool:
     """Whether two formulas have the same values. Raises Undefined if they are numbers, and one has no value."""
     variables = names(first, second)
+    if not variables:
+        return _same_at(first, second, {}, MORE_DIGITS)[0]
+    usual = points(variables)
+    whole = [{name: mpmath.mpf(number) for name in variables} for number in _WHOLE_NUMBERS]
+    whole += [{name: mpmath.mpf(Random(f"{name}{i}").randint(1, 12)) for name in variables} for i in range(9)]
+    if first.has(*_STEPS) or second.has(*_STEPS):
+        halves = [{name: number / 2 for name, number in point.items()} for point in whole]
+        between = [] if all(map(_WHOLE.match, variables)) else [halves, usual[: len(_RANGES)]]
+        return all(_agree(first, second, tried) for tried in (whole, *between))
+    # The further points are for formulas that are real in few places, and whole ones for (-1)^n.
+    for tried in (usual[: len(_RANGES)], usual[len(_RANGES) :], whole):
+        verdict = _agree(first, second, tried)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point]) -> bool | None:
+    """Whether two formulas agree wherever both are real; None if that is at too few points."""
+    agreeing_points = 0
+    has_i = first.has(sympy.I) or second.has(sympy.I)
+    is_slow = first.has(*_GAMMA) or second.has(*_GAMMA)  # takes seconds to many digits
+    for point in tried:
+        try:
+            certainty = 0 if agreeing_points or is_slow else MORE_DIGITS
+            same, is_real_point = _same_at(first, second, point, certainty)
+        except Undefined:
+            continue
+        if same:
+            agreeing_points += 1
+        elif has_i or is_real_point:
+            return False
+    return True if agreeing_points >= _NEEDED else None
+
+
+def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int) -> tuple[bool, bool]:
+    """Return whether two values agree, and whether both are real.
+
+    Numbers on the way may be of very different sizes, as in 1 + 10^{-1000}. The digits reach from the largest to 30
+    digits below the smallest, and `certainty` digits further.
+    """
+    sizes: list[int] = []
     with mp.workdps(DIGITS):
-        if not variables:
-            return _same_numbers(first, second)
-        agreeing_points = 0
-        has_i = first.has(sympy.I) or second.has(sympy.I)
-        for point in points(variables):
-            try:
-                one, other = value(first, point), value(second, point)
-            except Undefined:
-                continue
-            if is_close(one, other) or max(abs(one), abs(other)) < mpmath.mpf(10) ** -45:
-                agreeing_points += 1
-            elif has_i or (is_real(one) and is_real(other)):
-                return False
-        return agreeing_points >= _NEEDED
-
-
-def _same_numbers(first: sympy.Expr, second: sympy.Expr) -> bool:
-    """Compare formulas without variables to all digits before the point. Only what is zero to many digits is zero."""
-    one, other = value(first, {}), value(second, {})
-    size = max(abs(one), abs(other))
-    if not is_close(one, other) and size > mpmath.mpf(10) ** -40:
-        return False
-    digits_before_point = int(mpmath.log10(size)) if size > 1 else 0
-    digits = MORE_DIGITS + digits_before_point
+        one, other = value(first, point, sizes), value(second, point, sizes)
+        smallest, largest = min(sizes, default=0), max(sizes, default=0)
+        both_real = is_real(one) and is_real(other)
+        if not is_close(one, other) and largest - smallest < DIGITS:  # 60 bits of the 60 digits
+            return False, both_real
+    digits = DIGITS + certainty + (largest - smallest) * 3 // 10
     if digits > MOST_DIGITS:
-        return False
+        raise Undefined("numbers of very different sizes")
     with mp.workdps(digits):
-        one, other = value(first, {}), value(second, {})
-        size = max(abs(one), abs(other))
-        # The last 30 or 40 digits may be rounding errors.
-        return abs(one - other) <= size * mpmath.mpf(10) ** (30 - digits) or size < mpmath.mpf(10) ** (40 - digits)
+        difference = abs(value(first, point) - value(second, point))
+        return bool(difference <= mpmath.ldexp(mpmath.mpf(10) ** (-30 - certainty), smallest)), both_real
 
 
 def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) -> bool:
     """Whether one formula is the other times a constant, which must be above zero if `positive`."""
     ratio, agreeing_points = None, 0
-    with mp.workdps(DIGITS):
-        for point in points(names(first, second)):
+    with mp.workdps(MORE_DIGITS):
+        for point in points(names(first, second))[: len(_RANGES)]:
             try:
                 one, other = value(first, point), value(second, point)
             except Undefined:
@@ -177,10 +228,38 @@ def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) ->
                 return False
             if ratio is None:
                 ratio = one / other
-            if not is_close(one / other, ratio):
+            if abs(one / other - ratio) > abs(ratio) * mpmath.mpf(10) ** -(MORE_DIGITS - 100):
                 return False
             agreeing_points += 1
         return agreeing_points >= _NEEDED and (not positive or (is_real(ratio) and mpmath.re(ratio) > 0))
+
+
+def zeros_shared(first: sympy.Expr, second: sympy.Expr) -> bool:
+    """Whether some zeros of `first` can be found by Newton's secant, and all of them are zeros of `second`."""
+    found = 0
+    with mp.workdps(DIGITS):
+        for start in points(names(first, second))[: len(_RANGES)]:
+            for name in sorted(names(first)):
+                sizes: list[int] = []
+                try:
+                    size = abs(value(second, start, sizes))
+                    value(first, start, sizes)
+                    zero = _zero(first, start, name)
+                    shared = zero is None or abs(value(second, zero)) <= _CLOSE * max(1, size)
+                except (Undefined, ValueError, ZeroDivisionError):
+                    continue
+                if not shared or min(sizes, default=0) < -DIGITS:  # 10^{-40} would pass for zero
+                    return False
+                found += zero is not None
+    return found >= _NEEDED
+
+
+def _zero(formula: sympy.Expr, start: Point, name: str) -> Point | None:
+    """Return a point at which a formula is zero, reached from `start` by changing one variable; None if not real."""
+    with mp.workdps(2 * DIGITS):
+        x = start[name]
+        zero = mpmath.findroot(lambda x: value(formula, {**start, name: x}), (x, x + 0.1), solver="secant", maxsteps=40)
+        return {**start, name: mpmath.re(zero)} if is_real(zero) else None
 
 
 def lowered(first: sympy.Basic, second: sympy.Basic) -> tuple[sympy.Basic, sympy.Basic]:
@@ -194,4 +273,5 @@ def lowered(first: sympy.Basic, second: sympy.Basic) -> tuple[sympy.Basic, sympy
 
 def _with_small_letters(expression: sympy.Basic) -> sympy.Basic:
     symbols = expression.free_symbols
-    return expression.xreplace({s: sympy.Symbol(s.name[0].lower() + s.name[1:]) for s in symbols})
+    letters = [symbol for symbol in symbols if not symbol.name[1:2].isalpha()]  # not \\Gamma
+    return expression.xreplace({s: sympy.Symbol(s.name[0].lower() + s.name[1:]) for s in letters})

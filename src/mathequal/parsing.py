@@ -11,6 +11,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy.core.function import AppliedUndef
 
 from mathequal.names import TRIGONOMETRY
+from mathequal.notation import GREEK
 from mathequal.numeric import Undefined
 from mathequal.values import Scalar
 
@@ -32,7 +33,7 @@ def _mixed_number(match: re.Match) -> str:
     return rf"({whole}{joint}\frac{{{top}}}{{{bottom}}})"
 
 
-_OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\))"
+_OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\)|\{[^{}]*\})"
 # What latex2sympy would misread, and what it is given instead. The order matters.
 _REWRITES = [
     # 1,000
@@ -45,15 +46,17 @@ _REWRITES = [
     # 30\degree is a number of radians
     (re.compile(rf"({_OPERAND})\s*\\degree"), r"(\1\\cdot\\frac{\\pi}{180})"),
     (re.compile(r"\\(?:lg)(?![a-zA-Z])"), r"\\log"),
-    # x' is a variable of its own
-    (re.compile(r"(?<![a-zA-Z\\])([a-zA-Z])(?:'+|\^\{?\\prime\}?)"), r"\1_{prime}"),
+    # hyperbolic functions that latex2sympy does not know
+    (re.compile(rf"\\sech\s*({_OPERAND})"), r"(1/\\cosh(\1))"),
+    (re.compile(rf"\\csch\s*({_OPERAND})"), r"(1/\\sinh(\1))"),
+    (re.compile(rf"\\coth\s*({_OPERAND})"), r"(1/\\tanh(\1))"),
     (re.compile(r"\\percent"), r"\\cdot\\frac{1}{100}"),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
     (re.compile(r"(?<!sqrt)\["), "("),
     (re.compile(r"\](?!\{)"), ")"),
 ]
-# 5!!, 30' (minutes of arc) and 12_3: latex2sympy would leave the mark out
-_UNREADABLE = re.compile(r"!!|[\d})]\s*'|(?<![\^\d])\d+\s*_")
+# 5!!, 30' (minutes of arc), 12_3 and 3 4: latex2sympy would leave the mark or the space out
+_UNREADABLE = re.compile(r"!!|[\d})]\s*'|(?<![\^\d])\d+\s*_|(?<![\d.^_])[\d.]*\d\s+\.?\d")
 _OPERATIONS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative, sympy.MatrixExpr)
 
 
@@ -62,11 +65,11 @@ def expression(latex: str) -> sympy.Basic:
     """Return the expression or matrix of sympy that a formula is. Raises Undefined if it is none."""
     if not TRIGONOMETRY.search(latex):
         latex = latex.replace(r"\degree", "")  # outside trigonometric functions a degree sign is a unit
-    if _UNREADABLE.search(latex):
-        raise Undefined(latex)
+    latex, atoms = _without_atoms(latex)
     for pattern, replacement in _REWRITES:
         latex = pattern.sub(replacement, latex)
-    latex, calls = _without_calls(latex)
+    if _UNREADABLE.search(latex):
+        raise Undefined(latex)
     try:
         config = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
         parsed = _Parser(is_real=True, convert_degrees=False, config=config).parse(latex)
@@ -80,31 +83,61 @@ def expression(latex: str) -> sympy.Basic:
         return sympy.ImmutableMatrix(parsed)
     if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
-    meanings: dict[sympy.Basic, sympy.Basic] = {sympy.EulerGamma: sympy.Symbol("gamma", real=True)}
+    meanings: dict[sympy.Basic, sympy.Basic] = {}
     for symbol in parsed.free_symbols:
         if symbol.name == "i":
             meanings[symbol] = sympy.I
-        elif symbol.name in calls:
-            meanings[symbol] = calls[symbol.name]
-    for call in parsed.atoms(AppliedUndef):  # x(2) is a product
-        meanings[call] = sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args)
+        elif symbol.name in atoms:
+            meanings[symbol] = atoms[symbol.name]
+    for call in parsed.atoms(AppliedUndef):  # x(2) is a product, x(0) is none
+        if 0 not in call.args:
+            meanings[call] = sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args)
     return parsed.xreplace(meanings)
 
 
 # f(2), g'(x), h(f(1)) from the inside: what these three letters are applied to
-_CALL = re.compile(r"(?<![a-zA-Z\\_])(?<!_\{)([fgh](?:_\{prime\})?)\s*\(([^()]+)\)")
+_CALL = re.compile(r"(?<![a-zA-Z\\])(?<!_\{)([fgh]'*)\s*\(([^()]+)\)")
+_SCRIPTS = r"(?:'|\s*_\s*(?:\w|\\[a-zA-Z]+|\{(?:[^{}]|\{[^{}]*\})*\}))*"
+_ONE_LETTER = r"\s*(?:\\[a-zA-Z]+|[a-zA-Z])\s*"
+# What is one variable: \frac{dy}{dx}, \dot{x}, \alpha, x_{max}, y'
+_ATOM = re.compile(
+    rf"\\frac\{{\s*(?:d|\\partial)(?:\^\{{?\d\}}?)?{_ONE_LETTER}{_SCRIPTS}\}}"
+    rf"\{{\s*(?:d|\\partial){_ONE_LETTER}(?:\^\{{?\d\}}?)?\}}"
+    rf"|\\(?:bar|d?dot|hat|tilde|overline)\s*(?:\{{{_ONE_LETTER}{_SCRIPTS}\}}|{_ONE_LETTER}){_SCRIPTS}"
+    rf"|\\[a-zA-Z]+{_SCRIPTS}|[a-zA-Z]{_SCRIPTS}"
+)
 
 
-def _without_calls(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
-    """Return a formula with names in place of `f(...)`, `g(...)` and `h(...)`, and what each name stands for."""
-    calls: dict[str, sympy.Expr] = {}
-    while match := _CALL.search(latex):
-        name = f"q_{{{len(calls) + 900}}}"
-        argument = expression(match[2])
-        inner_calls = {symbol: calls[symbol.name] for symbol in argument.free_symbols if symbol.name in calls}
-        calls[name] = sympy.Function(match[1])(argument.xreplace(inner_calls))
-        latex = latex[: match.start()] + name + latex[match.end() :]
-    return latex, calls
+def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
+    """Return a formula with plain names in place of `f(...)` and of every variable that latex2sympy might misread.
+
+    The dictionary says what each name stands for.
+    """
+    atoms: dict[str, sympy.Expr] = {}
+
+    def name_for(meaning: sympy.Expr) -> str:
+        name = f"q_{{{len(atoms) + 900}}}"
+        atoms[name] = meaning
+        return f" {name}"
+
+    def name_for_match(match: re.Match) -> str:
+        text = re.sub(r"[{}\s]", "", match[0])
+        is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or r"\int" in latex or r"\frac{d" in latex)
+        if (
+            text.startswith("q_9")
+            or is_plain
+            or re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|frac[d\\])", text)
+        ):
+            return match[0]
+        name = name_for(sympy.Symbol(text.removeprefix("\\"), real=True))
+        return f"{{{name}}}" if match.string[match.start() - 1] in "^_" else name
+
+    while call := _CALL.search(latex):
+        argument = expression(call[2])
+        inner = {symbol: atoms[symbol.name] for symbol in argument.free_symbols if symbol.name in atoms}
+        name = name_for(sympy.Function(call[1])(argument.xreplace(inner)))
+        latex = latex[: call.start()] + name + latex[call.end() :]
+    return _ATOM.sub(name_for_match, latex), atoms
 
 
 def parse(scalar: Scalar) -> sympy.Expr:

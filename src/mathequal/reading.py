@@ -5,6 +5,7 @@ The readers here are of answers that have parts, which they read in turn. readin
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
@@ -13,6 +14,7 @@ from mathequal.lists import elements, flattened, list_or_named_tuples, named_tup
 from mathequal.names import COMBINATION, LETTER, NAME, is_constant
 from mathequal.notation import AND, OR, WORD
 from mathequal.reading_simple import read_based, read_clock, read_formula, read_words
+from mathequal.sentences import NO_SOLUTIONS
 from mathequal.spelling import Spelled, spelled
 from mathequal.values import REALS, Equation, Group, Matrix, Region, Relation, Scalar, Value, Word
 
@@ -43,7 +45,10 @@ def read(text: str) -> Value:
             return Scalar(answer.text())
     if len(_SIGN.findall(answer.formula)) > MAX_SIGNS:
         return Scalar(answer.text())
-    return _value(answer)
+    sentence = answer.text().casefold()
+    if NO_SOLUTIONS.fullmatch(sentence):
+        return Group("{", "}", ())
+    return Word(sentence) if re.match(r"(?:yes|no|true|false)\s*(?:[,.;:-]|$)", sentence) else _value(answer)
 
 
 def _value(text: Spelled) -> Value:
@@ -100,7 +105,8 @@ def _list(text: Spelled) -> Value | None:
         return Scalar("")
     if len(items) == 1:
         return _value(text.part(items[0]))
-    return list_or_named_tuples(flattened(_parts_of(text, items)))
+    values = list_or_named_tuples(flattened(_parts_of(text, items)))
+    return replace(values, alternatives=OR.strip() in text.formula and not values.names)
 
 
 def _relation(text: Spelled) -> Value | None:
@@ -117,6 +123,9 @@ def _relation(text: Spelled) -> Value | None:
     if operators == [r"\in"]:
         return _value(text.part(sides[1])) if NAME.fullmatch(sides[0]) else Word(text.text())
     values = _parts_of(text, sides)
+    for i, value in enumerate(values):
+        if re.match(WORD, sides[i]) and isinstance(value, Scalar) and value.latex:  # six
+            sides[i] = value.latex
     if _EQUALITY.issuperset(operators):
         return _equation(text, sides, values, approximate=r"\approx" in operators)
     formulas = tuple(value for value in values if isinstance(value, Scalar))
@@ -208,8 +217,20 @@ def _item(text: Spelled) -> Value:
     return value
 
 
+_LINES = re.compile(
+    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr]\})?(.*)\\end\{\1\}"
+)
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
 _ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?")  # \\ or \\[2pt]
+
+
+def _lines(text: Spelled) -> Value | None:
+    """Read lines below each other, such as a system of equations, as a list."""
+    match = _LINES.fullmatch(text.formula)
+    if not match or r"\begin" in match[2] or ("&" in match[2] and match[1] in ("cases", "array")):
+        return None
+    items = [row.replace("&", "").strip(" ,;") for row in _ROW_END.split(match[2])]
+    return _value(text.part(", ".join(filter(None, items))))
 
 
 def _matrix(text: Spelled) -> Value | None:
@@ -245,6 +266,7 @@ def _plus_minus(text: Spelled) -> Value | None:
 _READERS = (
     read_words,
     read_clock,
+    _lines,
     _ratio,
     _conditions,
     _list,

@@ -4,6 +4,7 @@ import re
 
 from mathequal.names import TRIGONOMETRY
 from mathequal.notation import NUMBER_WORDS, WORD
+from mathequal.sentences import INFINITELY_MANY
 from mathequal.spelling import Spelled
 from mathequal.units import MULTIPLES, unit
 from mathequal.values import REALS, Based, Group, Scalar, Time, Value, Word
@@ -16,16 +17,18 @@ def read_words(text: Spelled) -> Value | None:
     """Read an answer of words alone, or a list of them."""
     if not re.fullmatch(rf"{WORD}[{WORD[1:-1]}\s\d]*", text.formula) or text.word(text.formula[0]) in _PREFACES:
         return None
+    number = number_in_words(_bare(text.text()))
+    if number is not None:
+        return Scalar(str(number))
     phrases = [_bare(phrase) for phrase in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
     if len(phrases) > 1 and all(phrases):
         return Group("", "", tuple(map(Word, phrases)))
     phrase = _bare(text.text())
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
-    if phrase == "empty set":
-        return Group("{", "}", ())
-    number = _number_in_words(phrase)
-    return Word(phrase) if number is None else Scalar(str(number))
+    if INFINITELY_MANY.fullmatch(phrase):
+        return Scalar(r"\infty")
+    return Word(phrase)
 
 
 def _bare(phrase: str) -> str:
@@ -34,13 +37,21 @@ def _bare(phrase: str) -> str:
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
 
 
-def _number_in_words(phrase: str) -> int | None:
-    """Return the number that `twenty-four`, `minus two` or `three hundred` is."""
-    match = re.fullmatch(rf"(minus |negative )?(.*?)(?: ({'|'.join(MULTIPLES)}))?", phrase.replace("-", " "))
-    if not match or match[2] not in NUMBER_WORDS:
-        return None
-    sign = -1 if match[1] else 1
-    return sign * NUMBER_WORDS.index(match[2]) * 10 ** MULTIPLES.get(match[3], 0)
+def number_in_words(phrase: str) -> int | None:
+    """Return the number that `twenty-four`, `minus two` or `three hundred and five` is."""
+    words = " ".join(phrase.replace("-", " ").split())
+    for sign in ("minus ", "negative "):
+        if words.startswith(sign):
+            size = number_in_words(words.removeprefix(sign))
+            return None if size is None else -size
+    for multiple in reversed(MULTIPLES):
+        before, found, after = words.partition(multiple)
+        if found:
+            count = number_in_words(before) if before else 1
+            rest = number_in_words(after.strip().removeprefix("and ")) if after else 0
+            value = 10 ** MULTIPLES[multiple]
+            return None if count is None or rest is None or rest >= value else count * value + rest
+    return NUMBER_WORDS.index(words) if words in NUMBER_WORDS else None
 
 
 # 8:34 p.m., 20:34:05, 8 am; a single number needs `am` or `pm`
@@ -52,14 +63,18 @@ def read_clock(text: Spelled) -> Time | None:
     match = _CLOCK.fullmatch(text.formula)
     if not match:
         return None
-    hour, minute, _, word = match.groups()
+    hour, minute, second, word = match.groups()
     half = text.word(word).replace(".", "").replace(" ", "") if word else ""
     has_half = half in ("am", "pm")
     is_24_hour_clock = minute and not half and int(minute) < 60
     if int(hour) > 24 or not (has_half or is_24_hour_clock):
         return None
-    clock = [int(part) for part in match.groups()[:3] if part]
-    return Time(tuple(clock), half)
+    terms = [Scalar(str(int(part))) for part in match.groups()[:3] if part]
+    ratio: Value | None = None
+    if not half:
+        is_pair = len(terms) == 2
+        ratio = Scalar(rf"\frac{{{terms[0].latex}}}{{{terms[1].latex}}}") if is_pair else Group(":", ":", tuple(terms))
+    return Time((int(hour), int(minute or 0), int(second or 0)), half, ratio)
 
 
 # Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them
@@ -91,9 +106,10 @@ def read_based(text: Spelled) -> Based | None:
     return Based(digits, int(base))
 
 
-_POWER = r"(?:\^\{?(\d)\}?)?"
-# 5 cm, 5 cm^2, 5 m/s^2
-_NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*((?:{WORD}\s*)+){_POWER}(?:\s*/\s*({WORD}){_POWER})?")
+# 5 cm, 5 cm^2, 5 m/s^2, 5 m s^{-1}
+_NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?\d\}}?)*)")
+# 5 m: perhaps metres, perhaps a product
+_NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+)\s+([mshgLJNWV](?:\^\d)?)")
 
 
 def read_formula(text: Spelled) -> Scalar | Word:
@@ -106,13 +122,17 @@ def read_formula(text: Spelled) -> Scalar | Word:
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
     if ending and re.search(r"\d|\\pi", ending[1]):
-        amount, words, power, divisor, divisor_power = ending.groups()
-        phrase = text.part(words + (f"/{divisor}" if divisor else "")).text()
-        unit_name = unit(phrase, power or divisor_power or "")
-        if phrase in MULTIPLES:  # 3 million
-            formula, unit_name = rf"{amount}\cdot 10^{{{MULTIPLES[phrase]}}}", ""
-        elif unit_name is not None:
+        amount = ending[1]
+        phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip()
+        multiple, _, things = phrase.partition(" ")
+        if multiple in MULTIPLES:  # 3 million
+            amount, phrase = rf"{amount}\cdot 10^{{{MULTIPLES[multiple]}}}", things
+        unit_name = unit(phrase) if phrase else ""
+        if unit_name is not None:
             formula = amount
+    letter = _NUMBER_AND_LETTER.fullmatch(formula)
+    if letter:
+        return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
     if re.search(WORD, formula):
         return Word(text.text())
     if formula.endswith(r"\percent"):

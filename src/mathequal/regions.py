@@ -14,7 +14,8 @@ from mathequal.numeric import DIGITS, Undefined, is_real, names, value
 from mathequal.parsing import parse
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value
 
-_CLOSE = mpmath.mpf(10) ** -25
+_DIGITS = 4 * DIGITS
+_CLOSE = mpmath.mpf(10) ** (DIGITS - _DIGITS)
 _INFINITIES = {sympy.oo: mpmath.inf, -sympy.oo: -mpmath.inf}
 
 
@@ -25,7 +26,7 @@ def same_region(first: Value, second: Value) -> bool:
         raise Undefined("conditions on several variables")
     if first_variables and second_variables and first_variables != second_variables:
         return False
-    with mp.workdps(DIGITS):
+    with mp.workdps(_DIGITS):
         for x in _numbers_to_try([*_ends(first), *_ends(second)]):
             if _contains(first, x) != _contains(second, x):
                 return False
@@ -133,14 +134,14 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
         if formula.is_number:
             continue
         if formula.is_polynomial(x):
-            complex_roots = sympy.Poly(formula, x).sqf_part().nroots(n=DIGITS, maxsteps=200)
+            complex_roots = sympy.Poly(formula, x).sqf_part().nroots(n=_DIGITS, maxsteps=200)
             roots += [sympy.re(root) for root in complex_roots if abs(sympy.im(root)) < _CLOSE]
             continue
         solutions = sympy.solveset(formula, x, sympy.Reals)
         if not isinstance(solutions, sympy.FiniteSet) and solutions is not sympy.S.EmptySet:
             raise Undefined("a relation that sympy does not solve")
         roots += list(solutions)
-    return [mpmath.mpf(str(root.evalf(DIGITS))) for root in roots]
+    return [mpmath.mpf(str(root.evalf(_DIGITS))) for root in roots]
 
 
 def _contains(region: Value, x: mpmath.mpf) -> bool:

@@ -5,21 +5,39 @@ matters: `\text\s*\{` can only be tidied after `\textbf{` has become `\text{`.
 """
 
 import re
+import unicodedata
+from collections.abc import Callable
 
-from mathequal.notation import FUNCTIONS, PLAIN_GREEK
+from mathequal.notation import FUNCTIONS, GREEK, PLAIN_GREEK
 
+# α: \\alpha, from its name GREEK SMALL LETTER ALPHA
+_GREEK_LETTERS = {
+    chr(code): unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda")
+    for code in range(0x391, 0x3CA)
+    if " LETTER " in unicodedata.name(chr(code), "")
+}
 CHARACTERS = str.maketrans(
-    {"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi "}
+    {letter: rf"\{name if letter.islower() else name.capitalize()} " for letter, name in _GREEK_LETTERS.items()}
+    # full-width signs, superscripts, subscripts, fractions
+    | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+    | {sign: f"^{{{value}}}" for value, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+    | {sign: f"_{{{value}}}" for value, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
+    | {sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+    # what is not seen, and what is only decoration
+    | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
+    # lost backslashes: \\f of \\frac read as a form feed
+    | {"\a": r"\a", "\b": r"\b", "\v": r"\v", "\f": r"\f"}
+    | {"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/"}
     | {"∞": r"\infty ", "°": r"\degree ", "º": r"\degree ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
-    | {"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "²": "^2", "³": "^3", "θ": r"\theta "}
-    | {"⟨": r"\langle ", "⟩": r"\rangle ", "∠": r"\angle ", "△": r"\triangle ", "½": r"\frac{1}{2}", "′": "'"}
-    | {"ℝ": r"\mathbb{R}", "∅": r"\emptyset ", "’": "'", "，": ",", "（": "(", "）": ")", "：": ":", "∖": r"\setminus "}
+    | {"⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "′": "'"}
+    | {"⟨": r"\langle ", "⟩": r"\rangle ", "∠": r"\angle ", "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor "}
+    | {"⌈": r"\lceil ", "⌉": r"\rceil ", "ℝ": r"\mathbb{R}", "∅": r"\emptyset ", "’": "'", "∖": r"\setminus "}
 )
 
-Table = list[tuple[re.Pattern, str]]
+Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
 
-def _table(*rows: tuple[str, str]) -> Table:
+def _table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
     return [(re.compile(pattern), replacement) for pattern, replacement in rows]
 
 
@@ -36,8 +54,26 @@ _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|
 BEFORE_WORDS = _table(
     # **5** and "5": Markdown and quotation marks around the whole
     (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
-    # frac{1}{2}: a lost backslash
+    # frac{1}{2}, rac{1}{2} and a tab before ext{: lost backslashes
     (r"(?<![a-zA-Z\\])([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
+    (r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)", r"\\t"),
+    (r"(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))", r"\\t"),
+    (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
+    (r"(?<![a-zA-Z\\])(?=rac\s*[{\d])", r"\\f"),
+    # \( and \], \boxed and \large, \therefore and \checkmark
+    (
+        r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|therefore|checkmark|blacksquare|square"
+        r"|qquad|Box|because|nonumber|notag)(?![a-zA-Z])|^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})|(?:\\text\s*\{\s*only\s*\}|\sonly)\s*\.?$",
+        " ",
+    ),
+    # 6\pi (about 18.9) is 6\pi \approx 18.9
+    (
+        r"(?<=\S)\s*,?\s*(?:\\text\s*\{\s*)?\((?:or )?(?:about|approximately|approx\.?|roughly|\\approx)\s*\}?"
+        r"\s*\$?\s*([\d.,]*\d)\s*\$?\s*(?:\\text\s*\{)?\)\s*\}?\s*\.?\s*\$?\s*$",
+        r"\\approx \1",
+    ),
+    # minus 5
+    (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # \$5 is 5\text{ dollars}; any other $ begins or ends a formula
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
@@ -70,6 +106,9 @@ BEFORE_WORDS = _table(
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
     (r"\\text\{\s*infinity\s*\}", r"\\infty "),
+    # \lambda_{\text{red}}, \begin{align*}
+    (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
+    (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
     # \text{cm^2} is \text{cm}^2
     (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
     # Rules that begin with \s* take time with the cube of the number of spaces in a row.
@@ -77,7 +116,7 @@ BEFORE_WORDS = _table(
 )
 
 # What a command takes as its argument without braces: the 1 of \frac12
-_ARGUMENT = r"(?:[0-9a-zA-Z]|\\pi(?![a-zA-Z]))"
+_ARGUMENT = rf"(?:[0-9a-zA-Z]|\\(?:pi(?![a-zA-Z])|{GREEK}))"
 
 AFTER_WORDS = _table(
     # ^\circ, ^{\circ}, \textdegree
@@ -127,9 +166,21 @@ AFTER_WORDS = _table(
     (r"\^\s*\(([^()]*)\)", r"^{\1}"),
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
     # {}_5C_2
-    (r"(?:\{\})?_(\d+|\{\d+\})\s*C\s*_(\d+|\{\d+\})", r"\\binom{\1}{\2}"),
+    (r"(?<![a-zA-Z}])(?:\{\})?_(\d+|\{\d+\})\s*C\s*_(\d+|\{\d+\})", r"\\binom{\1}{\2}"),
+    # 0 (mod 128)
+    (r"\(\s*\\?(?:bmod|mod)\s*\{?(\w+)\}?\s*\)", r"\\pmod{\1}"),
     (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
     (r"\\log\s*_e(?![a-zA-Z])", r"\\ln "),
+    # C_n^k, y^{\prime\prime}, 1./3, \bar z
+    (r"(?<![a-zA-Z])C_(?:\{(\w+)\}|(\w))\s*\^(?:\{(\w+)\}|(\w))", r"\\binom{\1\2}{\3\4}"),
+    (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda match: "'" * match[1].count("prime")),
+    (r"(?<=\d)\.(?=\s*/)", ""),
+    (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))", r"\\bar{\1\2}"),
+    # ]0,1[ and [0,1[
+    (r"(^|\\cup\s*)\](?=[^][(),;]+[,;][^][(),;]+[][])", r"\1("),
+    (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
+    # (2,3)(2,7)
+    (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
     (r"(?<=[_^])\s+", ""),
     # 1{,}000 and 3{:}2
     (r"\{([,:])\}", r"\1"),

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from mathequal.notation import AND, FIRST_WORD, FUNCTIONS, NUMBER_WORDS, OR, PLAIN_GREEK, WORD
 from mathequal.rewrites import AFTER_WORDS, BEFORE_WORDS, CHARACTERS, rewrite
+from mathequal.sentences import without_sentence
 
 MAX_WORDS = 200
 """Words of one text; further ones are left out."""
@@ -23,8 +24,10 @@ _OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])or(?![a-zA-Z])\s*")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
 _SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
+_SHORT_UNITS += "|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
+    r"|(?<![a-zA-Z\\{])(?:one|two|six|ten)(?![a-zA-Z])"
     rf"|(?<=[\d)}}\ue000-\uf8ff])\s*(?<![a-zA-Z\\])(?:{_SHORT_UNITS})\.?(?![a-zA-Z(])"
 )
 # Two or three letters beside a word are one too: the "the" of "the mean".
@@ -38,16 +41,12 @@ _ENDING = re.compile(r"(?:(?<!\.)\.|[\s;\\])+$")
 _REPEATED_DIGIT = re.compile(r"(\.\d*?)(\d)\2{2,}(?:\.{3}|\\[lc]?dots(?![a-zA-Z]))", re.ASCII)
 # 0.1\overline{6}, .\bar3
 _REPEATING_DECIMAL = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))", re.ASCII)
-# "So the answer is", "Answer:"
-_ANNOUNCEMENT = (
-    r"(?:(?:so|thus|hence|therefore),?\s)?"
-    r"(?:(?:the|there|it|this)\s[a-z' ]*?(?:is|are|equals):?|[a-z' ]*[a-z]{4}:)"
+# 5\\,m and 5\\,m\\,s^{-1}: a space is set before units, but not before a variable; 5 m/s
+_SYMBOL = r"(?:[kcmdnμ]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)(?![a-zA-Z])(?:\^\{?-?\d\}?)?"
+_SPACE = r"(?:\\[,;: ]|~)"
+_BARE_UNITS = re.compile(
+    rf"(?<=[\d}}i])(?:\s*{_SPACE}\s*|\s*(?=k?m\s*/\s*[hs]))({_SYMBOL}(?:(?:{_SPACE}|[\s/]|\\cdot)*{_SYMBOL})*)(?=[\s.$]*$)"
 )
-_PREFACE = re.compile(
-    rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
-)
-# "The answer is not" announces something else.
-_DENIAL = re.compile(r"\b(?:not|no|never|nor|neither|none|if|unless|wrong|incorrect|half|twice)\b|n't", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,10 @@ def spelled(text: str) -> Spelled:
     words = _WordList()
     text = re.sub(WORD, "", text).translate(CHARACTERS)
     text = _DIGIT_GROUPS.sub(lambda match: re.sub(_SEPARATOR, "", match[0]), text)
+    text = _BARE_UNITS.sub(lambda units: re.sub(r"(?<!\\)\b[a-zA-Z]+", r"\\text{ \g<0>} ", units[1]), text)
     text = rewrite(text, BEFORE_WORDS)
     text = _ENDING.sub("", text).strip()
-    text = _without_preface(text)
+    text = without_sentence(text)
     text = _unwrapped(text)
     if _is_phrase(text):
         character = words.add(text)
@@ -132,15 +132,6 @@ def spelled(text: str) -> Spelled:
     text = _PLAIN_WORD.sub(words.add_match, text)
     text = _SHORT_WORD.sub(words.add_match, text)
     return Spelled(" ".join(_ENDING.sub("", text).split()), tuple(words.words))
-
-
-def _without_preface(text: str) -> str:
-    r"""Return `7` for `\text{The answer is }7`."""
-    preface = _PREFACE.match(text)
-    if not preface or _DENIAL.search(preface[0]):
-        return text
-    rest = text[preface.end() :].strip()
-    return rf"\text{{{rest}" if preface["opened"] else rest
 
 
 def _unwrapped(text: str) -> str:

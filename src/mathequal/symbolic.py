@@ -6,23 +6,34 @@ are off, since they need signals in the main thread, and elsewhere score 0 witho
 
 import logging
 import re
+from fractions import Fraction
 from functools import lru_cache
 
 import mpmath
+import pint
 import sympy
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parser, verify
 from math_verify import parse as math_verify_parse
 from mpmath import mp
 
+from mathequal.equality import verdict
 from mathequal.judge import Judge
 from mathequal.names import is_constant
 from mathequal.numbers import decimal_places, fewest_decimal_places, is_rounded
-from mathequal.numeric import DIGITS, MORE_DIGITS, Undefined, lowered, same_values, same_zeros, value
+from mathequal.numeric import (
+    DIGITS,
+    MORE_DIGITS,
+    Undefined,
+    lowered,
+    names,
+    same_values,
+    same_zeros,
+    value,
+    zeros_shared,
+)
 from mathequal.parsing import expression, parse
-from mathequal.reading import read
 from mathequal.regions import same_region
-from mathequal.rules import equal
 from mathequal.values import Equation, Relation, Scalar, Value
 
 # It warns on every call that its own time limits are off, which is the intention.
@@ -30,8 +41,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def slow_verdict(reference: str, answer: str) -> bool:
-    """Whether the two are equal. Symmetric: it does not matter which of them is the reference."""
-    return equal(read(reference), read(answer), SLOW) is True
+    """Whether the two are equal, where `quick_verdict` cannot know."""
+    return verdict(reference, answer, SLOW) is True
 
 
 def _same_value(first: Scalar, second: Scalar) -> bool:
@@ -90,7 +101,11 @@ def _same_solutions(first: Equation, second: Equation) -> bool:
         first_left, first_right, second_left, second_right = map(parse, formulas)
     except Undefined:
         return False
-    return same_zeros(*lowered(first_left - first_right, second_left - second_right))
+    one, other = lowered(first_left - first_right, second_left - second_right)
+    if same_zeros(one, other):
+        return True
+    one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
+    return len(names(one, other)) > 1 and zeros_shared(one, other) and zeros_shared(other, one)
 
 
 def _same_set(first: Value, second: Value) -> bool:
@@ -126,7 +141,26 @@ def _ascending(relation: Relation) -> Relation:
     return Relation(relation.sides[::-1], operators)
 
 
-SLOW = Judge(same_value=_same_value, rounded=_rounded, same_solutions=_same_solutions, same_set=_same_set)
+@lru_cache(maxsize=1)
+def _registry() -> pint.UnitRegistry:
+    registry = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
+    registry.define("dollar = [money]")
+    registry.define("cent = 1/100 dollar")
+    return registry
+
+
+def _same_quantity(first: Scalar, second: Scalar) -> bool:
+    if {first.unit, second.unit} == {"degree", "radian"}:
+        factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
+    else:
+        try:
+            factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
+        except pint.PintError:  # of another dimension, or without a size: euros
+            return False
+    return _same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
+
+
+SLOW = Judge(_same_value, _same_quantity, _rounded, _same_solutions, _same_set)
 
 
 # Repeated answers to a problem are often the same formula. math-verify itself remembers only 20.

@@ -1,76 +1,95 @@
-"""Which words are units of measurement, and which units are the same."""
+"""Which words are units of measurement. Their sizes come from the library pint, in symbolic.py."""
 
 import re
 
-# Each unit by the name that it is compared by, and its other spellings
+# Each unit by its name in pint, and its other spellings in small letters. A plural with -s needs no entry.
 _SPELLINGS = {
-    "degree": "degrees deg",
-    "radian": "radians rad",
-    "percent": "",
-    "inch": "inches in",
-    "foot": "feet ft",
-    "yard": "yards yd",
-    "mile": "miles mi",
-    "mm": "millimeter millimeters millimetre millimetres",
-    "cm": "centimeter centimeters centimetre centimetres",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres",
-    "second": "seconds sec secs s",
-    "minute": "minutes min mins",
-    "hour": "hours hr hrs h",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years",
-    "dollar": "dollars usd",
-    "cent": "cents",
-    "euro": "euros",
-    "pound": "pounds lb lbs",
-    "ounce": "ounces oz",
-    "gram": "grams g",
-    "kg": "kilogram kilograms",
-    "liter": "liters litre litres l",
-    "ml": "milliliter milliliters",
-    "gallon": "gallons",
-    "mile/hour": "mph",
-    "km/hour": "kph kmh",
+    **{"degree": "deg", "radian": "rad", "percent": "pct percentage", "dollar": "usd", "cent": "", "euro": "eur"},
+    **{"inch": "in inches", "foot": "ft feet", "yard": "yd", "mile": "mi", "acre": "", "hectare": "ha", "knot": ""},
+    **{"mile/hour": "mph", "kilometer/hour": "kph kmh", "second": "sec s", "minute": "min", "hour": "hr h", "day": ""},
+    **{"week": "", "month": "mo", "year": "yr", "decade": "", "century": "centuries", "pound": "lb", "ounce": "oz"},
+    **{"ton": "", "tonne": "", "gallon": "gal", "quart": "qt", "pint": "", "cup": "", "tablespoon": "", "teaspoon": ""},
+    **{"angstrom": "aa å", "erg": "", "atmosphere": "atm", "bar": "", "calorie": "cal", "joule": "j", "watt": "w"},
+    **{"volt": "v", "newton": "n", "hertz": "hz", "pascal": "pa", "kelvin": "", "celsius": "", "fahrenheit": ""},
+    **{
+        "mole": "mol",
+        "ampere": "amp",
+        "coulomb": "",
+        "ohm": "",
+        "tesla": "",
+        "electron_volt": "ev",
+        "liter": "litre l",
+    },
+    **{"meter": "metre m", "gram": "gm g", "byte": "", "bit": ""},
 }
-_UNITS = {word: unit for unit, spellings in _SPELLINGS.items() for word in (unit, *spellings.split())}
-_POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
-
-
-MULTIPLES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-"""Words after a number that multiply it by a power of ten, and the power."""
-
-# Words after a number that are no unit: they change its value ("5 squared"), or say something else about it ("5 or
-# more", "5 is wrong"). An unknown word that is not listed here is taken for a unit ("5 apples").
-_NO_UNIT = re.compile(
-    r"\b(?:or|and|nor|not|no|more|less|fewer|greater|than|over|under|above|below|least|most|only|both|between|to|from"
-    r"|plus|minus|times? \w+|divided|remainder|r|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?"
-    r"|(?:seven|eigh|nin|ten|hundred|thousand)ths?|tens"
-    r"|squared|cubed|factorial|dozens?|infinity|choose|base|mod|sqrt|root|hundreds?|thousands?|\w*illions?"
-    r"|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved|inverse"
-    r"|true|false|undefined|zero|one|two|three|four|five|six|seven|eight|nine|ten|if|when|where|for|as|with|is|are"
-    r"|even|odd|negative|positive|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
-    r"|[\d=<>+^\\!()]"
+_PREFIXES = {"milli": "m", "centi": "c", "kilo": "k", "micro": "μ", "nano": "n", "deci": "d"}
+_PREFIXED = (
+    "meter",
+    "gram",
+    "liter",
+    "second",
+    "joule",
+    "watt",
+    "volt",
+    "newton",
+    "pascal",
+    "hertz",
+    "calorie",
+    "mole",
 )
 
+_UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in (unit, *words.split())}
+for _unit in _PREFIXED:
+    for _prefix, _sign in _PREFIXES.items():
+        for _word in (_unit, *_SPELLINGS[_unit].split()):
+            _UNITS.setdefault((_prefix if len(_word) > 3 else _sign) + _word, _prefix + _unit)
+_POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 
-def unit(phrase: str, power: str = "") -> str | None:
-    """Return the unit that `phrase`, in small letters, names; "" for one that is not in the table; None for no unit.
+MULTIPLES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+"""Words after a number that multiply it by a power of ten, and the power."""
 
-    >>> unit("square inches"), unit("cm", "2"), unit("miles per hour"), unit("right triangles"), unit("or more")
-    ('inch^2', 'cm^2', 'mile/hour', '', None)
+# Words after a number that change its value ("5 squared"), or say something else about it ("5 or more", "5 is wrong")
+_NO_UNIT = re.compile(
+    r"\b(?:or|and|nor|not|no|more|less|fewer|greater|than|over|under|above|below|least|most|only|both|between|to|from"
+    r"|plus|minus|times? \w+|divided|remainders?|r|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?"
+    r"|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?|square ?roots?|roots?|score|scores|gross"
+    r"|squared|cubed|factorials?|dozens?|infinity|choose|bases?|mod|modulus|sqrt|hundreds?|thousands?|\w*illions?"
+    r"|lakhs?|crores?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved|inverses?|negatives?"
+    r"|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?|nines?|if|when|where|for"
+    r"|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|plus|versus|vs|this|thus|are|even|odd"
+    r"|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
+    r"|[\d=<>+^\\!()]"
+)
+# Other words count things if one of them is a plural: "5 apples", "5 cups of tea"
+_PLURAL = re.compile(r"\b(?:[a-z'-]{2,}[^\Ws]s|people|persons?|men|women|child|children|adult|bacteria|sheep|units?)\b")
+
+
+def unit(phrase: str) -> str | None:
+    """Return the unit that `phrase`, in small letters, names; "" if it counts other things; None for no unit.
+
+    >>> unit("square inches"), unit("cm^2"), unit("miles per hour"), unit("right triangles"), unit("or more")
+    ('inch^2', 'centimeter^2', 'mile/hour', '', None)
     """
-    if _NO_UNIT.search(phrase) or len(phrase.split()) > 5:
-        return None
-    amount, *divisor = re.split(r"\s*(?:/|\bper\b)\s*", phrase, maxsplit=1)
-    if divisor:
-        amount_unit, divisor_unit = unit(amount), unit(divisor[0], power)
-        return f"{amount_unit}/{divisor_unit}" if amount_unit and divisor_unit else ""
-    words = phrase.replace(".", "").split()
-    if words and words[0] in _POWERS:
-        power = _POWERS[words.pop(0)]
-    if len(words) != 1 or words[0] not in _UNITS:
-        return ""
-    return _UNITS[words[0]] + (f"^{power}" if power else "")
+    parts: list[str] = []
+    joint, power = "*", ""
+    for token in re.findall(r"/|\^-?\d|[^\s/^]+", phrase.replace("^ ", "^")):
+        word = token.strip(".")
+        name = _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
+        if token in ("/", "per"):
+            joint = "/"
+        elif word in _POWERS:
+            power = _POWERS[word]
+        elif token[0] == "^" and parts:
+            parts[-1] += token
+        elif name:
+            parts.append(joint + name + power)
+            joint, power = "*", ""
+        else:
+            return _of_things(phrase)
+    return "".join(parts).removeprefix("*") if parts and parts[0][0] == "*" and not power else _of_things(phrase)
+
+
+def _of_things(phrase: str) -> str | None:
+    phrase = re.sub(r"\^-?[23]$", "", phrase.replace("^ ", "^")).strip()  # units^2
+    counts = _PLURAL.search(phrase) and not _NO_UNIT.search(phrase) and len(phrase.split()) <= 5
+    return "" if counts else None

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Scalar:
-    """A formula: a number or an expression with variables. `unit` is "" if none, or an unknown one, is named."""
+    """A formula: a number or an expression with variables. `unit` is "" if none, or an unknown one, is named.
+
+    `product` is "", or the whole formula where its last letter may also be a variable: the `5 m` of 5 metres.
+    """
 
     latex: str
     unit: str = field(default="", compare=False, repr=False)
+    product: str = ""
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,14 @@ class Word:
 
 @dataclass(frozen=True)
 class Time:
-    """A time of day: hour, perhaps minute and second. `half` of the day is `am`, `pm` or "" (not given)."""
+    """A time of day: hour, minute and second. `half` of the day is `am`, `pm` or "" (not given).
 
-    clock: tuple[int, ...]
+    `ratio` is what else the text may be: 9:24 is three eighths, too.
+    """
+
+    clock: tuple[int, int, int]
     half: str
+    ratio: "Value | None" = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,8 @@ class Group:
     closing: str
     items: tuple["Value", ...]
     names: tuple[str, ...] = ()
+    alternatives: bool = field(default=False, compare=False, repr=False)
+    """Whether the items of a list are joined by `or`: 32 or 2^5."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def test_final_answer_in_tags(text, answer):
         ("5 below zero", "5", False),
         ("60 miles per hour", "60", True),
         (r"10\%", "10", True),
-        (r"10\%", "0.1", False),
+        (r"10\%", "0.1", True),
         (r"\text{(B)}", "B", True),
         (r"(1+i)^2", "2i", True),
         (r"\sin 30^\circ", "0.5", True),
