@@ -16,7 +16,7 @@ class Scalar:
 
     latex: str
     unit: str = field(default="", compare=False, repr=False)
-    product: str = ""
+    product: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
