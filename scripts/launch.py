@@ -4,10 +4,14 @@
 
 The ranks then finish the step, save, and exit with 0. DeepSpeed's launcher exits with an error when it gets a signal
 itself, and kills ranks that need more than 30 seconds. Its messages are printed only if something fails.
+
+Without --master_port the ranks meet at a free port, so that two runs on one machine need no further flags. Flags and
+files of train.py are checked here, in a second. The ranks, which need ten to start, check everything again.
 """
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,13 +19,28 @@ from pathlib import Path
 
 import psutil
 
+from bnpo.environment import setup_environment
+
 
 def main() -> None:
-    launcher = Path(sys.executable).with_name("deepspeed")
-    if not any(Path("/dev").glob("nvidia[0-9]*")):
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
+    if not has_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
+    flags = sys.argv[1:]
+    script = next((i for i, flag in enumerate(flags) if flag.endswith(".py")), len(flags))
+    if Path(*flags[script : script + 1]).name == "train.py":
+        has_cuda = has_gpu and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+        # Of several machines only the number of ranks on each is known, which must divide the questions, too.
+        ranks = flags[flags.index("--num_gpus") + 1] if "--num_gpus" in flags[:script] else "1"
+        check_train_flags(flags[script + 1 :], has_cuda, int(ranks))
+    port = None
+    # Launchers on several machines must agree, and cannot choose by themselves.
+    if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags[:script]):
+        port = reserve_port()
+        flags = ["--master_port", str(port.getsockname()[1]), *flags]
+    launcher = Path(sys.executable).with_name("deepspeed")
     # A new session: the terminal sends Ctrl-C to this process only.
-    program = subprocess.Popen([str(launcher), "--quiet", *sys.argv[1:]], start_new_session=True)
+    program = subprocess.Popen([str(launcher), "--quiet", *flags], start_new_session=True)
 
     def pass_on(number: int, _frame) -> None:
         starters, ranks = [], []
@@ -36,7 +55,49 @@ def main() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
         signal.signal(number, pass_on)
-    sys.exit(program.wait())
+    status = program.wait()
+    if port:
+        port.close()  # only now, so that no other program gets the port before the ranks meet there
+    sys.exit(status)
+
+
+def reserve_port() -> socket.socket:
+    """Return a socket with a free port, which the system gives to no other program until the socket is closed.
+
+    Rank 0 asks for this port, and can listen there: this socket does not listen, and both set SO_REUSEADDR.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    return reserved
+
+
+def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> None:
+    """Exit with one line if train.py would refuse `argv` for a reason that is known without torch and the network."""
+    setup_environment()
+    from bnpo.config import check_config, parse_train_config
+    from bnpo.evaluation.suites import dataset_problems, load_suite
+    from bnpo.files import InputError
+    from bnpo.policy.folder import local_folder
+    from bnpo.runs.folder import check_output_dir
+    from bnpo.sources import load_sources
+
+    try:
+        config, _ = parse_train_config(argv, has_cuda)
+        check_config(config, config.planning.gpus or ranks)
+        if config.planning.dry_run:
+            return
+        load_sources([name for name in config.data.train_data if not name.startswith("hub:")], config.columns)
+        if config.logging.eval_every:
+            for dataset in load_suite(config.logging.eval_suite).datasets.values():
+                if not dataset.data.startswith("hub:"):
+                    dataset_problems(dataset)
+        if not config.folder.resume:
+            local_folder(config.data.model)
+            check_output_dir(config)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -21,22 +21,25 @@ def lock_run(folder: Path) -> FileLock:
 
 
 def claim_output_dir(config: TrainConfig, **data_facts: object) -> None:
-    """Write config.json of a new run, including `data_facts`. Rank 0 only.
-
-    Raises InputError if the folder holds a run and --overwrite is not given, or other files of the same names.
-    """
+    """Write config.json of a new run, including `data_facts`. Rank 0 only. Raises InputError."""
     folder = config.folder.output_dir
     with claiming(folder):
-        if _run_files(folder):
-            if not config.folder.overwrite:
-                raise InputError(f"{folder}: holds a run. Delete it with --overwrite, or choose another --output-dir")
-            # The folder of a model has a config.json, too, but without a preset.
-            advice = "choose another --output-dir"
-            if not (folder / "config.json").exists() or "preset" not in read_json(folder / "config.json", advice):
-                raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {advice}")
-            for path in _run_files(folder):
-                delete(path)
+        check_output_dir(config)
+        for path in _run_files(folder):
+            delete(path)
         write_json(folder / "config.json", json_settings(config, **data_facts))
+
+
+def check_output_dir(config: TrainConfig) -> None:
+    """Raise InputError if the folder of a new run holds a run, without --overwrite, or other files of such names."""
+    folder, advice = config.folder.output_dir, "choose another --output-dir"
+    if not _run_files(folder):
+        return
+    if not config.folder.overwrite:
+        raise InputError(f"{folder}: holds a run. Delete it with --overwrite, or {advice}")
+    # The folder of a model has a config.json, too, but without a preset.
+    if not (folder / "config.json").exists() or "preset" not in read_json(folder / "config.json", advice):
+        raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {advice}")
 
 
 def check_apart(model: Path, folder: Path) -> None:
