@@ -19,6 +19,7 @@ variance, so a comparison must fix the scale. Two ways are printed:
 
 import sys
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import tyro
@@ -48,6 +49,15 @@ def log_variance(alpha: float, beta: float, a: float, b: float) -> float:
 def log_signal(alpha: float, beta: float, a: float, b: float) -> float:
     """Return log E[p (1 - p) / f(p; alpha, beta)], the log of the signal S."""
     return betaln(alpha, beta) + betaln(a + 2 - alpha, b + 2 - beta) - betaln(a, b)
+
+
+def squared_cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the squared cosine between BNPO's and REINFORCE's advantages, if accuracies are known and Beta(a, b).
+
+    It is E[w v]^2 / (E[v] E[w^2 v]) with v = p (1 - p) and BNPO's weight w = 1 / f(p; 1 + a/3, 1 + b/3).
+    """
+    log_cosine = 2 * betaln(1 + 2 * a / 3, 1 + 2 * b / 3) - betaln(1 + a, 1 + b) - betaln(1 + a / 3, 1 + b / 3)
+    return np.exp(log_cosine)
 
 
 def numerical_minimum(a: float, b: float, start: np.ndarray) -> np.ndarray:
@@ -116,6 +126,60 @@ def monte_carlo_z(a: float, b: float, alpha: float, beta: float, rng: np.random.
     return (squares.mean() - np.exp(log_variance(alpha, beta, a, b))) / error
 
 
+def check_ceiling(rng: np.random.Generator) -> tuple[float, float, float]:
+    """Return three numbers about the squared cosine: its least value on a grid of (a, b), the largest distance to its
+    limits sqrt(3)/2 and 3/4, and the largest z of a Monte-Carlo estimate from rewards.
+    """
+    grid = np.geomspace(1e-4, 1e5, 100)
+    least = squared_cosine(grid[:, None], grid).min()
+    limits = ((1e4, 1e4, 3**0.5 / 2), (3e3, 1e4, 3**0.5 / 2), (1e-4, 1e4, 3 / 4))
+    distance = max(abs(squared_cosine(a, b) - limit) for a, b, limit in limits)
+    z_scores = []
+    for a, b in ((0.5, 1), (3, 3), (2.7, 23)):
+        p = rng.beta(a, b, size=(100, 40_000))  # a hundred estimates, for an error
+        reinforce = (rng.random(p.shape) < p) - p
+        bnpo = reinforce / beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
+        means = [(x * y).mean(axis=1) for x, y in ((reinforce, bnpo), (reinforce, reinforce), (bnpo, bnpo))]
+        found = means[0] ** 2 / (means[1] * means[2])
+        z_scores.append((found.mean() - squared_cosine(a, b)) / (found.std() / 10))
+    return float(least), float(distance), float(np.abs(z_scores).max())
+
+
+def check_best_weight(rng: np.random.Generator) -> float:
+    """Return the largest share of the best weight's signal over noise that another weight reaches; at most 1.
+
+    With the gradient p (1 - p) d of a question, and m answers of even noise, the best weight is proportional to
+    1 / (1 + rho p (1 - p)). The others are p^x (1 - p)^y on a grid, for eight pairs of rho and of (a, b).
+    """
+    worst = 0.0
+    for rho, (a, b) in product((0.0, 1.0, 10.0, 1000.0), ((0.7, 1.3), (3, 3))):
+        p = rng.beta(a, b, size=20_000)
+        v = p * (1 - p)
+        squares = v**2 * rho + v  # E|h|^2 of a question, in units of the noise of an answer over m
+
+        def score(weights: np.ndarray, v: np.ndarray = v, squares: np.ndarray = squares) -> float:
+            return (weights * v).mean() ** 2 / (weights**2 * squares).mean()
+
+        best = score(1 / (1 + rho * v))
+        others = [score(p**x * (1 - p) ** y) for x, y in product(np.linspace(-1.2, 0.6, 10), repeat=2)]
+        worst = max(worst, *(other / best for other in others))
+    return worst
+
+
+def largest_mean_gradient_z(rng: np.random.Generator) -> float:
+    """Return |mean| / standard error of s (R - p) / f, largest over cases, with scores s as the theorem assumes them.
+
+    Scores that are uncorrelated with the advantages have any mean; here it is 1. The mean gradient must be 0.
+    """
+    z_scores = []
+    for a, b in ((0.5, 1), (2, 2), (4, 1)):
+        p = rng.beta(a, b, size=1_000_000)
+        scores = rng.normal(1, 1, size=p.size)
+        gradients = scores * ((rng.random(p.size) < p) - p) / beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
+        z_scores.append(gradients.mean() / (gradients.std() / np.sqrt(p.size)))
+    return float(np.abs(z_scores).max())
+
+
 def print_ratios() -> None:
     """Print how BNPO's variance compares with those of REINFORCE and GRPO, for several Beta distributions."""
     table = Table(title="Variance of BNPO over that of the others (below 1: BNPO's is smaller)")
@@ -147,9 +211,20 @@ def main(args: Args) -> None:
         f"monte_carlo_largest_z: {np.abs(z_scores).max():.2f}   "
         f"(of {len(cases)} variances, in standard errors; must be below 4)"
     )
+    zero = largest_mean_gradient_z(rng)
+    CONSOLE.print(f"mean_gradient_largest_z: {zero:.2f}   (no signal under the theorem's assumption; must be below 4)")
+    least, distance, cosine_z = check_ceiling(rng)
+    CONSOLE.print(
+        f"squared_cosine_least: {least:.4f}   (on a grid of a and b; must be above 3/4)\n"
+        f"squared_cosine_limits: {distance:.1e}   (distance to sqrt(3)/2 and 3/4; must be below 1e-3)\n"
+        f"squared_cosine_largest_z: {cosine_z:.2f}   (formula against rewards; must be below 4)"
+    )
+    share = check_best_weight(rng)
+    CONSOLE.print(f"best_weight_share: {share:.4f}   (of its signal over noise, by other weights; at most 1)")
     print_ratios()
-    if not (worst < 1e-6 and wrong == 0 and np.abs(z_scores).max() < 4):
-        sys.exit("Theorem 1 was not confirmed")
+    confirmed = worst < 1e-6 and wrong == 0 and max(np.abs(z_scores).max(), zero, cosine_z) < 4
+    if not (confirmed and least > 3 / 4 and distance < 1e-3 and share <= 1):
+        sys.exit("Theorem 1 or a statement of docs/theory.md was not confirmed")
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def test_objective_of_each_estimator(p):
         assert slope("rloo", m, p) == pytest.approx(1)
         assert slope("reinforce", m, p) == pytest.approx((m - 1) / m)
         assert slope("maxrl", m, p) == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, m)))
-        # GRPO and BNPO have no such closed form, but each number of right answers has its share.
+        # GRPO and BNPO: each number of right answers has its share. tests/test_objectives.py has the polynomials.
         shares = np.arange(1, m) / m
         weights = binom.pmf(np.arange(1, m), m, p) * shares * (1 - shares) / (p * (1 - p))
         expected = (weights * inverse_density(shares, 2, 3)).sum()

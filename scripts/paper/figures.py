@@ -1,6 +1,6 @@
 """The paper's figures, and one of the objectives that the estimators maximise, for print."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -8,11 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
-from scipy.integrate import cumulative_simpson
 from scipy.stats import beta as beta_distribution
 
-from bnpo.algorithm.beta import BetaFit, inverse_density
 from paper.curves import Band, RunCurves, band, variation
+from paper.objectives import atlas, exact_objective, exact_weight
 
 # Okabe and Ito's colours for the colour-blind, without the yellow, which is faint on paper. The dashes are for prints
 # without colour.
@@ -23,10 +22,6 @@ WIDTH = 5.5
 STYLE = {"font.size": 8, "legend.fontsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "pdf.fonttype": 42}
 STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "figure.dpi": 200}
 BETA_METRICS = {"E": r"$\mathrm{E}[p]$", "V": r"$\mathrm{Var}[p]$", "alpha": r"$\alpha$", "beta": r"$\beta$"}
-
-FITS = ((0.3, 0.09), (0.5, 0.02), (0.1, 0.01))
-"""Batches for which `draw_estimators` shows BNPO, as mean and variance of the accuracies: questions of all kinds, about
-equally hard ones, and hard ones."""
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -118,44 +113,33 @@ def _draw_band(axes: Axes, values: Band, label: str, index: int) -> None:
     axes.fill_between(values.steps, values.low, values.high, color=_line(index)["color"], alpha=0.12, linewidth=0)
 
 
-def estimator_weights() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    """Return the weight w(p) by which each estimator multiplies R - p (or R minus another baseline), by label."""
-    weights = {
-        "REINFORCE: $p$": np.ones_like,
-        r"GRPO: $2\,\arcsin\sqrt{p}$": lambda p: 1 / np.sqrt(p * (1 - p)),
-        r"MaxRL: $\log\,p$": lambda p: 1 / p,
-    }
-    for mean, variance in FITS:
-        concentration = mean * (1 - mean) / variance - 1  # a + b of the Beta density with these moments
-        fit = BetaFit(mean, variance, concentration * mean, concentration * (1 - mean), "")
-        label = f"BNPO at E[p] = {mean}, Var[p] = {variance}"
-        # `fit=fit` binds the fit of this round.
-        weights[label] = lambda p, fit=fit: inverse_density(p, fit.alpha, fit.beta)
-    return weights
-
-
-def objective(p: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the integral of weights [points] over p [points], 0 at the middle one of an odd number of points."""
-    integral = cumulative_simpson(weights, x=p, initial=0)
-    return integral - integral[len(p) // 2]
-
-
-def draw_estimators() -> Figure:
-    """Draw the weight that each estimator gives to a question of accuracy p, and the objective that it maximises: the
-    weight's integral.
+def draw_weights(weights: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the exact weight and objective of estimators with m answers, from their weights w(k/m) [m - 1] by label.
 
     Both are divided by the weight at p = 1/2: gradients are clipped and Adam is scale-free, so factors have no effect.
+    Estimators that differ by such a factor share a line.
     """
+    middle = np.array([0.5])
     with matplotlib.rc_context(STYLE):
-        p = np.linspace(0.005, 0.995, 1981)
-        figure, [left, right] = _figure(2.7, 2)
-        for index, (label, weight) in enumerate(estimator_weights().items()):
-            relative = weight(p) / weight(np.array([0.5]))
-            left.plot(p, relative, label=label, **_line(index))
-            right.plot(p, objective(p, relative), **_line(index))
+        p = np.linspace(0.005, 0.995, 397)
+        lines: dict[tuple, list[str]] = {}  # rounded relative weights -> labels
+        for label, values in weights.items():
+            relative = values / exact_weight(middle, values)
+            lines.setdefault(tuple(relative.round(5)), []).append(label)
+        figure, [left, right] = _figure(2.4 + 0.12 * len(lines), 2)
+        for index, (relative, labels) in enumerate(lines.items()):
+            values = np.array(relative)
+            left.plot(p, exact_weight(p, values), label=", ".join(labels), **_line(index))
+            right.plot(p, exact_objective(p, values) - exact_objective(middle, values), **_line(index))
         left.set(xlabel="$p$", ylabel="weight", yscale="log", xlim=(0, 1), ylim=(0.2, 20))
         left.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], ["0.2", "0.5", "1", "2", "5", "10", "20"])
         left.minorticks_off()
-        right.set(xlabel="$p$", ylabel="what is climbed", xlim=(0, 1), ylim=(-1.2, 1.2))
+        right.set(xlabel="$p$", ylabel="objective", xlim=(0, 1), ylim=(-1.2, 1.2))
         figure.legend(loc="outside upper center", ncols=2)
         return figure
+
+
+def draw_estimators(answers: int = 16) -> Figure:
+    """Draw the exact weight and objective of the estimators. CurveRL is shown for the first batch only."""
+    weights = {label: values for label, values in atlas(answers).items() if "curverl" not in label or "0.09" in label}
+    return draw_weights(weights)

@@ -1,0 +1,67 @@
+"""Print and draw what estimators maximise with m answers to each question, for any weight w(p) of yours too.
+
+    python scripts/objective.py                                    # all estimators, 16 answers
+    python scripts/objective.py --weight 'p**-0.5' --answers 8     # and the advantage (R - p) p**-0.5
+
+A weight may have p, numbers, + - * / ** and the functions sqrt, log and exp. It is parsed, never run as code. The
+tables show the exact weight w_m(p), that is the expected gradient over the gradient of p, and the objective J_m(p), its
+integral from 0. docs/theory.md derives them.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from bnpo.files import InputError, claiming
+from paper.figures import draw_weights, save
+from paper.objectives import atlas, exact_objective, exact_weight, parse_weight, shares
+
+ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
+MAX_ANSWERS = 1024
+
+
+@dataclass
+class Args:
+    weight: tuple[str, ...] = ()
+    """Weights w(p) of advantages (R - p) w(p), as expressions."""
+    answers: int = 16
+    """Number of answers to each question, m."""
+    output_dir: Path = Path("runs/figures")
+    """Folder for objective.pdf and objective.png."""
+
+
+def print_table(title: str, rows: dict[str, np.ndarray]) -> None:
+    """Print values by label, one for each of ACCURACIES."""
+    table = Table("estimator", *(f"p = {p:g}" for p in ACCURACIES), title=title)
+    for label, values in rows.items():
+        table.add_row(label, *(f"{value:.3f}" for value in values))
+    Console(width=150, markup=False).print(table)
+
+
+def main(args: Args) -> None:
+    m = args.answers
+    if not 2 <= m <= MAX_ANSWERS:
+        raise InputError(f"--answers: is {m}, must be from 2 to {MAX_ANSWERS}")
+    weights = {text: parse_weight(text)(shares(m)) for text in args.weight}
+    everything = weights | atlas(m)
+    print_table(
+        f"Exact weight with {m} answers", {label: exact_weight(ACCURACIES, w) for label, w in everything.items()}
+    )
+    print_table(
+        f"Exact objective with {m} answers", {label: exact_objective(ACCURACIES, w) for label, w in everything.items()}
+    )
+    with claiming(args.output_dir):
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        print(*save(draw_weights(everything), args.output_dir / "objective"))
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,136 @@
+"""What estimators maximise with m answers: exact weights and objectives, and weights that users type."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import binom
+
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.beta import inverse_density
+from bnpo.algorithm.method import Method
+from bnpo.files import ROOT, InputError
+from paper.objectives import (
+    FITS,
+    atlas,
+    beta_moments,
+    exact_objective,
+    exact_weight,
+    group_weights,
+    parse_weight,
+    shares,
+)
+from test_estimators import slope
+
+SPEC = importlib.util.spec_from_file_location("objective", ROOT / "scripts" / "objective.py")
+script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+
+
+@pytest.mark.parametrize("m", [2, 3, 16])
+@pytest.mark.parametrize("p", [0.02, 0.3, 0.95])
+def test_weights_are_the_slopes_of_the_advantages(m, p):
+    for algo in ("reinforce", "rloo", "grpo", "maxrl"):
+        expected = slope(algo, m, p)
+        assert exact_weight(np.array([p]), group_weights(algo, m))[0] == pytest.approx(expected), algo
+        assert atlas(m)["rloo, remax, eb, shrinkage" if algo == "rloo" else algo] == pytest.approx(
+            group_weights(algo, m)
+        )
+    for mean, variance in FITS:
+        fit = beta_moments(mean, variance)
+        expected = slope("beta", m, p, beta_parameters=(fit.alpha, fit.beta))
+        weights = atlas(m)[f"bnpo at E[p] = {mean}, Var[p] = {variance}"]
+        assert exact_weight(np.array([p]), weights)[0] == pytest.approx(expected)
+
+
+def test_grpo_at_the_divisors_of_its_deviation():
+    """docs/theory.md: ours divides by m - 1; with many answers both tend to 1 / sqrt(p (1 - p))."""
+    p, k = np.array([0.05]), shares(16)
+    assert exact_weight(p, group_weights("grpo", 16))[0] == pytest.approx(3.163, abs=5e-4)
+    assert exact_weight(p, 1 / np.sqrt(k * (1 - k)))[0] == pytest.approx(3.267, abs=5e-4)
+    assert exact_weight(p, 1 / np.sqrt(shares(1000) * (1 - shares(1000))))[0] == pytest.approx(0.0475**-0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("m", [2, 5, 16])
+def test_other_forms_of_the_weight_and_its_integral(m):
+    weights = np.random.default_rng(0).random(m - 1)
+    padded = np.concatenate([[0], weights, [0]])  # w(0) and w(1) do not matter
+    for p in (0.1, 0.6):
+        b = np.arange(m)  # right answers among the m - 1 others
+        terms = (1 - (b + 1) / m) * padded[b + 1] + b / m * padded[b]
+        expected = (binom.pmf(b, m - 1, p) * terms).sum()
+        assert exact_weight(np.array([p]), weights)[0] == pytest.approx(expected)
+        integral, _ = quad(lambda t: exact_weight(np.array([t]), weights)[0], 0, p)
+        assert exact_objective(np.array([p]), weights)[0] == pytest.approx(integral)
+
+
+def test_curverl_in_a_large_batch():
+    """The real estimator on 20,000 questions has the weights of the atlas."""
+    m, (mean, variance) = 8, FITS[1]
+    fit, rng = beta_moments(mean, variance), np.random.default_rng(0)
+    rewards = (rng.random((20_000, m)) < rng.beta(fit.a, fit.b, size=(20_000, 1))).astype(float)
+    centred = rewards - rewards.mean(axis=1, keepdims=True)
+    advantages = compute_advantages(Method("curverl"), rewards[:, :, None]).values
+    right = rewards.sum(axis=1)
+    found = [(advantages[right == k] / centred[right == k])[0, 0] for k in range(1, m)]
+    np.testing.assert_allclose(found, atlas(m)[f"curverl at E[p] = {mean}, Var[p] = {variance}"], rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("p**-0.5", lambda p: p**-0.5),
+        (" -2 * (1 - p) / p + 1 ", lambda p: -2 * (1 - p) / p + 1),
+        ("sqrt(p) * exp(-p) + log(p)", lambda p: np.sqrt(p) * np.exp(-p) + np.log(p)),
+        ("3", lambda p: np.full_like(p, 3)),
+    ],
+)
+def test_weights_that_users_type(text, expected):
+    np.testing.assert_allclose(parse_weight(text)(shares(16)), expected(shares(16)))
+
+
+def test_names_that_beta_covers():
+    """docs/estimators.md: MaxRL, the Tsallis family and F-GRPO's focal weight are Beta densities up to a factor."""
+    p, q, g = shares(16), 0.75, 0.5
+    for text, parameters in (
+        (f"p**-{q}", (1 + q, 1)),
+        ("1/p", (2, 1)),
+        (f"(1 - p)**{g} / sqrt(p*(1-p))", (1.5, 1.5 - g)),
+    ):
+        ratio = parse_weight(text)(p) / inverse_density(p, *parameters)
+        np.testing.assert_allclose(ratio, ratio[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("__import__('os').getcwd()", r'getcwd\(\)" is not allowed. Use p, numbers'),
+        ("p if p else 1", "is not allowed"),
+        ("x * p", "'x' is not allowed"),
+        ("True", "is not allowed"),
+        ("p.real", "'p.real' is not allowed"),
+        ("p**", "is no expression"),
+        ("", "is no expression"),
+        ("log(p - 1)", "is not finite at p = 0.0625"),
+        ("1 / (p - 0.5)", "is not finite at p = 0.5"),
+        ("9**9**9**9", "is not finite"),
+        ("1" + "0" * 400, "is too large"),
+        ("-" * 5000 + "p", "is no expression|is too large"),
+        ("+".join("p" * 5000), "is no expression|is too large"),
+    ],
+)
+def test_other_texts_are_refused_in_one_line(text, message):
+    with pytest.raises(InputError, match=message) as error:
+        parse_weight(text)(shares(16))
+    assert "\n" not in str(error.value)
+
+
+def test_the_script(tmp_path, capsys):
+    script.main(script.Args(weight=("p**-0.5",), answers=4, output_dir=tmp_path / "new"))
+    rows = [line for line in capsys.readouterr().out.splitlines() if "p**-0.5" in line]
+    value = exact_weight(np.array([0.5]), shares(4) ** -0.5)[0]
+    assert f" {value:.3f} " in rows[0]
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"objective.pdf", "objective.png"}
+    with pytest.raises(InputError, match="--answers: is 1, must be from 2 to 1024"):
+        script.main(script.Args(answers=1))
