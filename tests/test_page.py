@@ -21,7 +21,7 @@ SUITE = {
     "datasets": {"arithmetic": {"data": "arithmetic", "problems": 20, "runs": 2}},
     **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64},
 }
-VIEWS = ("curves", "density", "answers", "questions", "evaluations")
+VIEWS = ("curves", "density", "estimators", "answers", "questions", "evaluations")
 
 
 @pytest.fixture(scope="module")

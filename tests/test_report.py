@@ -160,7 +160,7 @@ def test_a_run_that_has_only_begun(browser, run):
         file.unlink()
     write_page(run / "page.html", [run])
     seen = Visitor(browser, run / "page.html")
-    for view in ("curves", "density", "answers", "questions", "evaluations"):
+    for view in ("curves", "density", "estimators", "answers", "questions", "evaluations"):
         seen.open(f"view={view}")
     seen.press("n")
     assert seen.complaints == []

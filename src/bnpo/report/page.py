@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 
 from bnpo.files import InputError, step_of
+from bnpo.report.batches import RESAMPLES, beta_p_values, counterfactual, read_batch
 from bnpo.report.charts import charts, fits
 from bnpo.report.run_files import eval_problems, evaluations, open_folder, read_answers, run_facts
 
@@ -35,6 +36,7 @@ def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: S
     data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "charts": charts(all_facts), "leftOut": []}
     # The charts hold the metrics that are shown.
     data["runs"] = [vars(facts) | {"fits": fits(facts), "metrics": None} for facts in all_facts]
+    data["batches"] = []
     chunks: list[str] = []
     add_answers(data, chunks, runs, steps, set(only))
     add_evaluations(data, chunks, opened)
@@ -79,11 +81,20 @@ def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]]
         chunks.append(packed(texts))
         if not watched:
             shown += len(answers)
+            add_batch(data, run, step, path, config)
     if left_out:
         missing = f"{left_out} of {len(watched_files) + len(rollout_files)} answer files"
         data["leftOut"].append(f"{missing}; choose others with --steps 41 60 or --questions ID,ID")
     data["rows"] = sorted(rows, key=lambda row: (row["run"], row["step"], row["watched"], row["place"]))
     data["questions"] = list(questions.values())
+
+
+def add_batch(data: dict, run: int, step: int, path: Path, config: dict) -> None:
+    """Add what there is to say of the batch of a step, unless its file is not whole."""
+    batch = read_batch(path, config["samples_per_question"])
+    if batch is not None:
+        fit = beta_p_values(batch, config, RESAMPLES)
+        data["batches"].append({"run": run, "step": step, "fit": fit} | counterfactual(batch, config))
 
 
 def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, dict]]) -> None:

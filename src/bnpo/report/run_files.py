@@ -11,7 +11,8 @@ from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
-from bnpo.grading.rewards import BUILT_IN, reward_name
+from bnpo.grading.rewards import reward_name
+from bnpo.report.batches import reward_ranges
 from bnpo.sources import Columns, load_problems
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
@@ -90,8 +91,7 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set
     rows, texts = [], []
     # Token data are recorded for some rollouts only. No file: no tokens.
     tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
-    ranges = np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
-    lowest, highest = ranges.T  # [K]
+    lowest, highest = reward_ranges(config).T  # [K]
     tags = config.get("answer_tags", config["template"] == "think")  # earlier versions had these two templates only
     for question_id, group in groupby(whole_json_lines(path), key=lambda row: row["id"]):
         if only and question_id not in only:

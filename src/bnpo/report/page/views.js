@@ -50,12 +50,14 @@ function densityOfStep(place) {
   const ps = groupsWhere((r) => r.run === run && r.step === at && !r.watched).map((g) => accuracy(g, name));
   const share = (k) => ps.filter((p) => Math.round(p * m) === k).length / ps.length;
   const bars = ps.length ? [...Array(m + 1).keys()].map((k) => [k / m, m * share(k), 1 / m]) : [];
+  const fitP = data.batches.find((batch) => batch.run === run && batch.step === at)?.fit[name ?? ""];
+  const fitText = fitP == null ? "" : `; fit of a Beta distribution: p-value ${number(fitP)}`;
   const grid = place.appendChild(h("div", { class: "grid two" })), both = { x, height: 320, xRange: [-0.04, 1.04] };
   const line = (label, style, of, from = 0) =>
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const curve = fit ? [line("f", 0, (p) => density(p, fit))] : [], heights = bars.map((bar) => bar[1]);
   chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit[0])}, ${number(fit[1])})` : "p(q)",
-    caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}` : "no recorded answers",
+    caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}${fitText}` : "no recorded answers",
     series: curve, range: [0, 1.1 * Math.max(2.5, ...heights, ...(curve[0]?.y ?? []))] });
   chart(grid, { ...both, metric: "weight", title: "Weight of a question", range: [0, 4],
     caption: "factor of its advantages R − p, which are 0 if all rewards are equal",
@@ -65,6 +67,22 @@ function densityOfStep(place) {
   if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
   const equal = fit[3] == null ? "" : "; all questions have the same weight";
   return `Step ${step}: α ${number(fit[0])}, β ${number(fit[1])}${equal}`;
+}
+
+const batchesOf = (run) => data.batches.filter((batch) => batch.run === run).sort((a, b) => a.step - b.step);
+const estimatorsControls = () => [runField("Run", "run"),
+  field("Step", "step", batchesOf(+(S.run || 0)).map(({ step }) => [`${step}`, step]))];
+function estimators(place) {
+  const batches = batchesOf(+(S.run || 0)), at = nearest(batches.map(({ step }) => step), +S.step || 0);
+  const batch = batches.find(({ step }) => step === at), run = data.runs[+(S.run || 0)];
+  if (!batch) return "This run has no whole recorded batch (--rollouts-every).";
+  const heads = ["question", `reward: ${run.rewards.join(", ")}`, "answers", ...batch.estimators];
+  const cosines = ["cosine", "", "", ...batch.cosines.map((x) => number(x))];
+  place.append(table("Advantages", heads, [cosines, ...batch.questions.map(([id, rewards, count, advantages]) =>
+    [link({ view: "questions", question: id, step: at, across: "" }, id), rewards.map((x) => number(x)).join(", "), count,
+      ...advantages.map((x) => number(x))])]));
+  return `Step ${at}: the advantages that other estimators would have given to the same answers, and their cosines ` +
+    `with those of this run (${run.config.algo}).`;
 }
 
 function answersControls() {
@@ -237,6 +255,7 @@ async function evaluations(place) {
 const VIEWS = {
   curves: { title: () => data.runs.map((run) => run.name).join(", ") || "No runs", draw: curves },
   density: { title: () => "Weight of a question by its accuracy p", controls: densityControls, draw: densityOfStep },
+  estimators: { title: () => "The same batch by every estimator", controls: estimatorsControls, draw: estimators },
   answers: { title: () => "Answers", controls: answersControls, draw: answers },
   questions: { title: () => (S.question ? `Question ${S.question}` : "Watched questions"),
     controls: questionControls, draw: question },

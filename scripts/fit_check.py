@@ -1,0 +1,128 @@
+"""Check whether a Beta distribution fits the accuracies of a run's batches, and how good the fit of a batch is.
+
+    python scripts/fit_check.py runs/demo          # the counts of right answers of each kept batch, with p-values
+    python scripts/fit_check.py --moments          # bias and standard deviation of alpha and beta, by simulation
+
+The first compares the counts of right answers with the beta-binomial distribution that fits them. The p-value comes
+from a parametric bootstrap, so it allows for discrete counts and for the fit. Batches are kept every --rollouts-every
+steps. A reward that is not 0 or 1 is left out.
+"""
+
+import sys
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import binomtest, combine_pvalues
+
+from bnpo.algorithm.beta import fit_beta
+from bnpo.files import InputError, step_of
+from bnpo.grading.rewards import reward_name
+from bnpo.report.batches import beta_p_values, read_batch
+from bnpo.report.run_files import open_folder
+
+CONSOLE = Console(width=120, markup=False, highlight=False)
+LEVEL = 0.05
+GRID = (0.5, 1.5, 5.0)
+"""Values of a, and of b, for which the fit is simulated."""
+
+
+@dataclass
+class Args:
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of training runs. They may still be going."""
+    resamples: int = 999
+    """Draws of the parametric bootstrap for each batch."""
+    moments: bool = False
+    """Print bias and standard deviation of the fit, by simulation."""
+    questions: int = 32
+    """Questions of a simulated batch."""
+    answers: int = 16
+    """Answers to each question of a simulated batch."""
+    batches: int = 4000
+    """Number of simulated batches."""
+
+
+def check_run(folder: Path, resamples: int) -> None:
+    """Print the p-value of each kept batch of a run, and what they say together."""
+    config = open_folder(folder)
+    if "protocol" in config:
+        raise InputError(f"{folder}: is an evaluation; name a folder that train.py wrote")
+    table = Table("step", "reward", "questions", "mean accuracy", "a", "b", "p", title=str(folder))
+    names = list(map(reward_name, config["rewards"]))
+    found: dict[str, list[float]] = {}
+    for path in sorted((folder / "rollouts").glob("step-*.jsonl")):
+        batch = read_batch(path, config["samples_per_question"])
+        if batch is None or step_of(path) is None:
+            continue
+        for name, p in beta_p_values(batch, config, resamples).items():
+            k = names.index(name) if name else 0
+            fit = fit_beta(batch.rewards[:, :, k].mean(axis=1), batch.rewards.shape[1], "corrected")
+            numbers = [f"{value:.3g}" for value in (fit.mean, fit.a, fit.b)]
+            table.add_row(str(step_of(path)), name, str(len(batch.ids)), *numbers, "-" if p is None else f"{p:.3f}")
+            if p is not None:
+                found.setdefault(name, []).append(p)
+    if not found:
+        raise InputError(f"{folder}: has no whole batch with rewards of 0 and 1; train with --rollouts-every 1")
+    CONSOLE.print(table)
+    for name, p_values in found.items():
+        small = sum(p <= LEVEL for p in p_values)
+        many = binomtest(small, len(p_values), LEVEL, alternative="greater").pvalue
+        together = combine_pvalues(p_values).pvalue
+        CONSOLE.print(
+            f"{name + ': ' if name else ''}{small} of {len(p_values)} batches have p <= {LEVEL:g} "
+            f"(so many or more by chance: p = {many:.3g}); all together by Fisher's method: p = {together:.3g}"
+        )
+
+
+def simulate_fits(a: float, b: float, moments: str, args: Args) -> np.ndarray:
+    """Return alpha, beta, and 1 for a fit at its limit (`edge`), of simulated batches: [batches, 3]."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(a, b, size=(args.batches, args.questions))
+    accuracies = rng.binomial(args.answers, p) / args.answers
+    fits = [fit_beta(batch, args.answers, moments) for batch in accuracies]
+    return np.array([(fit.alpha, fit.beta, bool(fit.edge)) for fit in fits])
+
+
+def print_moments(args: Args) -> None:
+    """Print how far the fitted alpha and beta are from 1 + a/3 and 1 + b/3, for both kinds of moments."""
+    columns = ("a", "b", "alpha", "beta", "sample: alpha", "beta", "corrected: alpha", "beta", "limited, %")
+    title = f"Bias ± standard deviation of the fit, {args.questions} questions x {args.answers} answers"
+    table = Table(*columns, title=title)
+    for a, b in product(GRID, repeat=2):
+        truth = np.array([1 + a / 3, 1 + b / 3])
+        cells = [f"{value:.3g}" for value in (a, b, *truth)]
+        limited = []
+        for moments in ("sample", "corrected"):
+            fits = simulate_fits(a, b, moments, args)
+            bias, deviation = fits[:, :2].mean(axis=0) - truth, fits[:, :2].std(axis=0, ddof=1)
+            cells += [f"{x:+.2f} ± {y:.2f}" for x, y in zip(bias, deviation, strict=True)]
+            limited.append(f"{100 * fits[:, 2].mean():.1f}")
+        table.add_row(*cells, ", ".join(limited))
+    CONSOLE.print(table)
+    CONSOLE.print(
+        "limited: batches whose a + b was set to its largest or smallest value, with sample, corrected moments"
+    )
+
+
+def main(args: Args) -> None:
+    for name in ("resamples", "questions", "answers", "batches"):
+        if getattr(args, name) < 2:
+            raise InputError(f"--{name}: is {getattr(args, name)}, must be at least 2")
+    if not args.runs and not args.moments:
+        raise InputError("nothing to do: name the folder of a run, or use --moments")
+    for folder in args.runs:
+        check_run(folder, args.resamples)
+    if args.moments:
+        print_moments(args)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")
