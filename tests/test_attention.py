@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from bnpo.algorithm.batching import collate
 from bnpo.policy.attention import ATTENTION
@@ -61,3 +61,34 @@ def test_shared_prompts_have_the_logprobs_and_gradients_of_whole_sequences(parts
     one_by_one = logprobs_and_gradients(model_of("sdpa", key_heads, False), of_transformers, alone)
     torch.testing.assert_close(packed[0], one_by_one[0].float(), rtol=1e-5, atol=1e-6)
     assert (packed[1] - one_by_one[1]).norm() < 1e-6 * one_by_one[1].norm()
+
+
+WINDOWED = {"sliding_window": 7, "head_dim": 32}
+FAMILIES = {
+    "mistral": WINDOWED,
+    "gemma3_text": WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]},
+    "cohere2": WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]},
+    "gemma2": WINDOWED | {"attn_logit_softcapping": None, "final_logit_softcapping": 2.0},
+    "granite": {"logits_scaling": 8.0},
+    "phi": {"attention_dropout": 0.0},
+}
+"""Models with windows shorter than the sequences, and with steps behind the head: scales, a cap, a bias."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_windows_and_steps_behind_the_head_are_those_of_the_models_own_code(family):
+    shape = {"vocab_size": 120, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
+    models = []
+    for attention in (ATTENTION, "eager"):
+        config = AutoConfig.for_model(family, **shape | FAMILIES[family])
+        torch.manual_seed(0)
+        models.append(AutoModelForCausalLM.from_config(config, attn_implementation=attention).double())
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        noise = torch.randn(parameters[0].shape, generator=torch.Generator().manual_seed(0)) / 10
+        for parameter in parameters:
+            parameter.data += noise  # a bias is zero at first
+    ours = logprobs_and_gradients(models[0], of_the_policy, [[9, 1, 5, 2], [4, 0, 8, 7, 6, 3]])
+    theirs = logprobs_and_gradients(models[1], of_transformers, [[i] for i in range(10)])
+    torch.testing.assert_close(ours[0], theirs[0].float(), rtol=1e-5, atol=1e-5)
+    assert (ours[1] - theirs[1]).norm() < 1e-6 * theirs[1].norm()

@@ -76,22 +76,31 @@ def test_unknown_aggregation_lists_the_known():
         token_weights(np.array([1]), "sum", 1)
 
 
+STEPS = {"none": None, "scaled": lambda logits: logits / 8, "capped": lambda logits: 3 * torch.tanh(logits / 3)}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("chunk", [1, 7 * 40, 10**6])
-def test_chunked_logprobs_and_entropies_are_those_of_log_softmax(chunk, temperature):
+def test_chunked_logprobs_and_entropies_are_those_of_log_softmax(chunk, temperature, with_bias, steps):
     torch.manual_seed(0)
     hidden = torch.randn(23, HIDDEN, requires_grad=True)
     head = torch.randn(VOCABULARY, HIDDEN, requires_grad=True)
+    bias = torch.randn(VOCABULARY, requires_grad=True) if with_bias else None
     targets = torch.randint(0, 40, (23,))  # ids 40 to 49 are padding rows
-    everything = torch.log_softmax((hidden @ head.t())[:, :40] / temperature, -1)
+    logits = hidden @ head.t() + (bias if with_bias else 0)
+    everything = torch.log_softmax((steps(logits) if steps else logits)[:, :40] / temperature, -1)
     expected = everything.gather(1, targets[:, None])[:, 0]
-    got, entropy = token_logprobs(hidden, head, targets, 40, temperature, with_entropy=True, chunk=chunk)
+    settings = {"bias": bias, "steps": steps, "with_entropy": True, "chunk": chunk}
+    got, entropy = token_logprobs(hidden, head, targets, 40, temperature, **settings)
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(entropy, -(everything.exp() * everything).sum(dim=1))
     assert not entropy.requires_grad
     upstream = torch.randn(23)
-    theirs = gradients((upstream * expected).sum(), hidden, head)
-    for a, b in zip(gradients((upstream * got).sum(), hidden, head), theirs, strict=True):
+    inputs = (hidden, head, bias) if with_bias else (hidden, head)
+    theirs = gradients((upstream * expected).sum(), *inputs)
+    for a, b in zip(gradients((upstream * got).sum(), *inputs), theirs, strict=True):
         torch.testing.assert_close(a, b)
     assert (theirs[1][40:] == 0).all()
 

@@ -43,7 +43,7 @@ def test_what_is_compared(tied):
     assert {"model.embed_tokens.weight", "model.layers.1.input_layernorm.weight", "lm_head.weight"} <= set(
         tied["compared"]
     )
-    assert tied["errors"]["no head"][1].endswith("the sampler holds no tensor lm_head.weight to compare")
+    assert tied["errors"]["no embedding"][1].endswith("holds no tensor model.embed_tokens.weight to compare")
 
 
 @pytest.mark.sampler

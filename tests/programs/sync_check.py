@@ -42,7 +42,7 @@ class Pair:
         self.vocabulary = len(tokenizer)
         self.learner = Learner(model, self.vocabulary, self.config)
         self.sampler = Sampler(model, tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
-        self.names = compared_names(self.learner.model)
+        self.names = list(compared_names(self.learner.model))
         self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?")
 
     def update(self) -> tuple[Experience, float]:
@@ -89,8 +89,8 @@ def main() -> None:
     learner.config = with_settings(pair.config, sync_tolerance=0.05)  # as in bf16
     report["errors"]["lost"] = pair.errors(experience)
     held = sampler.parameters(pair.names)
-    del held[pair.names[-1]]
-    report["errors"]["no head"] = [None, error_of(lambda: check_equal(learner.model, held, 4))]
+    del held[pair.names[0]]
+    report["errors"]["no embedding"] = [None, error_of(lambda: check_equal(learner.model, held, 4))]
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     sampler.close()

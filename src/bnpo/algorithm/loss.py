@@ -1,8 +1,12 @@
 """The objective: token log-probabilities in bounded memory, and the clipped surrogate (Eq. 8)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+LogitSteps = Callable[[torch.Tensor], torch.Tensor]
+"""What a model does to the output of its head, such as a scale or a soft cap: [tokens, head rows] to the same shape."""
 
 LOGIT_CHUNK = {"cpu": 2**25, "cuda": 2**28}
 """Number of logits in memory at once, by type of device: 128 MB and 1 GB in fp32, or 220 and 1,766 tokens with a
@@ -16,71 +20,96 @@ def token_logprobs(
     vocab_size: int,
     temperature: float,
     *,
+    bias: torch.Tensor | None = None,  # [head rows]
+    steps: LogitSteps | None = None,
     with_entropy: bool = False,
     chunk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log pi(target) [tokens] in fp32 at `temperature`, and the entropy of pi [tokens], or None.
 
-    The entropy is computed only if `with_entropy` is set, and has no gradient. Ids from `vocab_size` on are padding
-    rows of the embedding. The sampler never draws them, so they have probability 0 here too. At most `chunk` logits
-    exist at a time (default: LOGIT_CHUNK), in the backward pass too.
+    The logits are hidden weight^T + bias, passed through `steps` if there are any. The entropy is computed only if
+    `with_entropy` is set, and has no gradient. Ids from `vocab_size` on are padding rows of the embedding. The sampler
+    never draws them, so they have probability 0 here too. At most `chunk` logits exist at a time (default:
+    LOGIT_CHUNK), in the backward pass too.
     """
-    chunk_tokens = max(1, (chunk or LOGIT_CHUNK[hidden.device.type]) // len(weight))
-    settings = vocab_size, temperature, with_entropy, chunk_tokens
-    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, *settings)
+    chunk = chunk or LOGIT_CHUNK[hidden.device.type]
+    if steps:
+        chunk //= 4  # their backward pass needs the logits before and after, and a gradient of each
+    chunk_tokens = max(1, chunk // len(weight))
+    settings = vocab_size, temperature, steps, with_entropy, chunk_tokens
+    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, bias, targets, *settings)
     return logprobs, entropy if with_entropy else None
 
 
 class _TokenLogprobs(torch.autograd.Function):
     """Log-probabilities whose backward pass computes the logits again instead of storing them.
 
-    With d = onehot(target) - pi the gradients are d W and d^T hidden. This is our own code because torch's chunked
-    `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
+    With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T hidden. This is our own
+    code because torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets, vocab_size, temperature, with_entropy, chunk_tokens):
-        ctx.vocab_size, ctx.temperature, ctx.chunk_tokens = vocab_size, temperature, chunk_tokens
+    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, steps, with_entropy, chunk_tokens):
+        ctx.vocab_size, ctx.temperature, ctx.steps, ctx.chunk_tokens = vocab_size, temperature, steps, chunk_tokens
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
         for part in _slices(len(targets), chunk_tokens):
-            logits = _logits(hidden[part], weight, vocab_size, temperature)  # [chunk tokens, head rows]
+            logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+            logits = _at_temperature(steps(logits) if steps else logits, vocab_size, temperature)
             normalizers[part] = logits.logsumexp(dim=1)
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
                 logits = logits[:, :vocab_size]  # the padding is -inf, and 0 * -inf would be nan
                 entropy[part] = normalizers[part] - (torch.softmax(logits, dim=1) * logits).sum(dim=1)
-        ctx.save_for_backward(hidden, weight, targets, normalizers)
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx, upstream, _):
-        hidden, weight, targets, normalizers = ctx.saved_tensors
+        hidden, weight, bias, targets, normalizers = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)  # [head rows, hidden size]
+        bias_gradient = weight_gradient.new_zeros(len(weight))  # [head rows]
         for part in _slices(len(targets), ctx.chunk_tokens):
             scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
-            logits = _logits(hidden[part], weight, ctx.vocab_size, ctx.temperature)  # [chunk tokens, head rows]
+            logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+            if ctx.steps:
+                with torch.enable_grad():
+                    after_steps = ctx.steps(output.requires_grad_())
+                logits = after_steps.detach().clone()
+            logits = _at_temperature(logits, ctx.vocab_size, ctx.temperature)
             # -scale * pi, written over the logits to save memory. Then add scale at the targets.
             d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
-            d = d.scatter_add_(1, targets[part, None], scale).to(hidden.dtype)
+            d = d.scatter_add_(1, targets[part, None], scale)
+            if ctx.steps:
+                [d] = torch.autograd.grad(after_steps, output, d)
+            if bias is not None:
+                bias_gradient += d.sum(dim=0)
+            d = d.to(hidden.dtype)
             hidden_gradient[part] = d @ weight
             weight_gradient += _product(d.t(), hidden[part])
-        return hidden_gradient, weight_gradient.to(weight.dtype), None, None, None, None, None
+        of_bias = None if bias is None else bias_gradient.to(bias.dtype)
+        return hidden_gradient, weight_gradient.to(weight.dtype), of_bias, *[None] * 6
 
 
 def _slices(tokens: int, chunk_tokens: int) -> list[slice]:
     return [slice(begin, begin + chunk_tokens) for begin in range(0, tokens, chunk_tokens)]
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, vocab_size: int, temperature: float) -> torch.Tensor:
-    """Return the logits [chunk tokens, head rows] in fp32, with -inf for the padding."""
-    # Multiply by all rows of the head, then mask. The padded number of rows is round, and matrices with an odd number
-    # of columns (151,665 without padding) are slow on GPUs.
-    logits = _product(hidden, weight.t()).div_(temperature)
+def head_output(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return the output of a language model's head [tokens, head rows] in fp32, from `hidden` [tokens, hidden size]."""
+    # All rows of the head. The padded number of rows is round, and matrices with an odd number of columns (151,665
+    # without padding) are slow on GPUs.
+    output = _product(hidden, weight.t())
+    return output if bias is None else output.add_(bias)
+
+
+def _at_temperature(logits: torch.Tensor, vocab_size: int, temperature: float) -> torch.Tensor:
+    """Divide `logits` [chunk tokens, head rows] by the temperature and set the padding to -inf, in place."""
+    logits.div_(temperature)
     logits[:, vocab_size:] = -torch.inf
     return logits
 

@@ -26,17 +26,19 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
-    The last key of a sequence belongs to its last token. An answer's keys are its prompt's and its own. One kernel of
-    torch does all sequences where it runs (GPUs with half precision). Elsewhere neighbours of equal shape go together.
+    The last key of a sequence belongs to its last token. An answer's keys are its prompt's and its own. A token attends
+    to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences where it runs
+    (GPUs with half precision). Elsewhere neighbours of equal shape go together.
     """
-    if attention_mask is not None or sliding_window is not None:
-        raise ValueError("attention masks and sliding windows are not supported")
+    if attention_mask is not None:
+        raise ValueError("attention masks are not supported")
     query = query[0].transpose(0, 1)  # [tokens, heads, head size]
     key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
-        out = varlen_attn(query, key, value, *bounds, scale=scaling, window_size=(-1, 0), enable_gqa=True)
+        window = (-1 if sliding_window is None else sliding_window - 1, 0)  # earlier keys, later keys; -1: all
+        out = varlen_attn(query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True)
         return out[None], None
     shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])  # [2, sequences]: tokens, keys
     shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
@@ -46,7 +48,7 @@ def attention(
     keys = key.split(keys_per_run)
     values = value.split(keys_per_run)
     runs = zip(queries, keys, values, counts.tolist(), strict=True)
-    return torch.cat([_attend_equal_shapes(*run, scaling) for run in runs])[None], None
+    return torch.cat([_attend_equal_shapes(*run, scaling, sliding_window) for run in runs])[None], None
 
 
 def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -63,10 +65,15 @@ def _attend_equal_shapes(
     value: torch.Tensor,  # [count * keys, key heads, head size]
     count: int,
     scaling: float,
+    window: int | None,
 ) -> torch.Tensor:
     """Return the attention of `count` sequences of one shape, [count * tokens, heads, head size]."""
     query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (query, key, value))
-    mask = causal_lower_right(query.shape[2], key.shape[2])
+    tokens, keys = query.shape[2], key.shape[2]
+    mask = causal_lower_right(tokens, keys)
+    if window is not None and window < keys:
+        own_key = keys - tokens  # place of the first token's own key
+        mask = torch.ones(tokens, keys, dtype=torch.bool, device=query.device).tril(own_key).triu(own_key - window + 1)
     out = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
     return out.transpose(1, 2).flatten(0, 1)
 

@@ -38,11 +38,19 @@ class Learner:
         deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
-        self._zero3_loading = HfDeepSpeedConfig(settings)
+        # It must not live longer, as all models of this process would be partitioned, also those that vLLM makes.
+        zero3_loading = HfDeepSpeedConfig(settings)
         model = AutoModelForCausalLM.from_pretrained(
             model_folder, dtype=getattr(torch, config.hardware.dtype), attn_implementation=ATTENTION
         )
+        del zero3_loading
         compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
+        # Where vLLM has no implementation of its own, it takes that of transformers, and makes all models of the class
+        # compile themselves that lack this attribute.
+        model.base_model.do_not_compile = True
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # the sampler drops nothing
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
         # of each layer (_no_split_modules names the layer's class) one after the other, which is slower.
@@ -82,16 +90,23 @@ class Learner:
         if "cuda" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state(states["cuda"])
 
-    def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
-        """Return the log-probability of each token of `answer` after `prompt`, at temperature 1.
+    def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
+        """Return the log-probability of each token of `answers` after `prompt`, at temperature 1.
 
-        Every rank may pass another pair, but all ranks must call this together, because ZeRO-3 gathers the weights
-        layer by layer. Returns a float64 array [tokens of the answer].
+        Every rank may pass others, but all ranks must call this together, because ZeRO-3 gathers the weights layer by
+        layer. Returns a float64 array [tokens of the answers].
         """
-        batch = collate([prompt], [answer], np.array([0]), self._engine.device)
+        batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self._engine.device)
         with torch.no_grad():
-            logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answer]
+            logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
+
+    def own_score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
+        """Return what `score` returns, by the model's own `forward` and attention. The answers are equally long."""
+        rows = torch.tensor([prompt + answer for answer in answers], device=self._engine.device)
+        with torch.no_grad():
+            logprobs = self._engine.module.own_logprobs(rows)[:, len(prompt) - 1 :]  # [answers, tokens]
+        return logprobs.flatten().double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
         """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.

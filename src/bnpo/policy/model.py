@@ -3,25 +3,28 @@
 import torch
 import torch.nn.functional as F
 from accelerate import init_empty_weights
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from bnpo.algorithm.batching import MicroBatch
-from bnpo.algorithm.loss import token_logprobs
+from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
+from bnpo.policy.attention import ATTENTION
 
 
 class LogprobHead(torch.nn.Module):
-    """The language model's head and the log-probabilities, as one module that owns the weight.
+    """The language model's head and the log-probabilities, as one module that owns weight and bias.
 
     Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many calls. The number of
     chunks of logits depends on a rank's answers. So chunks are no module calls: the weight is gathered once, here.
     """
 
-    def __init__(self, weight: torch.nn.Parameter, vocab_size: int):
+    def __init__(self, head: torch.nn.Module, vocab_size: int, steps: LogitSteps | None):
         super().__init__()
-        self.weight = weight
-        self.vocab_size = vocab_size
+        self.weight, self.bias = head.weight, getattr(head, "bias", None)
+        self.vocab_size, self.steps = vocab_size, steps
 
     def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool):
-        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, with_entropy=with_entropy)
+        settings = {"bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **settings)
 
 
 class Policy(torch.nn.Module):
@@ -30,7 +33,7 @@ class Policy(torch.nn.Module):
     def __init__(self, model: torch.nn.Module, vocab_size: int, temperature: float):
         super().__init__()
         self.model = model
-        self.head = LogprobHead(model.get_output_embeddings().weight, vocab_size)
+        self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model))
         self.temperature = temperature
 
     def forward(self, batch: MicroBatch, temperature: float | None = None, with_entropy: bool = False):
@@ -46,6 +49,50 @@ class Policy(torch.nn.Module):
             temperature = self.temperature
         return self.head(hidden_before_targets, batch.targets, temperature, with_entropy)
 
+    def own_logprobs(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities [rows, tokens - 1] of all tokens but the first of `rows` [rows, tokens].
+
+        They are those of the model's own `forward` and attention. Only the product with the head is taken from the
+        loss, in fp32, because the rounding of logits to bf16 would hide small faults.
+        """
+        head = self.model.get_output_embeddings()
+        head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
+        self.model.set_attn_implementation("eager")
+        logits = self.model(input_ids=rows, use_cache=False).logits[0]  # [rows * tokens, head rows]
+        self.model.set_attn_implementation(ATTENTION)
+        del head.forward  # that of its class is back
+        logits = logits[:, : self.head.vocab_size].unflatten(0, rows.shape)[:, :-1]
+        return (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
+
+
+class _GivenHidden(torch.nn.Module):
+    """Stands for the layers of a model: returns its input as their last hidden states."""
+
+    def forward(self, *_, inputs_embeds: torch.Tensor, **__) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+
+def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
+    """Return what the model's own `forward` does to the output of its head, such as a scale or a cap. None: nothing.
+
+    This is that `forward` itself, in a copy of the model whose layers and head return their input.
+    """
+    rest = weightless_copy(model)
+    setattr(rest, rest.base_model_prefix, _GivenHidden())
+    rest.set_output_embeddings(torch.nn.Identity())
+
+    def steps(logits: torch.Tensor) -> torch.Tensor:
+        return rest(inputs_embeds=logits[None], use_cache=False).logits[0]
+
+    example = torch.linspace(-50.0, 50.0, 8)[None]
+    return None if torch.equal(steps(example), example) else steps
+
+
+def weightless_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a model of the same class and configuration. Its parameters have no memory, its buffers have values."""
+    with init_empty_weights():
+        return type(model)(model.config)
+
 
 def compute_buffers_again(model: torch.nn.Module) -> None:
     """Replace computed buffers of `model`, such as rotary frequencies, by those that its class computes by itself.
@@ -54,8 +101,7 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
     transformers computes in fp32 (DeepSpeed issue 4932). Frequencies that are off by 0.4 % turn a head of size 128 by a
     wrong radian at distance 1,000. Buffers that a checkpoint holds stay as they were loaded.
     """
-    with init_empty_weights():  # parameters without memory, buffers with their values
-        exact = type(model)(model.config)
+    exact = weightless_copy(model)
     stored = set(exact.state_dict())
     for name, buffer in exact.named_buffers():
         if name not in stored:

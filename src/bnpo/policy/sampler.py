@@ -131,6 +131,8 @@ class Sampler:
 
         Cached prefixes of the old weights are cleared by the next `sample`, and `score` reads none.
         """
+        if not self._can_sleep:
+            self._llm.apply_model(_set_up_experts_again)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -185,6 +187,14 @@ def _answer(completion, logprobs: bool) -> Answer:
         finished=completion.finish_reason == "stop",
         logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
     )
+
+
+def _set_up_experts_again(model: torch.nn.Module) -> None:
+    """Make the next weights of experts be packed like the first. On CPUs vLLM 0.32 would copy them as they come."""
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if hasattr(method, "moe_kernel"):
+            method.moe_kernel = None
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:

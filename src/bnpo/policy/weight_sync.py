@@ -9,6 +9,7 @@ import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.ranks import gather
 
@@ -30,14 +31,18 @@ def whole_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order. A collective.
 
-    With `tied_too` a tied head also comes under its own name: vLLM keeps its old head if it is left out. The tensors
-    are clones, since the gathered ones are freed with their group, and the receiver may hold them for longer.
+    Names and shapes are those of a checkpoint. transformers renames some tensors as it loads them, and joins those of
+    all experts of a layer to one. With `tied_too` a tied head also comes under its own name: vLLM keeps its old head if
+    it is left out. The tensors are clones, since the gathered ones are freed with their group, and the receiver may
+    hold them for longer.
     """
     for group in _parameter_groups(model, tied_too, group_bytes):
         with deepspeed.zero.GatheredParameters([parameter for _, parameter in group]):
-            clones = deque((name, parameter.detach().clone()) for name, parameter in group)
-        while clones:  # hand them over one by one, so that none is held while the next group is gathered
-            yield clones.popleft()
+            clones = {name: parameter.detach().clone() for name, parameter in group}
+        tensors = deque(revert_weight_conversion(model, clones).items())
+        clones.clear()
+        while tensors:  # hand them over one by one, so that none is held while the next group is gathered
+            yield tensors.popleft()
 
 
 def _parameter_groups(
@@ -55,12 +60,20 @@ def _parameter_groups(
         yield group
 
 
-def compared_names(model: torch.nn.Module) -> list[str]:
-    """Return the names of the compared parameters: the first (embedding), the middle layer's, the last (head)."""
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+def compared_names(model: torch.nn.Module) -> dict[str, str]:
+    """Return the compared parameters: the first (embedding), the middle layer's, the last (head).
+
+    Keys are the names of their tensors in a checkpoint, values those of the model's own parameters.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    names = list(parameters)
     layers = [int(match[1]) for match in (re.search(r"\.(\d+)\.", name) for name in names) if match]
     middle_layer = f".{max(layers) // 2}."
-    return [names[0], *(name for name in names if middle_layer in name), names[-1]]
+    compared = {}
+    for name in (names[0], *(name for name in names if middle_layer in name), names[-1]):
+        shape_only = torch.empty(parameters[name].ds_shape, device="meta")
+        compared |= dict.fromkeys(revert_weight_conversion(model, {name: shape_only}), name)
+    return compared
 
 
 def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int) -> None:
@@ -70,16 +83,21 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
     an update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
     `check_sync` alone would not see that an update was lost.
     """
-    ends = compared_names(model)
-    if missing := [name for name in (ends[0], ends[-1]) if name not in sampler_tensors]:
-        raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
+    own_names = compared_names(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
+    first, *_, last = own_names
+    # A sampler may hold a tied head under the name of the embedding alone.
+    ends = (first,) if parameters[own_names[first]] is parameters[own_names[last]] else (first, last)
+    if missing := [name for name in ends if name not in sampler_tensors]:
+        raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
     # Every rank holds the same names in the same order, so that all of them gather the same parameters.
-    with deepspeed.zero.GatheredParameters([parameters[name] for name in sampler_tensors]):
+    compared = {own_names[name]: parameters[own_names[name]] for name in sampler_tensors}
+    with deepspeed.zero.GatheredParameters(list(compared.values())):
+        tensors = revert_weight_conversion(model, {name: tensor.detach() for name, tensor in compared.items()})
         differing = [
             name
             for name, tensor in sampler_tensors.items()
-            if not torch.equal(parameters[name].detach(), tensor[: len(parameters[name])])
+            if not torch.equal(tensors[name], tensor[: len(tensors[name])])
         ]
     for rank, names in enumerate(gather(differing)):
         if names:
@@ -110,7 +128,7 @@ def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
     The sampler's weights must be awake. Its cache should still be asleep: gathering needs memory.
     """
     sampler.load_weights(whole_weights(learner.model, tied_too=True))
-    check_equal(learner.model, sampler.parameters(compared_names(learner.model)), step)
+    check_equal(learner.model, sampler.parameters(list(compared_names(learner.model))), step)
 
 
 def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int) -> float:

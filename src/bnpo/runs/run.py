@@ -12,6 +12,7 @@ from bnpo.files import write_json, writing
 from bnpo.grading.rewards import reward_name
 from bnpo.planning.fit import sampler_share
 from bnpo.policy.learner import Learner
+from bnpo.policy.proof import prove_start
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import Ranks, gather
@@ -70,7 +71,8 @@ class Run:
     def load(self) -> tuple[Learner, Sampler]:
         """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
 
-        Raises InputError if ranks have read different data, the checkpoint is damaged, or the disk cannot be written.
+        Raises InputError if ranks have read different data, the checkpoint is damaged, the disk cannot be written, or
+        learner or sampler do not compute what the model's own code does.
         """
         prepared, config = self._prepared, self._config
         checkpoint = prepared.resume_point.checkpoint
@@ -93,6 +95,7 @@ class Run:
         self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
         if checkpoint:
             self._learner.load(checkpoint / "trainer")
+        prove_start(self._learner, self._sampler, prepared.task.prompts[0])
         if dist.get_rank() == 0:
             if share is not None:  # on GPUs
                 shares = {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}

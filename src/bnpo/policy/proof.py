@@ -1,0 +1,39 @@
+"""The proof before the first update: learner and sampler compute what the model's own code computes."""
+
+import numpy as np
+
+from bnpo.files import InputError
+from bnpo.policy.learner import Learner
+from bnpo.policy.sampler import Sampler
+from bnpo.ranks import gather
+
+MOST_TOKENS = 128
+
+
+def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> None:
+    """Raise InputError on all ranks if learner or sampler differ from the model's own `forward`. A collective.
+
+    The first half of the token ids `ids` is taken as a prompt, the second as an answer to it. The limit is
+    --sync-tolerance, for the mean difference of a token's log-probability.
+    """
+    ids = ids[:MOST_TOKENS]
+    prompt, answer = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+    # The learner packs a second answer behind the first. Layers that are no attention would let them mix.
+    answers = answer, answer[::-1]
+    of_model = learner.own_score(prompt, *answers)  # [tokens of both answers]
+    of_learner = learner.score(prompt, *answers)  # [tokens of both answers]
+    of_sampler = sampler.score(prompt, answer)  # [tokens]
+    tokens = len(answer)
+    pairs = (of_learner, of_model), (of_sampler, of_model[:tokens]), (of_sampler, of_learner[:tokens])
+    own_differences = [np.abs(a - b).mean() for a, b in pairs]
+    # The largest of all ranks, or nan: all ranks raise, or none.
+    learner_off, sampler_off, apart = (float(gap) for gap in np.max(gather(own_differences), axis=0))
+    tolerance = learner.config.hardware.sync_tolerance
+    if learner_off <= tolerance and apart <= tolerance:
+        return
+    wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
+    raise InputError(
+        f"{learner.config.data.model}: {wrong} this model otherwise than its own code in transformers. The "
+        f"log-probabilities of an answer differ from the model's own by {learner_off:.2g} per token in the learner, by "
+        f"{sampler_off:.2g} in the sampler. More than --sync-tolerance {tolerance:g} is refused; use another model"
+    )

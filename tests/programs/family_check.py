@@ -1,0 +1,114 @@
+"""Two ranks train models of several families for two steps, save and resume them.
+
+Launched by tests/test_families.py with a dtype and the folders of the models; prints a JSON line from rank 0.
+"""
+
+import hashlib
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
+import numpy as np  # isort: skip
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bnpo.config import parse_train_config
+from bnpo.policy.engine_settings import EngineSettings
+from bnpo.policy.learner import Learner
+from bnpo.policy.proof import prove_start
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.update import Experience
+from bnpo.policy.weight_sync import measure_sync, sync_weights, whole_weights
+from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+
+ENGINES: list[Sampler] = []
+"""All of them live until the end: one that is freed destroys torch.distributed."""
+TOLERANCE = {"float32": "1e-4", "bfloat16": "0.05"}
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(20, 110, 24).tolist() for _ in range(2)]
+ANSWERS = [RNG.integers(20, 110, length).tolist() for length in (30, 12, 40, 25)]
+EXPERIENCE = Experience(
+    prompts=[PROMPTS[i // 2] for i in range(4)],
+    answers=ANSWERS,
+    sampler_logprobs=[np.full(len(answer), -5.0) for answer in ANSWERS],
+    advantages=np.array([1.0, -1.0, 0.5, -2.0]),
+)
+
+
+def digest(learner: Learner) -> str:
+    """Hash of the learner's weights."""
+    total = hashlib.sha256()
+    for name, tensor in whole_weights(learner.model, tied_too=False):
+        total.update(name.encode() + tensor.float().numpy().tobytes())
+    return total.hexdigest()
+
+
+def plain_scores(folder: Path, dtype: str) -> tuple[np.ndarray, list[str]]:
+    """Log-probabilities of the first answer by plain transformers, and what it says of the names of the weights."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
+    row = torch.tensor([PROMPTS[0] + ANSWERS[0]])
+    with torch.no_grad():
+        logits = model(row).logits[0, len(PROMPTS[0]) - 1 : -1, : len(TOKENIZER)].double()
+    scores = torch.log_softmax(logits, -1).gather(1, row[0, len(PROMPTS[0]) :, None])[:, 0]
+    return scores.numpy(), [name for kind in ("missing_keys", "unexpected_keys") for name in info[kind]]
+
+
+def check(model: Path, dtype: str) -> dict:
+    """Train the model in `model` for a step, save and resume it, and say what was seen."""
+    flags = ["--preset", "tiny", "--model", str(model), "--dtype", dtype, "--sync-tolerance", TOLERANCE[dtype]]
+    config, _ = parse_train_config(flags, has_cuda=False)
+    checkpoint = checkpoint_folder(model.with_name(f"{model.name}-{dtype}"), 1)
+    learner = Learner(str(model), len(TOKENIZER), config)
+    before = learner.score(PROMPTS[0], ANSWERS[0])
+    learner.update(EXPERIENCE, lr=1e-3)
+    save_checkpoint(learner, TOKENIZER, checkpoint.parent.parent, Progress(step=1), keep=0)
+    saved = learner.score(PROMPTS[0], ANSWERS[0])
+    learner.update(EXPERIENCE, lr=1e-3)
+
+    of_transformers, names = plain_scores(checkpoint, dtype)
+    resumed = Learner(str(checkpoint), len(TOKENIZER), config)
+    resumed.load(checkpoint / "trainer")
+    sampler = Sampler(str(checkpoint), TOKENIZER, EngineSettings(max_tokens=192, dtype=dtype))
+    ENGINES.append(sampler)
+    prove_start(resumed, sampler, PROMPTS[0] + PROMPTS[1])
+    of_vllm = sampler.score(PROMPTS[0], ANSWERS[0])
+    resumed.update(EXPERIENCE, lr=1e-3)
+    sync_weights(resumed, sampler, 2)
+    return {
+        "sync": measure_sync(resumed, sampler, EXPERIENCE, 2),
+        "moved": float(np.abs(saved - before).mean()),
+        "resumed": digest(resumed) == digest(learner),
+        "transformers": float(np.abs(of_transformers - saved).mean()),
+        "vllm": float(np.abs(of_vllm - saved).mean()),
+        "names": names,
+    }
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    dtype, *models = sys.argv[1:]
+    report = {}
+    for model in map(Path, models):
+        started = time.perf_counter()
+        try:
+            report[model.name] = check(model, dtype)
+        except Exception as error:
+            traceback.print_exc()
+            report[model.name] = {"error": f"{type(error).__name__}: {error}"}
+        report[model.name]["seconds"] = time.perf_counter() - started
+        if dist.get_rank() == 0:
+            print(model.name, report[model.name], flush=True)
+    if dist.get_rank() == 0:
+        print("REPORT " + json.dumps(report), flush=True)
+
+
+TOKENIZER = AutoTokenizer.from_pretrained("data/tiny-model")
+if __name__ == "__main__":
+    main()
