@@ -239,7 +239,8 @@ def test_models_that_cannot_be_trained_are_refused(ranks, tmp_path):
     model = shutil.copytree(TINY_MODEL, tmp_path / "model")
     settings = json.loads((model / "config.json").read_text())
     for changes, message in (
-        ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 4}, "model: has sliding-window attention"),
+        ({"layer_types": ["linear_attention"] * 4}, "model: cannot be trained: it has layers of linear_attention;"),
+        ({"vocab_size": 200}, "model: its tokenizer has 262 tokens, its model 200; take the tokenizer of this model"),
         ({"model_type": "other"}, r"model: not the config\.json of a known language model \("),
         ({"preset": "tiny"}, "model: this run has no checkpoint yet"),
     ):

@@ -135,9 +135,9 @@ def test_a_model_that_is_nowhere_or_cannot_be_trained_is_named(tmp_path):
     with pytest.raises(InputError, match=r"do not fit the context of .*Qwen2.5-Math-7B, 4096 tokens; lower .* by 4096"):
         find_model("Qwen/Qwen2.5-Math-7B", 8192)
     model = shutil.copytree(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B", tmp_path / "model")
-    settings = json.loads((model / "config.json").read_text()) | {"use_sliding_window": True, "max_window_layers": 0}
+    settings = json.loads((model / "config.json").read_text()) | {"layer_types": ["linear_attention"] * 28}
     (model / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(InputError, match="model: has sliding-window attention"):
+    with pytest.raises(InputError, match="model: cannot be trained: it has layers of linear_attention"):
         training_inputs(config("--model", str(model)))
 
 

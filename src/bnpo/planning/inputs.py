@@ -14,7 +14,8 @@ from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import ModelShape, read_shape
-from bnpo.policy.folder import check_attention, check_context, load_tokenizer, local_folder
+from bnpo.policy.folder import check_context, load_tokenizer, local_folder
+from bnpo.policy.model_check import check_model
 from bnpo.problems import Problem
 from bnpo.sources import load_sources
 from bnpo.task import encode_problems, longest_sequence
@@ -77,7 +78,7 @@ def training_inputs(config: TrainConfig) -> PlanInputs:
     """
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     model = find_model(config.data.model, longest_sequence(config, suite))
-    check_attention(model.folder)
+    check_model(model.folder, model.longest)
     problems, prompt, line = _count_training(config, model.tokenizer)
     answers, lines = _count_suite(suite, model) if suite else (0, ["no evaluation during training"])
     return PlanInputs(model, problems, prompt, answers, [*model.lines, line, *lines])

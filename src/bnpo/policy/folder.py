@@ -21,7 +21,10 @@ def model_folder(model: str) -> Path:
     folder = local_folder(model) or _download(model)
     for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
         if not any(folder.glob(pattern)):
-            raise InputError(f"{model}: holds no {part} ({pattern}); it is not a Hugging Face model folder")
+            cure = "it is not a Hugging Face model folder"
+            if part == "weights":
+                cure = "load it with transformers and save it with save_pretrained, which writes safetensors"
+            raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
     return folder
 
 
@@ -79,17 +82,24 @@ def _settings(folder: Path) -> dict:
 def load_tokenizer(folder: Path, longest: int):
     """Return the tokenizer of a model folder.
 
-    Raises InputError if prompt and answer of `longest` tokens do not fit the model.
+    Raises InputError if prompt and answer of `longest` tokens do not fit the model, or if it has too few embeddings.
     """
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = model_config(folder).get_text_config().vocab_size
+    if len(tokenizer) > rows:
+        raise InputError(
+            f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {rows}; take the tokenizer of this model, "
+            "or enlarge the model with resize_token_embeddings"
+        )
+    return tokenizer
 
 
 def check_context(folder: Path, longest: int) -> None:
     """Raise InputError if prompt plus answer of `longest` tokens do not fit the context, or the model is unknown."""
-    context = _model_config(folder).max_position_embeddings
+    context = getattr(model_config(folder).get_text_config(), "max_position_embeddings", longest)
     if longest > context:
         raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
@@ -97,23 +107,14 @@ def check_context(folder: Path, longest: int) -> None:
         )
 
 
-def check_attention(folder: Path) -> None:
-    """Raise InputError for a model that the learner cannot train: some of its layers attend to a sliding window."""
-    layer_types = getattr(_model_config(folder), "layer_types", None) or ()
-    if "sliding_attention" in layer_types:
-        raise InputError(f"{folder}: has sliding-window attention, which cannot be trained; use another model")
-
-
-def _model_config(folder: Path) -> "PretrainedConfig":
+def model_config(folder: Path) -> "PretrainedConfig":
+    """Return the configuration of the model in `folder`. Raises InputError if transformers does not know the model."""
     from transformers import AutoConfig  # imports torch
 
     try:
-        config = AutoConfig.from_pretrained(folder)
-        if not hasattr(config, "max_position_embeddings"):
-            raise ValueError("it has no max_position_embeddings")
-    except (OSError, ValueError) as error:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # each kind of configuration has checks of its own
         reason = str(error).splitlines()[0]
         raise InputError(
             f"{folder}: not the config.json of a known language model ({reason}); use another model"
         ) from error
-    return config

@@ -65,11 +65,18 @@ class Policy(torch.nn.Module):
         return (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
 
 
+class _Outputs(MoeModelOutputWithPast):
+    """Outputs of the layers. All but the hidden states are None."""
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+
 class _GivenHidden(torch.nn.Module):
     """Stands for the layers of a model: returns its input as their last hidden states."""
 
-    def forward(self, *_, inputs_embeds: torch.Tensor, **__) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+    def forward(self, *_, inputs_embeds: torch.Tensor, **__) -> _Outputs:
+        return _Outputs(last_hidden_state=inputs_embeds)
 
 
 def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
@@ -77,21 +84,16 @@ def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
 
     This is that `forward` itself, in a copy of the model whose layers and head return their input.
     """
-    rest = weightless_copy(model)
+    with torch.device("meta"):
+        rest = type(model)(model.config)
     setattr(rest, rest.base_model_prefix, _GivenHidden())
     rest.set_output_embeddings(torch.nn.Identity())
 
     def steps(logits: torch.Tensor) -> torch.Tensor:
         return rest(inputs_embeds=logits[None], use_cache=False).logits[0]
 
-    example = torch.linspace(-50.0, 50.0, 8)[None]
+    example = torch.linspace(-50.0, 50.0, 8, device="cpu")[None]
     return None if torch.equal(steps(example), example) else steps
-
-
-def weightless_copy(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a model of the same class and configuration. Its parameters have no memory, its buffers have values."""
-    with init_empty_weights():
-        return type(model)(model.config)
 
 
 def compute_buffers_again(model: torch.nn.Module) -> None:
@@ -101,7 +103,8 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
     transformers computes in fp32 (DeepSpeed issue 4932). Frequencies that are off by 0.4 % turn a head of size 128 by a
     wrong radian at distance 1,000. Buffers that a checkpoint holds stay as they were loaded.
     """
-    exact = weightless_copy(model)
+    with init_empty_weights():  # parameters without memory, buffers with their values
+        exact = type(model)(model.config)
     stored = set(exact.state_dict())
     for name, buffer in exact.named_buffers():
         if name not in stored:

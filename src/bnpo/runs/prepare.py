@@ -15,7 +15,8 @@ from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import check_attention, load_tokenizer, model_folder
+from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.policy.model_check import check_model
 from bnpo.problems import Problem, asks_for_tags, chat_template
 from bnpo.ranks import check_port, gather
 from bnpo.runs.console import archive_console
@@ -92,10 +93,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if config.logging.eval_every:  # its scores are by the rule of the training
         suite = override(load_suite(config.logging.eval_suite), (), None, config.data.grader)
     longest = longest_sequence(config, suite)
+    check_model(model, longest)
     tokenizer, data = load_tokenizer(model, longest), config.data
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.
     tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
-    check_attention(model)
     plan = plan_here(config, model, longest)
     engine = EngineSettings(
         max_tokens=longest,
