@@ -82,6 +82,9 @@ def test_sample_size_by_simulation():
     deviation, rng = pilot_deviation(), np.random.default_rng(0)
     found = smallest_found(deviation, 40, 0.05)
     assert (round(deviation, 1), round(found, 1)) == (12.2, 5.6)
+    cells = [deviation, 2.0227 * deviation / np.sqrt(40), found, smallest_found(deviation, 40, 0.05 / 4)]
+    page = (ROOT / REGISTRATION).read_text(encoding="utf-8")
+    assert f"| cliff | 40 | {' | '.join(f'{cell:.2f}' for cell in cells)} | 5 |" in page
     samples = rng.normal(0, deviation, size=(20_000, 40))
     half = 2.0227 * samples.std(axis=1, ddof=1) / np.sqrt(40)
     assert (samples.mean(axis=1) + half < 5).mean() == pytest.approx(chance_below(5, deviation, 40), abs=0.02)
