@@ -1,10 +1,12 @@
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
 from bnpo.files import InputError
+from bnpo.flags import flat_settings
 from bnpo.runs.checkpoint import Progress, checkpoints
 from bnpo.runs.console import archive_console
 from bnpo.runs.folder import claim_output_dir, lock_run
@@ -60,6 +62,47 @@ def test_presets_are_valid_and_flags_override_them(preset):
     config = parse("--preset", preset, "--steps", "7", "--algo", "grpo")
     check_config(config, ranks=2)
     assert (config.preset, config.batch.steps, config.method.algo) == (preset, 7, "grpo")
+
+
+def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
+    flags = ("--algo", "grpo", "--rewards", "accuracy,format", "--betas", "0.8", "0.9", "--importance-cap", "2")
+    first = parse("--preset", "tiny", *flags, "--save-every", "7", "--overwrite", "--output-dir", str(tmp_path / "a"))
+    (tmp_path / "a").mkdir()
+    claim_output_dir(first, data_sha256="facts are no settings")
+    saved = tmp_path / "a" / "config.json"
+    config, line = parse_train_config(["--config", str(saved), "--lr", "1e-5"], has_cuda=True)
+    assert line == f"preset tiny (with the settings of {saved})"
+    ours, expected = flat_settings(config), flat_settings(first)
+    assert ours.pop("config") == saved
+    assert (ours.pop("lr"), ours.pop("output_dir")) == (1e-5, Path("runs/tiny-grpo-seed0"))
+    assert not ours.pop("overwrite")
+    assert ours == {name: expected[name] for name in ours}
+    settings = json.loads(saved.read_text())
+    saved.write_text(json.dumps(settings | {"train_data": "arithmetic"}))  # as earlier versions wrote it
+    assert parse("--config", str(saved)).data.train_data == ("arithmetic",)
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        (None, (), r"config.json: cannot be read \(.*; --config needs the config.json of a run"),
+        ({"model_type": "qwen2"}, (), "config.json: names no preset, as the config.json of a run does"),
+        ({"preset": "tiny", "lr": "high"}, (), "config.json: a setting of the wrong type: The field `update.lr`"),
+        ({"preset": "tiny", "betas": [1]}, (), "config.json: a setting of the wrong type: The field `update.betas`"),
+        (
+            {"preset": "tiny"},
+            ("--preset", "paper-7b"),
+            "--preset paper-7b: --config sets all defaults, and is of preset",
+        ),
+    ],
+)
+def test_files_that_are_no_settings_of_a_run(content, flags, message, tmp_path):
+    file = tmp_path / "config.json"
+    if content:
+        file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message) as error:
+        parse("--config", str(file), *flags)
+    assert "\n" not in str(error.value)
 
 
 @pytest.fixture

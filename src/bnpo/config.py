@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from bnpo.algorithm.method import Method
-from bnpo.files import ROOT, InputError, read_text
+from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.flags import (
     ON_ONE_RANK,
     Free,
@@ -73,6 +74,9 @@ class TrainConfig:
     preset: Free[Annotated[str, *one_of(("auto", *PRESETS))]] = "auto"
     """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
     reproduces Table 2, and `tiny` runs anywhere. `auto` is paper-1.5b on a machine with a GPU and tiny elsewhere."""
+    config: Free[Path | None] = None
+    """config.json of an earlier run. Its settings are the defaults of all other flags, in place of a preset's, except
+    for --output-dir, --overwrite, --resume and --allow-changes."""
     method: tyro.conf.OmitArgPrefixes[Method] = Method()
     data: tyro.conf.OmitArgPrefixes[DataSettings] = DataSettings()
     columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
@@ -90,10 +94,25 @@ def preset_config(preset: str) -> TrainConfig:
     return with_settings(TrainConfig(preset=preset), **PRESETS[preset])
 
 
+def saved_config(path: Path) -> TrainConfig:
+    """Return the settings in a run's config.json, without those that belong to that run only. Raises InputError."""
+    saved = read_json(path, "--config needs the config.json of a run")
+    if saved.get("preset") not in PRESETS:
+        raise InputError(f"{path}: names no preset, as the config.json of a run does; --config needs that of a run")
+    config = preset_config(saved["preset"])
+    for name, default in flat_settings(config).items():
+        if name not in saved or name in ("preset", "config", "output_dir", "overwrite", "resume", "allow_changes"):
+            continue  # newer than that run, or its own
+        # JSON has lists for tuples, and train_data was one name in earlier versions.
+        value = [saved[name]] if isinstance(default, tuple) and isinstance(saved[name], str) else saved[name]
+        config = with_settings(config, **{name: tuple(value) if isinstance(value, list) else value})
+    return config
+
+
 def needs_cuda_check(argv: list[str]) -> bool:
     """Return whether the preset of command line `argv` depends on the machine: `auto`, and no GPU is planned for."""
     asked = _preset_flags(argv)
-    return asked.preset == "auto" and asked.gpu is None
+    return asked.preset == "auto" and asked.gpu is None and asked.config is None
 
 
 def _preset_flags(argv: list[str]) -> argparse.Namespace:
@@ -101,6 +120,7 @@ def _preset_flags(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", default="auto")
     parser.add_argument("--gpu")
+    parser.add_argument("--config", type=Path)
     return parser.parse_known_args(argv)[0]
 
 
@@ -109,14 +129,25 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
 
     Raises InputError for an unknown preset. tyro exits on flags that it does not know.
     """
-    preset, reason = _preset_flags(argv).preset, "asked for"
+    asked = _preset_flags(argv)
+    preset, reason = asked.preset, "asked for"
     check_marks(TrainConfig(preset=preset))
+    saved = saved_config(asked.config) if asked.config else None
+    if saved:
+        if preset not in ("auto", saved.preset):
+            raise InputError(f"--preset {preset}: --config sets all defaults, and is of preset {saved.preset}")
+        preset, reason = saved.preset, f"with the settings of {asked.config}"
     if preset == "auto":
         preset = "paper-1.5b" if has_cuda else "tiny"
         reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
-    defaults = replace(preset_config(preset), preset="auto")
+    defaults = replace(saved or preset_config(preset), preset="auto")
     join_help_lines(TrainConfig)
-    config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # tyro only warns of a default with the wrong type
+            config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
+    except Warning as error:
+        raise InputError(f"{asked.config}: a setting of the wrong type: {str(error)[:70]}; correct it") from error
     config, system_prompt = replace(config, preset=preset), config.data.system_prompt
     if system_prompt and os.path.isfile(system_prompt):
         config = with_settings(config, system_prompt=read_text(system_prompt).strip())
