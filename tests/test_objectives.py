@@ -134,3 +134,15 @@ def test_the_script(tmp_path, capsys):
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"objective.pdf", "objective.png"}
     with pytest.raises(InputError, match="--answers: is 1, must be from 2 to 1024"):
         script.main(script.Args(answers=1))
+
+
+def test_eb_leaves_the_expected_gradient_as_it_is_in_a_large_batch():
+    """Its fit hardly depends on a single answer there: the slope is 1 at every accuracy, up to chance."""
+    rng = np.random.default_rng(0)
+    p = rng.beta(2, 2, size=(50_000, 1)).clip(0.05, 0.95)
+    rewards = (rng.random((50_000, 8)) < p).astype(float)
+    scores = np.where(rewards > 0, 1 / p, -1 / (1 - p))
+    slopes = (compute_advantages(Method("eb"), rewards[:, :, None]).values * scores).mean(axis=1)
+    for low in (0.05, 0.2, 0.5, 0.8):
+        inside = slopes[(p[:, 0] >= low) & (p[:, 0] < low + 0.15)]
+        assert abs(inside.mean() - 1) < 4 * inside.std() / np.sqrt(len(inside))
