@@ -10,6 +10,7 @@ python eval.py --regrade evals/results/FOLDER                          # grade k
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from math import hypot
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -67,9 +68,10 @@ def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
         rows = []
         for name, paired in comparison["paired"].items():
             interval = f"{100 * paired['low']:+.1f} to {100 * paired['high']:+.1f}"
-            rows.append((name, f"{100 * paired['difference']:+.1f}", interval, f"{paired['p_value']:.4f}"))
+            found = f"{100 * paired['detectable']:.1f}"
+            rows.append((name, f"{100 * paired['difference']:+.1f}", interval, f"{paired['p_value']:.4f}", found))
         title = f"{comparison['ckpt']['ckpt']} minus {comparison['base']['ckpt']}: paired by problem, in %"
-        print_table(title, ("data set", "difference", "95 % interval", "p-value"), rows)
+        print_table(title, ("data set", "difference", "95 % interval", "p-value", "detectable"), rows)
 
 
 def print_scores(results: dict) -> None:
@@ -96,8 +98,27 @@ def print_scores(results: dict) -> None:
     columns = ("data set", "problems", *names, "pass@k", "majority", "tokens", "cut off", "no box")
     title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems"
     print_table(f"{title}. pass@1 by each rule: {', '.join(names)}. Other columns: {names[0]}", columns, rows)
+    print_detectable(results["results"])
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
+
+
+def print_detectable(results: dict[str, dict]) -> None:
+    """Print the smallest difference to another model that the scores of each data set, and their average, can show."""
+    from bnpo.evaluation.scores import detectable
+
+    limits = {}
+    for name, scores in results.items():
+        pass1 = scores["pass1"]
+        # pass@2 is E[1 - (1 - p)^2], so this is E[p (1 - p)]. One repetition shows no more than an upper bound.
+        within = scores["pass_at_k"]["2"] - pass1 if scores["runs"] > 1 else pass1 * (1 - pass1)
+        limits[name] = detectable(scores["problems"], scores["runs"], within, scores["se"])
+    if len(limits) > 1:
+        limits["average"] = tuple(hypot(*bounds) / len(results) for bounds in zip(*limits.values(), strict=True))
+    texts = [f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in limits.items()]
+    print(
+        "smallest detectable difference to another model, in points (80 % power, paired by problem):", ", ".join(texts)
+    )
 
 
 def _percent(score: dict) -> str:

@@ -80,4 +80,5 @@ class PairedDifference(TypedDict):
     difference: float
     low: float
     high: float
+    detectable: float  # the smallest true difference that is found with 80 % power
     p_value: float

@@ -5,13 +5,14 @@ import shutil
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from math import ceil
+from math import ceil, sqrt
 from pathlib import Path
 
 from bnpo.config import TrainConfig, json_settings
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import check, chosen_suite
-from bnpo.evaluation.suites import Suite
+from bnpo.evaluation.scores import detectable
+from bnpo.evaluation.suites import Suite, dataset_problems
 from bnpo.files import InputError
 from bnpo.flags import Planning, flat_settings
 from bnpo.planning import cost, fit
@@ -191,6 +192,16 @@ def _largest_fitting(run: PlannedRun, setting: str, values: Sequence) -> object:
     return values[max(0, bisect_left(values, True, key=is_too_large) - 1)]
 
 
+def _detectable_line(suite: Suite) -> str:
+    """Return the differences that an evaluation finds. The variances are the largest that answers can have."""
+    cells = []
+    for name, dataset in suite.datasets.items():
+        problems = dataset.problems or len(dataset_problems(dataset))
+        low, high = detectable(problems, dataset.runs, within=0.25, error=sqrt(0.25 / problems))
+        cells.append(f"{name} {100 * low:.1f} to {100 * high:.1f}")
+    return f"smallest detectable difference at pass@1 of 50 %, in points (see docs/evaluation.md): {', '.join(cells)}"
+
+
 def dry_run_evaluation(config: EvalConfig) -> None:
     """Print what `eval.py` would do. Raises InputError for what it would refuse."""
     check(config)
@@ -203,6 +214,7 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         print(*inputs.lines, sep="\n")
         plan = plan_evaluation(config, inputs, suite)
         print(f"{inputs.eval_answers:,} answers, about {plan.tokens / 1e6:,.1f} million tokens")
+        print(_detectable_line(suite))
         if config.planning.gpu is None:
             print(NO_GPU)
             continue

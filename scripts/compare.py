@@ -1,0 +1,80 @@
+"""Compare several evaluated checkpoints with a base, paired by problem, with Holm's correction.
+
+    python scripts/compare.py evals/results/BASE evals/results/A evals/results/B
+
+The folders are those of eval.py, of one suite. Every checkpoint is compared with the first folder by the average over
+the data sets. Differences and intervals are those of `eval.py --base`. With several checkpoints, one of them is more
+easily ahead by chance. The column Holm has p-values that account for this.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from bnpo.evaluation.scores import paired_bootstrap
+from bnpo.files import InputError, read_json, whole_json_lines
+from study.statistics import holm
+
+Means = dict[str, np.ndarray]
+"""Share of correct answers to every problem [problems], by data set."""
+
+
+@dataclass(frozen=True)
+class Args:
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of finished evaluations, the base first."""
+
+
+def problem_means(folder: Path, protocol: dict) -> Means:
+    """Return the means of the problems of an evaluation. Raises InputError if it is not finished."""
+    sums = {name: np.zeros(dataset["problems"]) for name, dataset in protocol["suite"]["datasets"].items()}
+    records = whole_json_lines(folder / "samples.jsonl")
+    expected = sum(dataset["problems"] * dataset["runs"] for dataset in protocol["suite"]["datasets"].values())
+    if len(records) < expected:
+        raise InputError(f"{folder}: has {len(records)} of {expected} samples; finish it by repeating its command")
+    for record in records:
+        sums[record["dataset"]][record["index"]] += record["correct"]
+    return {name: sums[name] / dataset["runs"] for name, dataset in protocol["suite"]["datasets"].items()}
+
+
+def read(folders: tuple[Path, ...]) -> list[Means]:
+    """Return the means of all folders. Raises InputError if one has another protocol than the first."""
+    if len(folders) < 2:
+        raise InputError("name the folders of at least two evaluations, the base first")
+    protocols = [read_json(folder / "protocol.json", "name a folder that eval.py wrote") for folder in folders]
+    for folder, protocol in zip(folders, protocols, strict=True):
+        for key in ("suite", "grader", "limit"):
+            if protocol.get(key) != protocols[0].get(key):
+                fix = "--regrade changes the grader" if key == "grader" else "evaluate both with the same suite"
+                raise InputError(f"{folder}: has another {key} than {folders[0]} (see protocol.json); {fix}")
+    return [problem_means(folder, protocol) for folder, protocol in zip(folders, protocols, strict=True)]
+
+
+def main(args: Args) -> None:
+    base, *others = read(args.folders)
+    reports = []
+    for means in others:
+        report = paired_bootstrap({name: means[name] - base[name] for name in base}, seed=0)
+        reports.append(report.get("average") or next(iter(report.values())))
+    adjusted = holm([report["p_value"] for report in reports])
+    table = Table(f"minus {args.folders[0]}", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("difference", "95 % interval", "p-value", "Holm", "detectable"):
+        table.add_column(column, justify="right")
+    for folder, report, p in zip(args.folders[1:], reports, adjusted, strict=True):
+        interval = f"{100 * report['low']:+.1f} to {100 * report['high']:+.1f}"
+        cells = [f"{100 * report['difference']:+.1f}", interval, f"{report['p_value']:.4f}", f"{p:.4f}"]
+        table.add_row(str(folder), *cells, f"{100 * report['detectable']:.1f}")
+    Console(width=Console(width=1000).measure(table).maximum).print(table)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Args, description=__doc__))
+    except InputError as error:
+        sys.exit(f"error: {error}")
