@@ -130,7 +130,7 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path):
     output = evaluate(out, *flags, environment={"COLUMNS": "60"})  # narrow, but the titles of tables stay whole
     assert output.count("800 samples, 800 already there") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
-    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
+    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "detectable": 0.0, "p_value": 1.0}
     assert "paired by problem" in output
 
 
