@@ -73,7 +73,7 @@ def main() -> None:
     learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
 
     def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
-        save_checkpoint(learner, tokenizer, run, Progress(step), keep=0, group_bytes=group_bytes)
+        save_checkpoint(learner, tokenizer, run, Progress(step), card="", keep=0, group_bytes=group_bytes)
 
     def error_of(action) -> str:
         try:

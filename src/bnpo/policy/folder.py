@@ -12,14 +12,18 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-def model_folder(model: str) -> Path:
+def model_folder(model: str, *, weights: bool = True) -> Path:
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as Qwen/Qwen2.5-Math-1.5B,
-    which is downloaded. Raises InputError if there is no such folder, it holds no model, or the download fails.
+    which is downloaded, if not `weights` without them. Raises InputError if there is no such folder, it holds no model,
+    or the download fails.
     """
-    folder = local_folder(model) or _download(model)
-    for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
+    patterns = {"config.json": "config.json", "tokenizer": "tokenizer*"}
+    if weights:
+        patterns["weights"] = "*.safetensors"
+    folder = local_folder(model) or _download(model, ["*.json", "*.txt", "*.jinja", *patterns.values()])
+    for part, pattern in patterns.items():
         if not any(folder.glob(pattern)):
             cure = "it is not a Hugging Face model folder"
             if part == "weights":
@@ -28,9 +32,9 @@ def model_folder(model: str) -> Path:
     return folder
 
 
-def _download(model: str) -> Path:
+def _download(model: str, patterns: list[str]) -> Path:
     try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+        return Path(snapshot_download(model, allow_patterns=patterns))
     except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(

@@ -27,16 +27,26 @@ class Learner:
 
     `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
     predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format. A checkpoint must be converted to it
-    before another number of ranks can load it.
+    before another number of ranks can load it. Without an optimizer, which takes most of the memory, it only scores.
     """
 
-    def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal: bool = False):
+    def __init__(
+        self,
+        model_folder: str,
+        vocab_size: int,
+        config: TrainConfig,
+        *,
+        universal: bool = False,
+        with_optimizer: bool = True,
+    ):
         self.config = config
         # On CPUs DeepSpeed compiles an op that only inference needs, into a folder that all programs share. A program
         # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. Without a list of ops
         # it compiles none. Training on GPUs needs none, either.
         deepspeed.ops.__compatible_ops__ = {}
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
+        if not with_optimizer:
+            del settings["optimizer"]
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         # It must not live longer, as all models of this process would be partitioned, also those that vLLM makes.
         zero3_loading = HfDeepSpeedConfig(settings)

@@ -73,7 +73,10 @@ class _Outputs(MoeModelOutputWithPast):
 
 
 class _GivenHidden(torch.nn.Module):
-    """Stands for the layers of a model: returns its input as their last hidden states."""
+    """Stands for the layers of a model, and for each of its parts: returns its input as their last hidden states."""
+
+    def __getattr__(self, _: str) -> "_GivenHidden":
+        return self
 
     def forward(self, *_, inputs_embeds: torch.Tensor, **__) -> _Outputs:
         return _Outputs(last_hidden_state=inputs_embeds)

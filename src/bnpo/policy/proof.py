@@ -10,11 +10,11 @@ from bnpo.ranks import gather
 MOST_TOKENS = 128
 
 
-def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> None:
-    """Raise InputError on all ranks if learner or sampler differ from the model's own `forward`. A collective.
+def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[float, float]:
+    """Return by how much the log-probabilities of learner and sampler differ from those of the model's own `forward`.
 
-    The first half of the token ids `ids` is taken as a prompt, the second as an answer to it. The limit is
-    --sync-tolerance, for the mean difference of a token's log-probability.
+    The first half of the token ids `ids` is taken as a prompt, the second as an answer to it. Differences are means per
+    token. Raises InputError on all ranks if they are larger than --sync-tolerance. A collective.
     """
     ids = ids[:MOST_TOKENS]
     prompt, answer = ids[: len(ids) // 2], ids[len(ids) // 2 :]
@@ -30,7 +30,7 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> None:
     learner_off, sampler_off, apart = (float(gap) for gap in np.max(gather(own_differences), axis=0))
     tolerance = learner.config.hardware.sync_tolerance
     if learner_off <= tolerance and apart <= tolerance:
-        return
+        return learner_off, sampler_off
     wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
     raise InputError(
         f"{learner.config.data.model}: {wrong} this model otherwise than its own code in transformers. The "

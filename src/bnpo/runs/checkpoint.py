@@ -49,13 +49,15 @@ def save_checkpoint(
     tokenizer: PreTrainedTokenizerBase,
     run: Path,
     progress: Progress,
+    card: str,
     keep: int,
     group_bytes: int = GROUP_BYTES,
 ) -> None:
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
     The folder is a Hugging Face model. Its subfolder trainer/ holds each rank's part of the optimizer, `progress`, and
-    a manifest with the hash of every file. Parameters are gathered and written in groups of `group_bytes`.
+    a manifest with the hash of every file but the model card `card`, which users may edit. Parameters are gathered and
+    written in groups of `group_bytes`.
 
     A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
     """
@@ -70,6 +72,7 @@ def save_checkpoint(
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
             save_settings(learner, tokenizer, unfinished)
+            (unfinished / "README.md").write_text(card, encoding="utf-8")
         # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
         # rank writes into trainer/ before rank 0 has created it.
         save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), unfinished, group_bytes)
@@ -79,6 +82,7 @@ def save_checkpoint(
         for file in files_of_rank(unfinished, dist.get_rank()):
             flush(file)
             hashes[str(file.relative_to(unfinished))] = file_hash(file)
+        hashes.pop("README.md", None)
         # A collective: when it returns, all ranks have flushed their files, and rank 0 may rename the folder.
         hashes_of_ranks = gather(hashes)
         if rank_0:

@@ -17,6 +17,7 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import Ranks, gather
 from bnpo.rollouts import WatchedAnswers
+from bnpo.runs.card import model_card
 from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint
 from bnpo.runs.console import copy_console
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
@@ -200,7 +201,8 @@ class Run:
         started = time.perf_counter()
         # Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
         slept = self._sampler.sleep()  # False on CPUs
-        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, keep)
+        card = model_card(self._folder, step) if self._tracker else ""  # rank 0 writes it
+        save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, card, keep)
         if slept:
             self._sampler.wake("weights")
             sync_weights(self._learner, self._sampler, step)

@@ -1,0 +1,59 @@
+"""Write the table of docs/models.md: train a random model of every family of tests/families.py, or see it refused.
+
+    python dev/models_table.py
+
+Families that train pass the checks of tests/test_families.py, with two ranks in fp32 and in bf16.
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from bnpo.files import InputError
+from bnpo.policy.model_check import check_model
+from families import ALSO_TRAINED, NOT_TRAINED, TRAINED, family_config
+from test_families import DTYPES, check_report, train_family
+
+HEAD = "| family (`model_type`) | result | difference in fp32 | in bf16 |\n| --- | --- | ---: | ---: |\n"
+
+
+def trained_row(family: str, folder: Path) -> str:
+    """Train a model of `family`, check what was seen, and return its row of the table."""
+    differences = []
+    for dtype in DTYPES:
+        report = train_family(folder / dtype, family, dtype)
+        check_report(report, dtype)
+        differences.append(f"{max(report[name] for name in ('transformers', 'vllm', 'sync')):.1g}")
+    return f"| `{family}` | trains | {' | '.join(differences)} |"
+
+
+def refused_row(family: str, folder: Path) -> str:
+    """Return the row of a family that is refused, with the reason that a user reads."""
+    family_config(family, **NOT_TRAINED[family][0]).save_pretrained(folder)
+    try:
+        check_model(folder, 192)
+    except InputError as refusal:
+        reason = re.sub(r" \(.*", "", str(refusal).partition("cannot be trained: ")[2].rpartition(";")[0])
+        return f"| `{family}` | refused: {reason} | | |"
+    raise AssertionError(f"{family} is not refused")
+
+
+def main() -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for family in sorted(TRAINED | ALSO_TRAINED | NOT_TRAINED):
+            row = refused_row if family in NOT_TRAINED else trained_row
+            rows.append(row(family, Path(folder) / family))
+            print(rows[-1], flush=True)
+    page = ROOT / "docs" / "models.md"
+    text = page.read_text(encoding="utf-8")
+    table = HEAD + "\n".join(rows) + "\n"
+    page.write_text(re.sub(r"\| family .*?\n(?!\|)", lambda _: table, text, flags=re.DOTALL), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

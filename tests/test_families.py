@@ -1,0 +1,46 @@
+"""Models of every family train, stay in sync, are saved for others to load, and resume exactly.
+
+`python dev/models_table.py` does the same with more families, and writes the table of docs/models.md.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bnpo.files import ROOT
+from conftest import run_ranks
+from families import ALSO_TRAINED, NOT_TRAINED, TRAINED, make_family
+
+DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
+"""Largest mean difference per token between two computations with equal weights."""
+
+
+def train_family(folder: Path, family: str, dtype: str) -> dict:
+    """What tests/programs/family_check.py reports of a random model of `family` on two ranks."""
+    make_family(folder / family, family, **(TRAINED | ALSO_TRAINED)[family])
+    output = run_ranks(2, "tests/programs/family_check.py", folder / family, dtype).stdout
+    return json.loads(output.rpartition("REPORT ")[2])
+
+
+def check_report(report: dict, dtype: str) -> None:
+    assert report["names"] == []  # of the checkpoint's tensors, none is missing for transformers and none is too many
+    assert report["moved"] > 0.01
+    assert report["resumed"]
+    assert max(report[name] for name in ("transformers", "vllm", "sync")) < DTYPES[dtype]
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", TRAINED)
+def test_a_family_trains_in_sync_and_resumes_exactly(family, dtype, tmp_path):
+    check_report(train_family(tmp_path, family, dtype), dtype)
+
+
+def test_the_table_of_families_is_current():
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert {family.strip("`"): result for family, result, *_ in rows} == {
+        **dict.fromkeys(TRAINED | ALSO_TRAINED, "trains"),
+        **{family: f"refused: {reason}" for family, (_, reason) in NOT_TRAINED.items()},
+    }
