@@ -6,7 +6,8 @@ The ranks then finish the step, save, and exit with 0. DeepSpeed's launcher exit
 itself, and kills ranks that need more than 30 seconds. Its messages are printed only if something fails.
 
 Without --master_port the ranks meet at a free port, so that two runs on one machine need no further flags. Flags and
-files of train.py are checked here, in a second. The ranks, which need ten to start, check everything again.
+files of train.py are checked here, in a second, and a model folder while the ranks start, which takes them ten seconds.
+They check everything again.
 """
 
 import os
@@ -15,11 +16,18 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from bnpo.environment import setup_environment
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from bnpo.config import TrainConfig
 
 
 def main() -> None:
@@ -28,16 +36,22 @@ def main() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
     flags = sys.argv[1:]
     script = next((i for i, flag in enumerate(flags) if flag.endswith(".py")), len(flags))
+    config = None
     if Path(*flags[script : script + 1]).name == "train.py":
         has_cuda = has_gpu and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
         # Of several machines only the number of ranks on each is known, which must divide the questions, too.
         ranks = flags[flags.index("--num_gpus") + 1] if "--num_gpus" in flags[:script] else "1"
-        check_train_flags(flags[script + 1 :], has_cuda, int(ranks))
+        config = check_train_flags(flags[script + 1 :], has_cuda, int(ranks))
     port = None
     # Launchers on several machines must agree, and cannot choose by themselves.
     if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags[:script]):
         port = reserve_port()
         flags = ["--master_port", str(port.getsockname()[1]), *flags]
+    # In a process of its own, which frees the memory that torch takes.
+    answer, sender = get_context("fork").Pipe(duplex=False)
+    if config:
+        get_context("fork").Process(target=send_model_problem, args=(sender, config), daemon=True).start()
+    sender.close()
     launcher = Path(sys.executable).with_name("deepspeed")
     # A new session: the terminal sends Ctrl-C to this process only.
     program = subprocess.Popen([str(launcher), "--quiet", *flags], start_new_session=True)
@@ -55,6 +69,12 @@ def main() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
         signal.signal(number, pass_on)
+    with suppress(EOFError):  # nothing is wrong with the model, or nothing was checked
+        problem = answer.recv()
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
+            print(f"error: {problem}", file=sys.stderr)
+            sys.exit(2)
     status = program.wait()
     if port:
         port.close()  # only now, so that no other program gets the port before the ranks meet there
@@ -72,13 +92,16 @@ def reserve_port() -> socket.socket:
     return reserved
 
 
-def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> None:
-    """Exit with one line if train.py would refuse `argv` for a reason that is known without torch and the network."""
+def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConfig | None":
+    """Exit with one line if train.py would refuse `argv` for a reason that is known without torch and the network.
+
+    Returns the configuration if it names a model folder, which remains to be checked.
+    """
     setup_environment()
     from bnpo.config import check_config, parse_train_config
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.files import InputError
-    from bnpo.policy.folder import local_folder
+    from bnpo.policy.folder import local_folder, model_folder
     from bnpo.runs.folder import check_output_dir
     from bnpo.sources import load_sources
 
@@ -86,18 +109,37 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> None:
         config, _ = parse_train_config(argv, has_cuda)
         check_config(config, config.planning.gpus or ranks)
         if config.planning.dry_run:
-            return
+            return None
         load_sources([name for name in config.data.train_data if not name.startswith("hub:")], config.columns)
         if config.logging.eval_every:
             for dataset in load_suite(config.logging.eval_suite).datasets.values():
                 if not dataset.data.startswith("hub:"):
                     dataset_problems(dataset)
         if not config.folder.resume:
-            local_folder(config.data.model)
             check_output_dir(config)
+            if local_folder(config.data.model):
+                model_folder(config.data.model)
+                return config
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    return None
+
+
+def send_model_problem(sender: "Connection", config: "TrainConfig") -> None:
+    """Send a line if train.py would refuse the model of `config`, its tokenizer or its template."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
+    from bnpo.evaluation.suites import load_suite
+    from bnpo.files import InputError
+    from bnpo.policy.folder import model_folder
+    from bnpo.task import longest_sequence, prepare_tokenizer
+
+    suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
+    try:
+        prepare_tokenizer(config, model_folder(config.data.model), longest_sequence(config, suite))
+    except InputError as error:
+        sender.send(str(error))
 
 
 if __name__ == "__main__":

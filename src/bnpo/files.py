@@ -23,6 +23,11 @@ class InputError(Exception):
     """Bad input from the user. The message is one line: what is wrong, where, and what to do."""
 
 
+def line_of(error: BaseException) -> str:
+    """Return the kind and the message of an error in one line of at most 300 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
 def flush(path: Path) -> None:
     """Wait until the content of a file, or the entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)

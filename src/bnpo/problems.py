@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnpo.files import InputError, read_text
+from bnpo.files import InputError, line_of, read_text
 
 THINK_PROMPT = (
     "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
@@ -58,7 +58,7 @@ def render_prompt(tokenizer, problem: str, template: str | None = None) -> str:
     try:
         return tokenizer.apply_chat_template(messages, **options)
     except Exception as error:  # a template is a program, and may raise anything
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = line_of(error)
         raise InputError(f"the chat template fails for the problem {problem[:60]!r} ({reason}); correct it") from error
 
 

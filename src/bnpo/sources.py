@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.arithmetic import TRAINING_PROBLEMS, arithmetic_problems
-from bnpo.files import InputError, read_json_lines
+from bnpo.files import InputError, line_of, read_json_lines
 from bnpo.problems import Problem
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
             table, revision = _hub_table(name) if on_hub else (_file_table(name, columns), None)
         except Exception as error:  # a dozen kinds, of four libraries
             login = "the name, the network, and for a gated data set your login (hf auth login)"
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise InputError(f"{name}: cannot be read ({reason}); check {login if on_hub else 'the file'}") from error
+            advice = login if on_hub else "the file"
+            raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
         needed = {columns.problem_field, columns.answer_field, "id"} & set(table.column_names)
         # Without one of them, all columns are kept for the error message.
         rows = (table.select(sorted(needed)) if len(needed - {"id"}) == 2 else table[:1]).to_pylist()

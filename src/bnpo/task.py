@@ -1,6 +1,7 @@
 """The task of a run: its problems with their encoded prompts, the tokenizer and the grader."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -8,6 +9,8 @@ from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
+from bnpo.policy.folder import load_tokenizer
+from bnpo.policy.model_check import check_model
 from bnpo.problems import Problem, chat_template, encode_prompt
 
 
@@ -27,6 +30,18 @@ def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
     if suite:
         longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
     return longest
+
+
+def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the folder `model`, with the template of the run.
+
+    Raises InputError if a model of this kind cannot be trained on texts of up to `longest` tokens. Reads no weights.
+    """
+    check_model(model, longest)
+    tokenizer, data = load_tokenizer(model, longest), config.data
+    # Checkpoints get this template, so that an evaluation of them renders the same prompts.
+    tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
+    return tokenizer
 
 
 def encode_problems(

@@ -1,12 +1,14 @@
 """Model folders: find one to start from, its tokenizer, its hash."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
 
-from bnpo.files import InputError, read_json
+from bnpo.files import InputError, line_of, read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -36,9 +38,8 @@ def _download(model: str, patterns: list[str]) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=patterns))
     except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
-            f"{model}: no such local folder, and the download from the model hub failed ({reason}); "
+            f"{model}: no such local folder, and the download from the model hub failed ({line_of(error)}); "
             "check the name and the network, or give the path of a downloaded copy"
         ) from error
 
@@ -118,7 +119,17 @@ def model_config(folder: Path) -> "PretrainedConfig":
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # each kind of configuration has checks of its own
-        reason = str(error).splitlines()[0]
         raise InputError(
-            f"{folder}: not the config.json of a known language model ({reason}); use another model"
+            f"{folder}: not the config.json of a known language model ({line_of(error)}); use another model"
+        ) from error
+
+
+@contextmanager
+def loading(model: str, library: str) -> Iterator[None]:
+    """Turn any error of a library that loads `model` into an InputError: it is that of the model's code or files."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"{model}: {library} cannot load this model ({line_of(error)}); correct that, or use another model"
         ) from error

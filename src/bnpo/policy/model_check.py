@@ -7,7 +7,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedCon
 from transformers.integrations.moe import ExpertsInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from bnpo.files import InputError
+from bnpo.files import InputError, line_of
 from bnpo.policy.folder import model_config
 from bnpo.policy.model import logit_steps
 
@@ -91,8 +91,7 @@ def _of_layers(config: PretrainedConfig) -> str | None:
         model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, sequences=True)
         logit_steps(model)
     except Exception as error:  # any kind: this is the code of all families
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return f"its code does not run with the learner's attention ({reason})"
+        return f"its code does not run with the learner's attention ({line_of(error)})"
     if not reasons and len(layers_with_attention) < config.num_hidden_layers:
         reasons.append(f"{len(layers_with_attention)} of its {config.num_hidden_layers} layers call the attention")
     return reasons[0] if reasons else None

@@ -18,6 +18,7 @@ from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYN
 from vllm.sampling_params import RequestOutputKind
 
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
+from bnpo.policy.folder import loading
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import stop_token_ids
 
@@ -43,26 +44,27 @@ class Sampler:
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
         gc.freeze()
-        self._llm = LLM(
-            model,
-            dtype=settings.dtype,
-            max_model_len=settings.max_tokens,
-            skip_tokenizer_init=True,
-            enforce_eager=settings.enforce_eager or not on_gpu,
-            # A prompt that is prefilled in parts draws and discards one token per part. vLLM's runner for CPUs then
-            # raises, because it cannot turn the request's random generator back.
-            enable_chunked_prefill=False,
-            max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
-            # Log-probabilities after temperature, over the tokens that could be drawn.
-            logprobs_mode="processed_logprobs",
-            # As in the learner. With a head in bf16 the gap between sampler and learner is ten times as large for 152k
-            # tokens.
-            hf_overrides={"head_dtype": "float32"},
-            distributed_executor_backend=backend,
-            tensor_parallel_size=settings.tensor_parallel,
-            use_tqdm_on_load=False,
-            **(_gpu_arguments(settings) if on_gpu else _CPU_ARGUMENTS),
-        )
+        with loading(model, "vLLM"):
+            self._llm = LLM(
+                model,
+                dtype=settings.dtype,
+                max_model_len=settings.max_tokens,
+                skip_tokenizer_init=True,
+                enforce_eager=settings.enforce_eager or not on_gpu,
+                # A prompt that is prefilled in parts draws and discards one token per part. vLLM's runner for CPUs then
+                # raises, because it cannot turn the request's random generator back.
+                enable_chunked_prefill=False,
+                max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
+                # Log-probabilities after temperature, over the tokens that could be drawn.
+                logprobs_mode="processed_logprobs",
+                # As in the learner. With a head in bf16 the gap between sampler and learner is ten times as large for
+                # 152k tokens.
+                hf_overrides={"head_dtype": "float32"},
+                distributed_executor_backend=backend,
+                tensor_parallel_size=settings.tensor_parallel,
+                use_tqdm_on_load=False,
+                **(_gpu_arguments(settings) if on_gpu else _CPU_ARGUMENTS),
+            )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
         self._next_request_id = 0
 

@@ -79,9 +79,10 @@ def compared_names(model: torch.nn.Module) -> dict[str, str]:
 def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int) -> None:
     """Raise SyncError on all ranks if a compared parameter differs from the sampler's in any bit. A collective.
 
-    `sampler_tensors` are this rank's, by name. Rows past the learner's last row are padding. Bits are compared because
-    an update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
-    `check_sync` alone would not see that an update was lost.
+    `sampler_tensors` are this rank's, by name. Rows past the learner's last row are padding. vLLM keeps a few tensors
+    in bf16, whatever the number format of the model. Bits are compared because an update at a learning rate of 1e-6
+    changes log-probabilities by less than the arithmetic of bf16 does, so `check_sync` alone would not see that an
+    update was lost.
     """
     own_names = compared_names(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -97,7 +98,7 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
         differing = [
             name
             for name, tensor in sampler_tensors.items()
-            if not torch.equal(tensors[name], tensor[: len(tensors[name])])
+            if not torch.equal(tensors[name].to(tensor.dtype), tensor[: len(tensors[name])])
         ]
     for rank, names in enumerate(gather(differing)):
         if names:

@@ -15,15 +15,14 @@ from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import load_tokenizer, model_folder
-from bnpo.policy.model_check import check_model
-from bnpo.problems import Problem, asks_for_tags, chat_template
+from bnpo.policy.folder import model_folder
+from bnpo.problems import Problem, asks_for_tags
 from bnpo.ranks import check_port, gather
 from bnpo.runs.console import archive_console
 from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
 from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
 from bnpo.sources import content_hash, load_sources
-from bnpo.task import Task, encode_problems, longest_sequence
+from bnpo.task import Task, encode_problems, longest_sequence, prepare_tokenizer
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,16 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
     resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
-    model = resume_point.checkpoint or model_folder(config.data.model)
+    model = resume_point.checkpoint or model_folder(config.data.model, weights=False)
     if not resumed:
         check_apart(model, folder)
     suite = None
     if config.logging.eval_every:  # its scores are by the rule of the training
         suite = override(load_suite(config.logging.eval_suite), (), None, config.data.grader)
     longest = longest_sequence(config, suite)
-    check_model(model, longest)
-    tokenizer, data = load_tokenizer(model, longest), config.data
-    # Checkpoints get this template, so that an evaluation of them renders the same prompts.
-    tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
+    tokenizer = prepare_tokenizer(config, model, longest)
+    if not resume_point.checkpoint:
+        model_folder(config.data.model)  # only now, since weights may be downloaded
     plan = plan_here(config, model, longest)
     engine = EngineSettings(
         max_tokens=longest,

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.config import TrainConfig
+from bnpo.files import line_of
 from bnpo.flags import flat_settings
 
 INIT_SECONDS = 5.0
@@ -45,7 +46,7 @@ class WandbLog:
             resume = "allow" if config.logging.wandb == "online" else None
             self._run = wandb.init(mode=config.logging.wandb, resume=resume, **settings)
         except Exception as error:  # of many kinds; none is a reason to end the run
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = line_of(error)
             print(f"W&B cannot be reached ({reason}). The run is recorded offline", flush=True)
             self._not_uploaded = True
             wandb.teardown()  # or the id of the failed attempt would still be in use
