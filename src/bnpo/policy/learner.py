@@ -64,8 +64,8 @@ class Learner:
                 module.p = 0.0  # the sampler drops nothing
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
-        # of each layer (_no_split_modules names the layer's class) one after the other, which is slower.
-        set_z3_leaf_modules(model, model._no_split_modules)
+        # of each layer one after the other, which is slower.
+        set_z3_leaf_modules(model, layer_classes(model))
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size, config.sampling.temperature)
@@ -246,9 +246,24 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
         by_answer[int(index)] = part
 
 
+def layer_classes(model: torch.nn.Module) -> list[str]:
+    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
+    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
+    if not names:  # some old models do not say it
+        lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+        names = {
+            type(layer).__name__
+            for layers in lists
+            if len(layers) == model.config.num_hidden_layers
+            for layer in layers
+        }
+    return sorted(names)
+
+
 def largest_layer(model: torch.nn.Module) -> int:
     """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    layers = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    classes = layer_classes(model)
+    layers = [module for module in model.modules() if type(module).__name__ in classes]
     # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
     return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 

@@ -29,7 +29,7 @@ class SyncError(RuntimeError):
 def whole_weights(
     model: torch.nn.Module, *, tied_too: bool, group_bytes: int = GROUP_BYTES
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order. A collective.
+    """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order, and then its buffers. A collective.
 
     Names and shapes are those of a checkpoint. transformers renames some tensors as it loads them, and joins those of
     all experts of a layer to one. With `tied_too` a tied head also comes under its own name: vLLM keeps its old head if
@@ -43,6 +43,9 @@ def whole_weights(
         clones.clear()
         while tensors:  # hand them over one by one, so that none is held while the next group is gathered
             yield tensors.popleft()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+    yield from revert_weight_conversion(model, buffers).items()
 
 
 def _parameter_groups(
