@@ -117,9 +117,7 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     references = dataset.references or {}
     unknown = references.keys() - {problem.id for problem in problems}
     if unknown:
-        raise InputError(
-            f"{source}: has no problem {unknown.pop()}, for which the suite has a reference; remove it there"
-        )
+        raise InputError(f"{source}: has no problem {unknown.pop()}; remove it from `references` in the suite's file")
     problems = [replace(problem, answer=references.get(problem.id, problem.answer)) for problem in problems]
     problems = problems[: dataset.problems]
     if len(problems) < 2:
