@@ -10,7 +10,6 @@ python eval.py --regrade evals/results/FOLDER                          # grade k
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from math import hypot
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -105,7 +104,7 @@ def print_scores(results: dict) -> None:
 
 def print_detectable(results: dict[str, dict]) -> None:
     """Print the smallest difference to another model that the scores of each data set, and their average, can show."""
-    from bnpo.evaluation.scores import detectable
+    from bnpo.evaluation.scores import describe_detectable, detectable
 
     limits = {}
     for name, scores in results.items():
@@ -113,11 +112,9 @@ def print_detectable(results: dict[str, dict]) -> None:
         # pass@2 is E[1 - (1 - p)^2], so this is E[p (1 - p)]. One repetition shows no more than an upper bound.
         within = scores["pass_at_k"]["2"] - pass1 if scores["runs"] > 1 else pass1 * (1 - pass1)
         limits[name] = detectable(scores["problems"], scores["runs"], within, scores["se"])
-    if len(limits) > 1:
-        limits["average"] = tuple(hypot(*bounds) / len(results) for bounds in zip(*limits.values(), strict=True))
-    texts = [f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in limits.items()]
     print(
-        "smallest detectable difference to another model, in points (80 % power, paired by problem):", ", ".join(texts)
+        "smallest detectable difference to another model, in points (80 % power, paired by problem):",
+        describe_detectable(limits),
     )
 
 

@@ -1,16 +1,16 @@
-r"""Download the paper's data sets: MATH to train on; MATH500, AMC23, AIME2024 and AIME2025 to evaluate on.
+"""Download data sets from the Hugging Face hub: by default the paper's, MATH to train on and four to evaluate on.
 
-    python scripts/prepare_data.py                              # all five, into data/
-    python scripts/prepare_data.py --only math_train math500    # some of them
+    python scripts/prepare_data.py                                      # the paper's five, into data/
+    python scripts/prepare_data.py --only math_train math500            # some of them
+    python scripts/prepare_data.py --only gsm8k_train school olympiad   # other sets, or all sets of suites
 
-data/manifest.json lists the file on the Hugging Face hub and its revision for each set, with the number of problems and
-a hash. A set is written only if both are right. Sets that exist already are checked and kept, so the same command
-continues after an interruption.
+data/manifest.json lists the files on the hub and their revision for each set, with the number of problems and a hash.
+A set is written only if both are right. Sets that exist already are checked and kept, so the same command continues
+after an interruption.
 """
 
 import hashlib
 import json
-import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,18 +20,19 @@ import tyro
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
+from bnpo.evaluation.suites import SUITES, load_suite
 from bnpo.files import ROOT, InputError, json_lines, write_whole
 from bnpo.sources import load_problems
-from mathequal.equality import final_answer
+from hub_rows import convert_rows
 
 
 @dataclass(frozen=True)
 class Source:
-    """The manifest's entry of a set: a file on the hub, and what its problems must be."""
+    """The manifest's entry of a set: files on the hub, and what its problems must be."""
 
     repo: str
     revision: str
-    file: str
+    files: list[str]
     rows: int
     texts: bool
     """Whether the hash covers texts and answers, or only the answers."""
@@ -42,65 +43,19 @@ MANIFEST = json.loads((ROOT / "data" / "manifest.json").read_text(encoding="utf-
 SOURCES = {name: Source(**entry) for name, entry in MANIFEST["sets"].items()}
 
 
-def last_box(solution: str) -> str:
-    r"""Return the content of the last \boxed or \fbox of a solution of MATH. Two have no braces: `\boxed 2`."""
-    boxes = re.split(r"\\(?:boxed|fbox) *", solution)[1:]
-    if not boxes:
-        raise ValueError(f"no box in the solution '{solution[:60]}'")
-    if not boxes[-1].startswith("{"):
-        return re.match(r"[^\s$.,]*", boxes[-1])[0]
-    answer = final_answer(r"\boxed" + boxes[-1])
-    if answer is None:
-        raise ValueError(f"a box without end in the solution '{solution[:60]}'")
-    return answer
-
-
-def whole_number(value: float | str) -> str:
-    """Return an answer of AMC or AIME as digits. The files on the hub hold 27, 27.0 or text."""
-    if not float(value).is_integer():
-        raise ValueError(f"the answer {value!r} is not a whole number")
-    return str(int(float(value)))
-
-
-def contest_id(url: str) -> str:
-    """Return 2023-AMC12A-1 for the address .../2023_AMC_12A_Problems/Problem_1."""
-    *_, contest, number = re.split(r"/|_Problems/Problem_", url)
-    return f"{contest.replace('AMC_', 'AMC').replace('_', '-')}-{number}"
-
-
-def convert_row(name: str, n: int, row: dict) -> dict:
-    """Return row `n` of the hub's file of set `name` with the fields that all sets have."""
-    record = dict.fromkeys(("id", "problem", "answer", "solution", "subject", "level", "source"))
-    record["source"] = "MATH-train" if name == "math_train" else name.upper()
-    if name == "math_train":
-        level = row["level"].removeprefix("Level ")  # two problems have "Level ?"
-        record.update(id=f"train/{n}", problem=row["problem"], answer=last_box(row["solution"]))
-        record.update(solution=row["solution"], subject=row["type"], level=int(level) if level != "?" else None)
-    elif name == "math500":
-        record.update(id=row["unique_id"].removesuffix(".json"), problem=row["problem"], answer=row["answer"])
-        record.update(solution=row["solution"], subject=row["subject"], level=row["level"])
-    elif name == "amc23":
-        record.update(id=contest_id(row["url"]), problem=row["question"], answer=whole_number(row["answer"]))
-    elif name == "aime2024":
-        answer = whole_number(last_box(row["solution"]))  # the solution is only a box with the answer
-        record.update(id=contest_id(row["url"]), problem=row["problem"], answer=answer)
-    elif name == "aime2025":
-        exam = "I" if n < 15 else "II"  # 15 problems of the first exam, then 15 of the second
-        record.update(id=f"2025-AIME-{exam}-{n % 15 + 1}", problem=row["problem"], answer=whole_number(row["answer"]))
-    return record
-
-
-def convert(name: str, path: Path) -> list[dict]:
-    """Return the rows of set `name` from the hub's file `path`. Raises InputError if it cannot be read."""
+def convert(name: str, paths: list[Path]) -> list[dict]:
+    """Return the rows of set `name` from the hub's files `paths`. Raises InputError if one cannot be read."""
+    rows = []
     try:
-        if path.suffix == ".parquet":
-            rows = pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
-        else:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-        return [convert_row(name, n, row) for n, row in enumerate(rows)]
+        for path in paths:
+            if path.suffix == ".parquet":
+                rows += pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
+            else:
+                rows += [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return convert_rows(name, rows)
     except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:  # errors of pyarrow derive from these
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise bad_source(name, f"{path} cannot be read ({reason})") from error
+        raise bad_source(name, f"{' '.join(map(str, paths))} cannot be read ({reason})") from error
 
 
 def digest(rows: list[dict], texts: bool) -> str:
@@ -128,16 +83,17 @@ def bad_source(name: str, what: str) -> InputError:
     cached = Path(constants.HF_HUB_CACHE) / f"datasets--{source.repo.replace('/', '--')}"
     return InputError(
         f"{name}: {what}; nothing was written. Delete {cached} and run this again. If it fails again, please report "
-        f"that {source.file} of {source.repo} has changed since revision {source.revision}"
+        f"that {source.repo} has changed since revision {source.revision}"
     )
 
 
-def download(name: str) -> Path:
-    """Download the file of set `name`, or find it in the hub's cache. Raises InputError if neither is possible."""
+def download(name: str) -> list[Path]:
+    """Download the files of set `name`, or find them in the hub's cache. Raises InputError if neither is possible."""
     source = SOURCES[name]
     logging.set_verbosity_error()  # it warns about every attempt; the error below has the reason of the last one
+    place = {"repo_type": "dataset", "revision": source.revision}
     try:
-        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.revision))
+        return [Path(hf_hub_download(source.repo, file, **place)) for file in source.files]
     except Exception as error:  # a dozen kinds, of the hub client and of its HTTP library
         cause = error.__cause__ or error
         reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
@@ -165,7 +121,7 @@ def prepare(name: str, folder: Path) -> None:
             raise InputError(f"{error}; delete {path.name} and run this again to download it") from error
         print(f"{path}: {SOURCES[name].rows} problems, kept", flush=True)
         return
-    print(f"{name}: {SOURCES[name].file} of {SOURCES[name].repo}", flush=True)
+    print(f"{name}: {' '.join(SOURCES[name].files)} of {SOURCES[name].repo}", flush=True)
     rows = convert(name, download(name))
     if fault := check(name, rows):
         raise bad_source(name, fault)
@@ -173,19 +129,33 @@ def prepare(name: str, folder: Path) -> None:
     print(f"{path}: {len(rows)} problems, written", flush=True)
 
 
+PAPERS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
+"""The sets that the paper trains and evaluates on."""
+
+
+def sets_of(name: str) -> list[str]:
+    """Return the sets that a suite in evals/ lists, or `name` if it is a set. Raises InputError."""
+    if name in SOURCES:
+        return [name]
+    suites = sorted(path.stem for path in SUITES.glob("*.json"))
+    if name not in suites:
+        raise InputError(f"--only {name}: unknown; sets: {', '.join(SOURCES)}; suites: {', '.join(suites)}")
+    files = [Path(dataset.data).stem for dataset in load_suite(name).datasets.values()]
+    return [file for file in files if file in SOURCES]
+
+
 @dataclass
 class Args:
-    only: tuple[str, ...] = tuple(SOURCES)
-    """Sets to prepare. The default is all."""
+    only: tuple[str, ...] = PAPERS
+    """Sets to prepare, or suites whose sets to prepare. The default is the paper's sets."""
     output_dir: Path = ROOT / "data"
     """Folder for the files <set>.jsonl."""
 
 
 def main(args: Args) -> None:
     try:
-        if unknown := [name for name in args.only if name not in SOURCES]:
-            raise InputError(f"--only {unknown[0]}: unknown set; known: {', '.join(SOURCES)}")
-        for name in args.only:
+        names = [name for given in args.only for name in sets_of(given)]
+        for name in dict.fromkeys(names):
             prepare(name, args.output_dir)
     except (InputError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -12,8 +12,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def hub(name: str, files: Mapping[str, bytes], gated: bool = False) -> Iterator[str]:
-    """The address of a hub with the data set `name`, whose branch main is COMMIT and holds `files`."""
+def hub(name: str, files: Mapping[str, bytes], gated: bool = False, commit: str = COMMIT) -> Iterator[str]:
+    """The address of a hub with the data set `name`, whose branch main is `commit` and holds `files`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -32,7 +32,7 @@ def hub(name: str, files: Mapping[str, bytes], gated: bool = False) -> Iterator[
                 return self.send(404, b"", {})
             api = parts[0] == "api"
             owner, repository, *rest = parts[2:] if api else parts[1:]
-            if f"{owner}/{repository}" != name or (len(rest) > 1 and rest[1] not in ("main", COMMIT)):
+            if f"{owner}/{repository}" != name or (len(rest) > 1 and rest[1] not in ("main", commit)):
                 return self.send(404, b"", {"X-Error-Code": "RepoNotFound"})
             if gated:
                 return self.send(403, b"", {"X-Error-Code": "GatedRepo"})
@@ -43,15 +43,15 @@ def hub(name: str, files: Mapping[str, bytes], gated: bool = False) -> Iterator[
                 folder = "/".join(rest[2:])
                 listed = [file for file in files if file.startswith(folder) and (paths is None or file in paths)]
                 content: object = [
-                    {"type": "file", "path": file, "size": len(files[file]), "oid": COMMIT} for file in listed
+                    {"type": "file", "path": file, "size": len(files[file]), "oid": commit} for file in listed
                 ]
             else:
-                content = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+                content = {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
             self.send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
         def file(self, path: str) -> None:
             digest = hashlib.sha256(files[path]).hexdigest()
-            self.send(200, files[path], {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT})
+            self.send(200, files[path], {"ETag": f'"{digest}"', "X-Repo-Commit": commit})
 
         def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)

@@ -238,7 +238,7 @@ def test_absent_data_sets_are_refused_with_the_way_to_get_them(tmp_path):
     suite["datasets"]["MATH500"] = {"data": "data/nowhere/math500.jsonl", "runs": 1}
     (tmp_path / "math.json").write_text(json.dumps(suite))
     flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "math.json"))
-    assert "math500.jsonl: no such data file; `python scripts/prepare_data.py` downloads" in refused(
+    assert "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads" in refused(
         tmp_path / "out", *flags
     )
 

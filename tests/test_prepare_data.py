@@ -1,27 +1,25 @@
 """Files in the hub's own formats, made from real data and put where the hub's cache would have them."""
 
 import hashlib
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
 
+import hub_rows
+import prepare_data as script
+from bnpo.evaluation.suites import load_suite
 from bnpo.files import ROOT, InputError
+from hub import hub
+from hub_content import hub_files
 
 SCRIPT = ROOT / "scripts" / "prepare_data.py"
-SPEC = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
 
 NAMES = list(script.SOURCES)
-WIKI = "https://artofproblemsolving.com/wiki/index.php"
 
 
 def read(path: Path) -> list[dict]:
@@ -29,31 +27,11 @@ def read(path: Path) -> list[dict]:
 
 
 def real_rows(name: str, data_dir: Path) -> list[dict]:
-    if not (data_dir / f"{name}.jsonl").exists():
-        pytest.skip(f"no {name}.jsonl in {data_dir}: see data/README.md")
-    return read(data_dir / f"{name}.jsonl")
-
-
-def hub_row(name: str, n: int, row: dict) -> dict:
-    """What `convert_row` is to read, with the columns of the hub's file."""
-    problem, answer, solution = row["problem"], row["answer"], row["solution"]
-    if name == "math_train":
-        return {
-            "problem": problem,
-            "level": f"Level {row['level'] or '?'}",
-            "type": row["subject"],
-            "solution": solution,
-        }
-    if name == "math500":
-        fields = {"problem": problem, "solution": solution, "answer": answer, "subject": row["subject"]}
-        return {**fields, "level": row["level"], "unique_id": f"{row['id']}.json"}
-    if name == "aime2025":
-        return {"problem": problem, "answer": int(answer), "id": str(n)}
-    contest = row["id"].replace("AMC", "AMC-").replace("-", "_").rpartition("_")
-    url = f"{WIKI}/{contest[0]}_Problems/Problem_{contest[2]}"
-    if name == "amc23":
-        return {"id": n, "answer": float(answer), "url": url, "question": problem}
-    return {"id": 60 + n, "problem": problem, "solution": f"\\boxed{{{answer}}}", "url": url}
+    """The rows of a set in BNPO_DATA, or in its folder `more`."""
+    for folder in (data_dir, data_dir / "more"):
+        if (folder / f"{name}.jsonl").exists():
+            return read(folder / f"{name}.jsonl")
+    pytest.skip(f"no {name}.jsonl in {data_dir}: see data/README.md")
 
 
 @pytest.fixture
@@ -63,15 +41,13 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def fill(cache: Path, name: str, rows: list[dict]) -> Path:
-    """Write the hub's file for set `name` where the hub's client looks before it asks the network."""
+    """Write the hub's files for set `name` where the hub's client looks before it asks the network. Return the last."""
     source = script.SOURCES[name]
-    path = cache / f"datasets--{source.repo.replace('/', '--')}" / "snapshots" / source.revision / source.file
-    path.parent.mkdir(parents=True)
-    rows = [hub_row(name, n, row) for n, row in enumerate(rows)]
-    if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    snapshot = cache / f"datasets--{source.repo.replace('/', '--')}" / "snapshots" / source.revision
+    for file, content in hub_files(name, rows).items():
+        path = snapshot / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     return path
 
 
@@ -88,6 +64,8 @@ def test_a_set_is_converted_once(name, data_dir, cache, tmp_path, capsys):
     assert [list(row) for row in found] == [list(row) for row in expected]
     if name == "math_train":  # the hub's file has no ids
         expected = [row | {"id": f"train/{n}"} for n, row in enumerate(expected)]
+    if (data_dir / "more" / f"{name}.jsonl").exists():  # which spells the names of sets in another way
+        expected = [row | {"source": name.upper()} for row in expected]
     assert found == expected
     assert capsys.readouterr().out.endswith(f"{path}: {len(expected)} problems, written\n")
 
@@ -149,7 +127,7 @@ def test_other_columns_on_the_hub_are_an_error(row, message, tmp_path):
     path = tmp_path / "test.jsonl"
     path.write_text(json.dumps(row))
     with pytest.raises(InputError, match=rf"^aime2025: {path} cannot be read \({message}"):
-        script.convert("aime2025", path)
+        script.convert("aime2025", [path])
 
 
 def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
@@ -188,23 +166,23 @@ def test_no_half_written_file_is_left(data_dir, cache, tmp_path):
     ],
 )
 def test_the_last_box_is_the_answer(solution, answer):
-    assert script.last_box(solution) == answer
+    assert hub_rows.last_box(solution) == answer
 
 
 @pytest.mark.parametrize("solution", ["2", r"\boxed{1} or \boxed{2"])
 def test_a_solution_needs_a_box(solution):
     with pytest.raises(ValueError, match="box"):
-        script.last_box(solution)
+        hub_rows.last_box(solution)
 
 
 def test_answers_of_contests_are_whole_numbers():
-    assert [script.whole_number(value) for value in (27, 27.0, "27", "027", "-1.0")] == [*["27"] * 4, "-1"]
+    assert [hub_rows.whole_number(value) for value in (27, 27.0, "27", "027", "-1.0")] == [*["27"] * 4, "-1"]
 
 
-def run(*flags: object, home: Path) -> subprocess.CompletedProcess:
-    """Run the script with a hub that does not answer and the cache of `home`."""
+def run(*flags: object, home: Path, endpoint: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess:
+    """Run the script with the cache of `home`, and by default with a hub that does not answer."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    environment |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(home)}
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
     command = [sys.executable, SCRIPT, *flags]
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
 
@@ -228,5 +206,35 @@ def test_without_a_network(data_dir, cache, tmp_path):
 def test_an_unknown_set_is_named(tmp_path):
     done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm8k", home=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == f"error: --only gsm8k: unknown set; known: {', '.join(NAMES)}\n"
+    assert done.stderr.startswith(f"error: --only gsm8k: unknown; sets: {', '.join(NAMES)}; suites: arithmetic, ")
+    assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.program
+def test_the_real_client_downloads_the_pinned_revision(data_dir, tmp_path):
+    rows = real_rows("svamp", data_dir)
+    source = script.SOURCES["svamp"]
+    with hub(source.repo, hub_files("svamp", rows), commit=source.revision) as endpoint:
+        done = run("--output-dir", tmp_path / "data", "--only", "svamp", home=tmp_path, endpoint=endpoint)
+    assert done.returncode == 0, done.stderr
+    assert [row["problem"] for row in read(tmp_path / "data" / "svamp.jsonl")] == [row["problem"] for row in rows]
+    with hub(source.repo, hub_files("svamp", rows)) as endpoint:  # whose newest commit is another one
+        done = run("--output-dir", tmp_path / "data2", "--only", "svamp", home=tmp_path / "2", endpoint=endpoint)
+    assert done.stderr.startswith("error: svamp: ChilleD/SVAMP could not be downloaded from the hub at http://127")
+    assert not (tmp_path / "data2").exists()
+
+
+def test_a_suite_stands_for_its_sets():
+    assert script.sets_of("contests-2026") == ["aime2026", "hmmt_feb_2026"]
+    assert script.sets_of("svamp") == ["svamp"]
+    for suite in ("school", "olympiad", "contests-2025", "contests-2026", "paper"):
+        problems = load_suite(suite).datasets
+        assert len(script.sets_of(suite)) == len(problems)  # all of them can be downloaded
+
+
+def test_an_answer_of_gsm8k_needs_its_mark(tmp_path):
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps({"question": "1+1=?", "answer": "2"}))
+    with pytest.raises(InputError, match=r"cannot be read \(ValueError: no #### in the answer '2'"):
+        script.convert("gsm8k_test", [path])

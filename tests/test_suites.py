@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
@@ -7,6 +8,7 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.suites import SUITES, Dataset, dataset_problems, encode_prompts, load_suite, override
 from bnpo.files import InputError
+from bnpo.grading.grader import Grader
 from bnpo.problems import Problem
 
 
@@ -44,6 +46,10 @@ GOOD = {
             "problems of x is 1",
         ),
         (json.dumps(GOOD | {"datasets": {"x": {"data": 5, "runs": 1}}}), "data of x is 5"),
+        (
+            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "runs": 1, "references": {"a": 2}}}}),
+            "references of x is",
+        ),
         (json.dumps(GOOD | {"template": "qwen"}), "template is 'qwen', known: chat, think"),
         (json.dumps(GOOD | {"top_p": 0}), "top_p above 0"),
         (json.dumps(GOOD | {"max_answer_tokens": "many"}), "max_answer_tokens is 'many'"),
@@ -111,3 +117,55 @@ def test_a_prompt_too_long_for_the_suite_is_named():
     problems = [Problem("short", "1+1=?", "2"), Problem("long", "1+1+1+1+1+1+1=?", "7")]
     with pytest.raises(InputError, match=r"the prompt of problem long has 23 tokens, max_prompt_tokens is 20;"):
         encode_prompts(problems, suite, tokenizer)
+
+
+def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"id": i, "problem": "1+1", "solution": "2"}) + "\n" for i in "ab"))
+    message = (
+        r"data.jsonl:1: field 'answer' is missing; there are id, problem, solution; .* in a suite with answer_field$"
+    )
+    with pytest.raises(InputError, match=message):
+        dataset_problems(Dataset(str(path), runs=1))
+    dataset = Dataset(str(path), runs=1, answer_field="solution", references={"b": r"2 \pm 0.1"})
+    assert [problem.answer for problem in dataset_problems(dataset)] == ["2", r"2 \pm 0.1"]
+    with pytest.raises(InputError, match="data.jsonl: has no problem c; remove it from `references`"):
+        dataset_problems(replace(dataset, references={"c": "3"}))
+
+
+@pytest.mark.parametrize("name", ["school", "olympiad", "contests-2025", "contests-2026"])
+def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
+    grader, wrong = Grader(), []
+    for dataset in load_suite(name).datasets.values():
+        folders = [folder for folder in (data_dir, data_dir / "more") if (folder / Path(dataset.data).name).exists()]
+        if not folders:
+            pytest.skip(f"no {Path(dataset.data).name} in {data_dir}: `python scripts/prepare_data.py --only {name}`")
+        problems = dataset_problems(replace(dataset, data=str(folders[0] / Path(dataset.data).name)))
+        references = [problem.answer for problem in problems]
+        answers = [answer.replace("$", "").replace(r"\frac", r"\dfrac") for answer in references]
+        pairs = [(r, a) for r, rewritten in zip(references, answers, strict=True) for a in {r, rewritten}]
+        outcomes = [grader.judge(f"It is $\\boxed{{{a}}}$.", r, tags=False)["default"] for r, a in pairs]
+        wrong += [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1]
+    grader.close()
+    assert wrong == []
+
+
+def test_tolerances_lists_and_units_are_graded_as_the_data_says():
+    cases = [
+        (r"4.2 \pm 0.1", r"4.19\%", 1),  # OlympiadBench 2592
+        (r"4.2 \pm 0.1", "4.4", 0),
+        (r"9.94 \pm 0.005", "9.9404", 1),  # CMIMC 30
+        (r"9.94 \pm 0.005", "9.93", 0),
+        ("$69$,$84$", "84, 69", 1),
+        ("$69$,$84$", "69", 0),
+        (r"90^{\circ}, 90^{\circ}", r"90^\circ, 90^\circ", 1),  # OlympiadBench 1760
+        (r"$\frac{600}{7}$", r"\frac{600}{7} \text{ km/h}", 1),
+        ("45", r"45 \text{ minutes}", 1),
+    ]
+    grader = Grader()
+    found = []
+    for reference, answer, _ in cases:
+        verdict = grader.judge(f"\\boxed{{{answer}}}", reference, tags=False)["default"]
+        found.append((reference, answer, verdict.result()))
+    grader.close()
+    assert found == cases

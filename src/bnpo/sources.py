@@ -72,7 +72,7 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
         return arithmetic_problems("train", TRAINING_PROBLEMS), None
     revision, on_hub = None, name.startswith("hub:")
     if not on_hub and not Path(name).is_file():
-        advice = "`python scripts/prepare_data.py` downloads the paper's data sets"
+        advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
         raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
     if on_hub or name.endswith((".csv", ".parquet")):
         try:

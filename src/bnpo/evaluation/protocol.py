@@ -71,7 +71,10 @@ class Evaluation:
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
-            suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
+            dataset = suite["datasets"][name]
+            if dataset["references"] is None:
+                del dataset["references"]  # as in the protocols of earlier versions
+            dataset |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
     def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> dict:

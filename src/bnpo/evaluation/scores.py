@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import comb, sqrt
+from math import comb, hypot, sqrt
 from statistics import multimode
 
 import numpy as np
@@ -75,6 +75,14 @@ def detectable(problems: int, repetitions: int, within: float, error: float) -> 
     (0.014, 0.079)
     """
     return DETECTED * sqrt(2 * within / (problems * repetitions)), DETECTED * sqrt(2) * error
+
+
+def describe_detectable(limits: Mapping[str, tuple[float, float]]) -> str:
+    """Return the differences of `detectable` by data set, and that of the average over the data sets, in points."""
+    limits = dict(limits)
+    if len(limits) > 1:
+        limits["average"] = tuple(hypot(*bounds) / len(limits) for bounds in zip(*limits.values(), strict=True))
+    return ", ".join(f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in limits.items())
 
 
 def average(scores: Sequence[Score]) -> Score:

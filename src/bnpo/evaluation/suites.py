@@ -26,6 +26,7 @@ class Dataset(Columns):
     data: str  # a source, as in --train-data
     runs: int  # repetitions per problem
     problems: int | None = None  # only so many from the beginning; None: all
+    references: dict[str, str] | None = None  # other reference answers than the file's, by id, such as 4.2 \pm 0.1
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def _check(suite: Suite) -> None:
         if not isinstance(dataset.data, str):
             raise ValueError(f"data of {name} is {dataset.data!r}, must be a source as in --train-data")
         dataset.check()
+        if not all(isinstance(answer, str) for answer in (dataset.references or {}).values()):
+            raise ValueError(f"references of {name} is {dataset.references!r}, must have a text for each id")
         _check_number(f"runs of {name}", dataset.runs, 1)
         if dataset.problems is not None:
             _check_number(f"problems of {name}", dataset.problems, 2)  # the standard error needs two
@@ -110,7 +113,13 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     if dataset.data == "arithmetic":
         return arithmetic_problems("test", dataset.problems or 500)  # drawn, and therefore without an end of its own
     source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
-    problems = load_problems(source, dataset)[: dataset.problems]
+    problems = load_problems(source, dataset)
+    references = dataset.references or {}
+    unknown = references.keys() - {problem.id for problem in problems}
+    if unknown:
+        raise InputError(f"{source}: has no problem {unknown.pop()}; remove it from `references` in the suite's file")
+    problems = [replace(problem, answer=references.get(problem.id, problem.answer)) for problem in problems]
+    problems = problems[: dataset.problems]
     if len(problems) < 2:
         raise InputError(f"{source}: has one problem; the standard error needs at least two")
     counts = Counter(problem.id for problem in problems)

@@ -11,8 +11,8 @@ from pathlib import Path
 from bnpo.config import TrainConfig, json_settings
 from bnpo.evaluation.config import EvalConfig
 from bnpo.evaluation.program import check, chosen_suite
-from bnpo.evaluation.scores import detectable
-from bnpo.evaluation.suites import Suite, dataset_problems
+from bnpo.evaluation.scores import describe_detectable, detectable
+from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
 from bnpo.flags import Planning, flat_settings
 from bnpo.planning import cost, fit
@@ -192,14 +192,12 @@ def _largest_fitting(run: PlannedRun, setting: str, values: Sequence) -> object:
     return values[max(0, bisect_left(values, True, key=is_too_large) - 1)]
 
 
-def _detectable_line(suite: Suite) -> str:
+def _detectable_line(suite: Suite, problems: dict[str, int]) -> str:
     """Return the differences that an evaluation finds. The variances are the largest that answers can have."""
-    cells = []
-    for name, dataset in suite.datasets.items():
-        problems = dataset.problems or len(dataset_problems(dataset))
-        low, high = detectable(problems, dataset.runs, within=0.25, error=sqrt(0.25 / problems))
-        cells.append(f"{name} {100 * low:.1f} to {100 * high:.1f}")
-    return f"smallest detectable difference at pass@1 of 50 %, in points (see docs/evaluation.md): {', '.join(cells)}"
+    limits = {}
+    for name, count in problems.items():
+        limits[name] = detectable(count, suite.datasets[name].runs, within=0.25, error=sqrt(0.25 / count))
+    return f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}"
 
 
 def dry_run_evaluation(config: EvalConfig) -> None:
@@ -214,7 +212,7 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         print(*inputs.lines, sep="\n")
         plan = plan_evaluation(config, inputs, suite)
         print(f"{inputs.eval_answers:,} answers, about {plan.tokens / 1e6:,.1f} million tokens")
-        print(_detectable_line(suite))
+        print(_detectable_line(suite, inputs.eval_problems))
         if config.planning.gpu is None:
             print(NO_GPU)
             continue

@@ -43,7 +43,8 @@ class PlanInputs:
     model: LocalModel
     problems: int  # to train on; 0 for an evaluation
     prompt: float  # mean tokens of a prompt
-    eval_answers: int  # of one evaluation
+    eval_problems: dict[str, int]  # of one evaluation, by data set
+    eval_answers: int  # to all of them
     lines: list[str]  # all this, to be printed
 
 
@@ -80,15 +81,15 @@ def training_inputs(config: TrainConfig) -> PlanInputs:
     model = find_model(config.data.model, longest_sequence(config, suite))
     check_model(model.folder, model.longest)
     problems, prompt, line = _count_training(config, model.tokenizer)
-    answers, lines = _count_suite(suite, model) if suite else (0, ["no evaluation during training"])
-    return PlanInputs(model, problems, prompt, answers, [*model.lines, line, *lines])
+    counts, answers, lines = _count_suite(suite, model) if suite else ({}, 0, ["no evaluation during training"])
+    return PlanInputs(model, problems, prompt, counts, answers, [*model.lines, line, *lines])
 
 
 def evaluation_inputs(name: str, suite: Suite) -> PlanInputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     model = find_model(name, suite.max_prompt_tokens + suite.max_answer_tokens)
-    answers, lines = _count_suite(suite, model)
-    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], answers, [*model.lines, *lines])
+    counts, answers, lines = _count_suite(suite, model)
+    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], counts, answers, [*model.lines, *lines])
 
 
 def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
@@ -115,9 +116,9 @@ def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | No
     return len(trained), float(mean_prompt), line
 
 
-def _count_suite(suite: Suite, model: LocalModel) -> tuple[int, list[str]]:
-    """Return the number of answers of an evaluation by `suite`, and a line about every data set."""
-    answers, lines = 0, []
+def _count_suite(suite: Suite, model: LocalModel) -> tuple[dict[str, int], int, list[str]]:
+    """Return the problems by data set and the answers of an evaluation by `suite`, and a line about every data set."""
+    counts, answers, lines = {}, 0, []
     for name, dataset in suite.datasets.items():
         try:
             problems = dataset_problems(dataset)
@@ -127,9 +128,10 @@ def _count_suite(suite: Suite, model: LocalModel) -> tuple[int, list[str]]:
         else:
             prompts = encode_prompts(problems, suite, model.tokenizer) if model.tokenizer else None
             count, text = len(problems), _longest_problem(problems, prompts)
+        counts[name] = count
         answers += count * dataset.runs
         lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} repetitions, {text}")
-    return answers, lines
+    return counts, answers, lines
 
 
 def _expected_problems(data: str, error: InputError) -> int:
