@@ -11,7 +11,6 @@ from fractions import Fraction
 from mathequal import rules  # noqa: F401
 from mathequal.equations import same_letters
 from mathequal.judge import Judge, Verdict, equal, some
-from mathequal.notation import WORD
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
 from mathequal.spelling import spelled
@@ -140,8 +139,8 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
 
 def verdict(reference: str, answer: str, judge: Judge) -> Verdict:
     """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
-    sentences = [spelled(text) for text in (reference, answer) if re.search(WORD, spelled(text).formula)]
-    if len({_NEEDLESS_SPACE.sub("", sentence.text()) for sentence in sentences}) == len(sentences) - 1 == 1:
+    one, other = (re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer))
+    if one == other != "":
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
     same = equal(expected, given, judge)

@@ -65,13 +65,11 @@ def _equations(first: Equation, second: Equation, judge: Judge) -> Verdict:
     for call, name in ((first_call, second_name), (second_call, first_name)):
         if call and call[1] == name and len(first.sides) == len(second.sides) == 2:  # f(x) = 1 and f = 1
             return equal(first.sides[1], second.sides[1], judge)
-    if all(first.constant) and all(second.constant):
-        return some(in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
     if any(_VALUE_OF_FUNCTION.fullmatch(name or "") for name in (first_name, second_name)):
         return False
-    if any(isinstance(side, Word) for side in (*first.sides, *second.sides)):
-        return some(in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
-    return len(first.sides) == len(second.sides) == 2 and judge.same_solutions(first, second)
+    same_sides = some(in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
+    is_curve = len(first.sides) == len(second.sides) == 2 and not (all(first.constant) and all(second.constant))
+    return some((same_sides, is_curve and judge.same_solutions(first, second)))
 
 
 _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?)\(([a-z])\)")

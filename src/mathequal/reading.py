@@ -147,7 +147,9 @@ def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approx
     for side in sides:
         is_name = NAME.fullmatch(side) or (has_value and COMBINATION.fullmatch(side))
         names.append(re.sub(r"\s", "", text.part(side).text()) if is_name else None)
-    if names[-1] and not names[0] and not re.match(WORD, sides[-1]):  # 5 = x, but not 5 = blue
+    is_call_behind = re.fullmatch(r"[a-zA-Z]\([a-z]\)", names[-1] or "") and "(" not in (names[0] or "(")
+    is_named_behind = is_call_behind or (names[-1] and names[0] is None)
+    if is_named_behind and not re.match(WORD, sides[-1]):  # 5 = x and y = f(x), but not 5 = blue
         return Equation(values[::-1], tuple(names[::-1]), constant[::-1], approximate)
     return Equation(values, tuple(names), constant, approximate)
 
