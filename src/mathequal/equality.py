@@ -11,7 +11,6 @@ from fractions import Fraction
 from mathequal import rules  # noqa: F401
 from mathequal.equations import same_letters
 from mathequal.judge import Judge, Verdict, equal, some
-from mathequal.notation import WORD
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
 from mathequal.spelling import spelled
@@ -122,12 +121,28 @@ _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
 
 
+# Letters for any whole number beside \pi, and for any constant behind a formula in x
+_ANY_NUMBER = (
+    re.compile(r"(?=.*\\pi)[^kmnl]*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"),
+    re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
+)
+
+
+def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
+    """Return both with one name for a number that may be any: \pi k and \pi n, x^2+C and x^2+k."""
+    for pattern in _ANY_NUMBER:
+        letters = [match[1] for match in map(pattern.match, (reference, answer)) if match]
+        if len(letters) == 2 and letters[0] not in answer and letters[1] not in reference:
+            answer = re.sub(rf"(?<![a-zA-Z\\]){letters[1]}(?![a-zA-Z])", letters[0], answer)
+    return reference, answer
+
+
 def verdict(reference: str, answer: str, judge: Judge) -> Verdict:
     """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
-    sentences = [spelled(text) for text in (reference, answer) if re.search(WORD, spelled(text).formula)]
-    if len({_NEEDLESS_SPACE.sub("", sentence.text()) for sentence in sentences}) == len(sentences) - 1 == 1:
+    one, other = (re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer))
+    if one == other != "":
         return True
-    expected, given = read(reference), read(answer)
+    expected, given = map(read, _with_same_letters(reference, answer))
     same = equal(expected, given, judge)
     if same or not isinstance(given, Scalar):
         return same

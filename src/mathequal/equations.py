@@ -10,8 +10,12 @@ from mathequal.values import Based, Equation, Group, Matrix, Region, Relation, S
 @rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region)
 def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> Verdict:
     last = equation.sides[-1]
-    if re.fullmatch(LETTER, equation.names[0] or "") and isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex):
-        return False  # a = b is not choice B
+    if isinstance(value, Scalar | Word) and isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex):
+        if isinstance(value, Word) or value.latex.isupper() or re.fullmatch("[a-e]", equation.names[0] or ""):
+            return False  # a = b is not choice B
+    *names, name = equation.names
+    if isinstance(value, Group) and value.names == tuple(names) and name is None:  # a = b = 5 and a = 5, b = 5
+        return every(equal(last, item, judge) for item in value.items)
     return _states_value(equation, value, judge)
 
 
@@ -44,8 +48,8 @@ def _same_side(side: Value, last: Value, approximate: bool, judge: Judge) -> Ver
     return judge.rounded(side, last)
 
 
-# Names of equations that may be compared as equations: x, word, \theta and m+n, but not f(2)
-_COMPARABLE_NAME = re.compile(r"\w|[a-zA-Z]+|\\.*|[^()]*[-+][^()]*")
+# f(2), which is no product
+_VALUE_OF_FUNCTION = re.compile(r"[^()]*\((?:[\w.,/]|\\[a-zA-Z]+)*\)")
 
 
 @rule_for(Equation, Equation)
@@ -58,12 +62,14 @@ def _equations(first: Equation, second: Equation, judge: Judge) -> Verdict:
     if first_call and second_call and first_call[1] == second_call[1] and first_call[2] != second_call[2]:
         # f(x) = 2x and f(y) = 2y
         return _equations(first, _with_variable(second, second_call[2], first_call[2]), judge)
-    if all(first.constant) and all(second.constant):
-        return some(in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
-    for name in (first_name, second_name):
-        if name is not None and not _COMPARABLE_NAME.fullmatch(name):
-            return False
-    return len(first.sides) == len(second.sides) == 2 and judge.same_solutions(first, second)
+    for call, name in ((first_call, second_name), (second_call, first_name)):
+        if call and call[1] == name and len(first.sides) == len(second.sides) == 2:  # f(x) = 1 and f = 1
+            return equal(first.sides[1], second.sides[1], judge)
+    if any(_VALUE_OF_FUNCTION.fullmatch(name or "") for name in (first_name, second_name)):
+        return False
+    same_sides = some(in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1]))
+    is_curve = len(first.sides) == len(second.sides) == 2 and not (all(first.constant) and all(second.constant))
+    return some((same_sides, is_curve and judge.same_solutions(first, second)))
 
 
 _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?)\(([a-z])\)")

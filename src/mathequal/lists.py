@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mathequal.brackets import split
-from mathequal.names import LETTER
+from mathequal.names import NAME
 from mathequal.values import Equation, Group, Scalar, Value
 
 # A comma that does not group digits: `1,000, 2,000`
@@ -31,9 +32,7 @@ def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
 
 def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
-    first, *others = items
-    if isinstance(first, Equation) and first.names[0] and not any(isinstance(item, Equation) for item in others):
-        items = flattened((first.sides[-1], *others)) if isinstance(first.sides[-1], Group) else items  # x = ±1, ±2
+    items = flattened(_with_each_value(item) for item in items)
     names: list[str] = []
     values: list[Value] = []
     for item in items:
@@ -53,9 +52,16 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
 
 
+def _with_each_value(item: Value) -> Value:
+    """Return the list x = 1, x = -1 for x = ±1."""
+    if not (isinstance(item, Equation) and isinstance(item.sides[-1], Group)) or item.sides[-1].opening:
+        return item
+    return Group("", "", tuple(replace(item, sides=(*item.sides[:-1], value)) for value in item.sides[-1].items))
+
+
 def named_tuple(left: Value, right: Value) -> Group | None:
     """Return the tuple of `(x, y) = (1, 2)`."""
     if not (isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening == "("):
         return None
-    names = tuple(item.latex for item in left.items if isinstance(item, Scalar) and re.fullmatch(LETTER, item.latex))
+    names = tuple(item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex))
     return Group("(", ")", right.items, names) if len(names) == len(left.items) == len(right.items) else None

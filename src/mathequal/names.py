@@ -23,7 +23,9 @@ NAME = re.compile(
             # (x, y)
             rf"\({LETTER}(?:,\s*{LETTER})+\)",
             # \angle ABC, m\angle 1, \triangle{ABC}
-            rf"m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|[A-Z\s]+|\d|{LETTER})",
+            rf"m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|(?:[A-Z]\s*(?:_\d)?\s*)+|\d|{LETTER})",
+            # \Delta p
+            r"\\Delta\s*[a-zA-Z](?:_\w)?",
             # \frac{AB}{CD}, \frac{dy}{dx}, \frac{a}{b}
             rf"\\frac\{{{_RATIO_PART}\}}\{{{_RATIO_PART}\}}",
             # \sin A, \cos \angle ABC, \tan\theta

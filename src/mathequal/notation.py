@@ -16,7 +16,7 @@ FIRST_WORD = 0xE000
 WORD = "[\ue000-\uf8ff]"
 """The part of a regular expression that matches the stand-in for a word."""
 
-TRIGONOMETRIC = "arcsin|arccos|arctan|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
+TRIGONOMETRIC = "arcsin|arccos|arctan|arccot|cis|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
 FUNCTIONS = rf"{TRIGONOMETRIC}|ln|log|exp|gcd|lcm"
 GREEK = (
     "(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi"

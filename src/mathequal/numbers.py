@@ -3,6 +3,9 @@
 import re
 from fractions import Fraction
 
+from mathequal.notation import NUMBER_WORDS
+from mathequal.units import MULTIPLES
+
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
 _DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\d{3}){1,9})?(?:\.\d{1,30})?"
 _NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\cdot\s*10\^(?:\{{(-?\d{{1,2}})\}}|(\d)))?", re.ASCII)
@@ -62,3 +65,27 @@ def is_rounded(first: Fraction, second: Fraction, decimals: int) -> bool:
     difference = abs(first - second)
     within_last_place = difference * 2 * 10**decimals <= 1
     return decimals >= 6 and within_last_place and difference * 10**5 <= max(abs(first), abs(second))
+
+
+_PARTS = ("", "", "half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+def number_in_words(phrase: str) -> int | Fraction | None:
+    """Return the number that `twenty-four`, `minus two`, `three hundred and five` or `two thirds` is."""
+    words = " ".join(phrase.replace("-", " ").split())
+    for sign in ("minus ", "negative "):
+        if words.startswith(sign):
+            size = number_in_words(words.removeprefix(sign))
+            return None if size is None else -size
+    count, _, part = words.rpartition(" ")
+    part = part.removesuffix("s").replace("halve", "half").replace("fourth", "quarter")
+    if part in _PARTS[2:] and count in NUMBER_WORDS[1:20]:
+        return Fraction(NUMBER_WORDS.index(count), _PARTS.index(part))
+    for multiple in reversed(MULTIPLES):
+        before, found, after = words.partition(multiple)
+        if found:
+            size = number_in_words(before) if before.strip() not in ("", "a") else 1
+            rest = number_in_words(after.strip().removeprefix("and ")) if after else 0
+            value = 10 ** MULTIPLES[multiple]
+            return None if size is None or rest is None or rest >= value else size * value + rest
+    return NUMBER_WORDS.index(words) if words in NUMBER_WORDS else None

@@ -34,6 +34,7 @@ def _mixed_number(match: re.Match) -> str:
 
 
 _OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\)|\{[^{}]*\})"
+_POWER = r"(?:\^(?:\d|\{\d+\}))?"
 # What latex2sympy would misread, and what it is given instead. The order matters.
 _REWRITES = [
     # 1,000
@@ -47,10 +48,18 @@ _REWRITES = [
     (re.compile(rf"({_OPERAND})\s*\\degree"), r"(\1\\cdot\\frac{\\pi}{180})"),
     (re.compile(r"\\(?:lg)(?![a-zA-Z])"), r"\\log"),
     # hyperbolic functions that latex2sympy does not know
-    (re.compile(rf"\\sech\s*({_OPERAND})"), r"(1/\\cosh(\1))"),
-    (re.compile(rf"\\csch\s*({_OPERAND})"), r"(1/\\sinh(\1))"),
-    (re.compile(rf"\\coth\s*({_OPERAND})"), r"(1/\\tanh(\1))"),
+    (re.compile(rf"\\sech\s*({_POWER})\s*({_OPERAND})"), r"(1/\\cosh\1(\2))"),
+    (re.compile(rf"\\csch\s*({_POWER})\s*({_OPERAND})"), r"(1/\\sinh\1(\2))"),
+    (re.compile(rf"\\coth\s*({_POWER})\s*({_OPERAND})"), r"(1/\\tanh\1(\2))"),
+    (re.compile(rf"\\cis\s*({_OPERAND})"), r"(\\cos(\1)+i\\sin(\1))"),
+    # \ln|x|/2 is half of \ln|x|
+    (re.compile(r"\\(ln|log)\s*\|([^|]*)\|"), r"\\\1(|\2|)"),
     (re.compile(r"\\percent"), r"\\cdot\\frac{1}{100}"),
+    # a determinant
+    (
+        re.compile(r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|"),
+        r"\\begin{vmatrix}\2\\end{vmatrix}",
+    ),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
     (re.compile(r"(?<!sqrt)\["), "("),
     (re.compile(r"\](?!\{)"), ")"),
@@ -122,7 +131,7 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
 
     def name_for_match(match: re.Match) -> str:
         text = re.sub(r"[{}\s]", "", match[0])
-        is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or r"\int" in latex or r"\frac{d" in latex)
+        is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
         if (
             text.startswith("q_9")
             or is_plain

@@ -128,6 +128,8 @@ def _relation(text: Spelled) -> Value | None:
             sides[i] = value.latex
     if _EQUALITY.issuperset(operators):
         return _equation(text, sides, values, approximate=r"\approx" in operators)
+    if operators == [r"\ne"] and isinstance(values[1], Group) and not values[1].opening:  # x \ne \pm 5
+        return Group("", "", tuple(Relation((values[0], limit), (r"\ne",)) for limit in values[1].items))
     formulas = tuple(value for value in values if isinstance(value, Scalar))
     if len(formulas) < len(values) or r"\in" in operators or r"\approx" in operators:
         return Word(text.text())
@@ -145,7 +147,9 @@ def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approx
     for side in sides:
         is_name = NAME.fullmatch(side) or (has_value and COMBINATION.fullmatch(side))
         names.append(re.sub(r"\s", "", text.part(side).text()) if is_name else None)
-    if names[-1] and not names[0]:  # 5 = x
+    is_call_behind = re.fullmatch(r"[a-zA-Z]\([a-z]\)", names[-1] or "") and "(" not in (names[0] or "(")
+    is_named_behind = is_call_behind or (names[-1] and names[0] is None)
+    if is_named_behind and not re.match(WORD, sides[-1]):  # 5 = x and y = f(x), but not 5 = blue
         return Equation(values[::-1], tuple(names[::-1]), constant[::-1], approximate)
     return Equation(values, tuple(names), constant, approximate)
 
@@ -200,6 +204,9 @@ def _group(text: Spelled) -> Value | None:
             return Group("{", "}", (item,))
         return Word(text.text()) if opening + closing in ("[)", "(]") else item
     items = tuple(_item(text.part(part)) for part in parts)
+    with_names = list_or_named_tuples(items)
+    if with_names.names and opening == "[":  # [x = 1, y = 2]
+        return with_names
     if opening == "{":
         return Group("{", "}", flattened(items))
     # (1, \pm 2) is (1, 2) and (1, -2)

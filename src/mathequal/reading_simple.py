@@ -4,6 +4,7 @@ import re
 
 from mathequal.names import TRIGONOMETRY
 from mathequal.notation import NUMBER_WORDS, WORD
+from mathequal.numbers import number_in_words
 from mathequal.sentences import INFINITELY_MANY
 from mathequal.spelling import Spelled
 from mathequal.units import MULTIPLES, unit
@@ -35,23 +36,6 @@ def _bare(phrase: str) -> str:
     """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
     phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
-
-
-def number_in_words(phrase: str) -> int | None:
-    """Return the number that `twenty-four`, `minus two` or `three hundred and five` is."""
-    words = " ".join(phrase.replace("-", " ").split())
-    for sign in ("minus ", "negative "):
-        if words.startswith(sign):
-            size = number_in_words(words.removeprefix(sign))
-            return None if size is None else -size
-    for multiple in reversed(MULTIPLES):
-        before, found, after = words.partition(multiple)
-        if found:
-            count = number_in_words(before) if before else 1
-            rest = number_in_words(after.strip().removeprefix("and ")) if after else 0
-            value = 10 ** MULTIPLES[multiple]
-            return None if count is None or rest is None or rest >= value else count * value + rest
-    return NUMBER_WORDS.index(words) if words in NUMBER_WORDS else None
 
 
 # 8:34 p.m., 20:34:05, 8 am; a single number needs `am` or `pm`
@@ -108,8 +92,8 @@ def read_based(text: Spelled) -> Based | None:
 
 # 5 cm, 5 cm^2, 5 m/s^2, 5 m s^{-1}
 _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?\d\}}?)*)")
-# 5 m: perhaps metres, perhaps a product
-_NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+)\s+([mshgLJNWV](?:\^\d)?)")
+# 5 m: perhaps metres, perhaps a product, as is 5m
+_NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
 
 
 def read_formula(text: Spelled) -> Scalar | Word:

@@ -20,18 +20,27 @@ CHARACTERS = str.maketrans(
     {letter: rf"\{name if letter.islower() else name.capitalize()} " for letter, name in _GREEK_LETTERS.items()}
     # full-width signs, superscripts, subscripts, fractions
     | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-    | {sign: f"^{{{value}}}" for value, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
     | {sign: f"_{{{value}}}" for value, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
     | {sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
     # what is not seen, and what is only decoration
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
     | {"\a": r"\a", "\b": r"\b", "\v": r"\v", "\f": r"\f"}
-    | {"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/"}
+    | dict.fromkeys("−–—‐‑", "-")
+    | {"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/"}
     | {"∞": r"\infty ", "°": r"\degree ", "º": r"\degree ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
     | {"⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "′": "'"}
     | {"⟨": r"\langle ", "⟩": r"\rangle ", "∠": r"\angle ", "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor "}
-    | {"⌈": r"\lceil ", "⌉": r"\rceil ", "ℝ": r"\mathbb{R}", "∅": r"\emptyset ", "’": "'", "∖": r"\setminus "}
+    | {
+        "⌈": r"\lceil ",
+        "⌉": r"\rceil ",
+        "ℝ": r"\mathbb{R}",
+        "∅": r"\emptyset ",
+        "’": "'",
+        "∖": r"\setminus ",
+        "、": ", ",
+        "∙": r"\cdot ",
+    }
 )
 
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
@@ -52,6 +61,10 @@ def rewrite(text: str, table: Table) -> str:
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 
 BEFORE_WORDS = _table(
+    # \\\\frac{1}{2}, where every backslash is doubled
+    (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
+    # 10⁻³
+    (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
     # **5** and "5": Markdown and quotation marks around the whole
     (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
     # frac{1}{2}, rac{1}{2} and a tab before ext{: lost backslashes
@@ -59,19 +72,17 @@ BEFORE_WORDS = _table(
     (r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)", r"\\t"),
     (r"(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))", r"\\t"),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
+    (r"\n(?=eq?(?![a-z]))", r"\\n"),
     (r"(?<![a-zA-Z\\])(?=rac\s*[{\d])", r"\\f"),
     # \( and \], \boxed and \large, \therefore and \checkmark
     (
-        r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|therefore|checkmark|blacksquare|square"
-        r"|qquad|Box|because|nonumber|notag)(?![a-zA-Z])|^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})|(?:\\text\s*\{\s*only\s*\}|\sonly)\s*\.?$",
+        r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|normalsize|therefore|checkmark|blacksquare"
+        r"|square|Box|because|nonumber|notag|ensuremath)(?![a-zA-Z])|\\(?:begin|end)\{equation\*?\}|`",
         " ",
     ),
-    # 6\pi (about 18.9) is 6\pi \approx 18.9
-    (
-        r"(?<=\S)\s*,?\s*(?:\\text\s*\{\s*)?\((?:or )?(?:about|approximately|approx\.?|roughly|\\approx)\s*\}?"
-        r"\s*\$?\s*([\d.,]*\d)\s*\$?\s*(?:\\text\s*\{)?\)\s*\}?\s*\.?\s*\$?\s*$",
-        r"\\approx \1",
-    ),
+    # "5 only", \implies 5
+    (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})|(?:\\text\s*\{\s*only\s*\}|\sonly)\s*\.?$", " "),
+    (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)(?![a-zA-Z])", " "),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # \$5 is 5\text{ dollars}; any other $ begins or ends a formula
@@ -88,13 +99,26 @@ BEFORE_WORDS = _table(
         r"|\\(?:text)?color\s*\{[^{}]*\}",
         "",
     ),
+    # \AA, 5'' and ^\circ F
+    (r"\\text\s*\{\s*\\AA\s*\}|\\AA(?![a-zA-Z])|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
+    (r"(?<=\d)\s*(?:''|\^\{\\prime\s*\\prime\})", r"\\text{ arcsecond}"),
+    (
+        r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?:\\(?:mathrm|text|rm)\s*\{\s*)?([CF])(?![a-zA-Z])\s*\}?",
+        lambda match: rf"\text{{ {'celsius' if match[1] == 'C' else 'fahrenheit'}}}",
+    ),
     # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
-    (r"(?<=[\d}])(\s*/?\s*)\\mathrm\s*\{\s*([mgshLl])\s*\}", r"\1\\text{\2}"),
+    (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
+    # np.arcsin, arctg and \tg
+    (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
+    (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
     (r"\\(?:mathrm|mathbf|mathit|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
-    (r"\\(?:mathbf|boldsymbol|vec|underline)(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))", r"\1\2"),
+    (
+        r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
+        r"\1\2",
+    ),
     # \overline{AB} is a segment, \widehat{AB} an arc
     (r"\\(?:overline|overrightarrow|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),
     # \det A and \Pr(A) name a value
@@ -166,11 +190,18 @@ AFTER_WORDS = _table(
     (r"\^\s*\(([^()]*)\)", r"^{\1}"),
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
     # {}_5C_2
-    (r"(?<![a-zA-Z}])(?:\{\})?_(\d+|\{\d+\})\s*C\s*_(\d+|\{\d+\})", r"\\binom{\1}{\2}"),
+    (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
     # 0 (mod 128)
     (r"\(\s*\\?(?:bmod|mod)\s*\{?(\w+)\}?\s*\)", r"\\pmod{\1}"),
     (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
     (r"\\log\s*_e(?![a-zA-Z])", r"\\ln "),
+    # f(x) \equiv 1
+    (r"(?<=[a-zA-Z)])\s*\\equiv(?![a-zA-Z])", "="),
+    # t(0,4], which should be t \in (0,4]
+    (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
+    # C(n,k) and z^*
+    (r"(?<![a-zA-Z\\])C\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
+    (r"([a-zA-Z])\s*\^\s*\{?\s*\\(?:cdot|ast)(?![a-zA-Z])\s*\}?", r"\\bar{\1}"),
     # C_n^k, y^{\prime\prime}, 1./3, \bar z
     (r"(?<![a-zA-Z])C_(?:\{(\w+)\}|(\w))\s*\^(?:\{(\w+)\}|(\w))", r"\\binom{\1\2}{\3\4}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda match: "'" * match[1].count("prime")),

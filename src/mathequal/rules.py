@@ -11,8 +11,11 @@ from mathequal.values import Based, Equation, Group, Matrix, Relation, Scalar, T
 @rule_for(Scalar, Scalar)
 def _scalars(first: Scalar, second: Scalar, judge: Judge) -> Verdict:
     if first.product or second.product:  # 5 m is also 5 times m
-        products = (Scalar(scalar.product or scalar.latex) for scalar in (first, second))
-        quantities = (Scalar(first.latex, first.unit), Scalar(second.latex, second.unit))
+        products = [Scalar(scalar.product or scalar.latex) for scalar in (first, second)]
+        quantities = [Scalar(scalar.latex, scalar.unit) for scalar in (first, second)]
+        for scalar, other in ((first, second), (second, first)):
+            if scalar.product and " " not in scalar.product and not other.unit:  # 5m is not 5
+                return judge.same_value(*products)
         return some((judge.same_value(*products), _scalars(*quantities, judge)))
     if first.unit and second.unit:
         return judge.same_value(first, second) if first.unit == second.unit else judge.same_quantity(first, second)
@@ -135,6 +138,8 @@ def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> Verdict:
     """
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return every(equal(scalar, item, judge) for item in group.items)
+    if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
+        return every(equal(scalar, item, judge) for item in group.items)
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
     if "," not in scalar.latex or not (has_units or len(group.items) > 2):
         return False
@@ -157,7 +162,8 @@ def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
     entries = [entry for row in matrix.rows for entry in row]
     is_row = len(matrix.rows) == 1
     is_column = len(entries) == len(matrix.rows)  # a row has one entry at least
-    return (is_row or is_column) and group.opening + group.closing == "()" and in_order(entries, group.items, judge)
+    is_tuple = group.opening + group.closing in ("()", "")
+    return (is_row or is_column) and is_tuple and in_order(entries, group.items, judge)
 
 
 @rule_for(Matrix, Scalar)

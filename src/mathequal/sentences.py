@@ -4,25 +4,31 @@ import re
 
 # "So the answer is", "Answer:"
 _ANNOUNCEMENT = (
-    r"(?:(?:so|thus|hence|therefore),?\s)?"
-    r"(?:(?:the|there|it|this)\s[a-z' ]*?(?:is|are|equals):?|[a-z' ]*[a-z]{4}:)"
+    r"(?:(?:(?:so|thus|hence|therefore),?\s)?"
+    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:is|are|equals|have|get|obtain)(?:\s*:|(?![a-z]))"
+    r"|solutions?\s(?:is|are):?|[a-z' ]*[a-z]{4}:)|(?:so|thus|hence|therefore)\b,?)"
 )
 _PREFACE = re.compile(
     rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
 )
 # "The answer is not" announces something else.
-_DENIAL = re.compile(r"\b(?:not|no|never|nor|neither|none|if|unless|wrong|incorrect|half|twice)\b|n't", re.IGNORECASE)
+_DENIAL = re.compile(
+    r"\b(?:not|no|never|nor|neither|none|if|unless|wrong|incorrect|half|twice|depends|perhaps|except|or)\b|n't",
+    re.IGNORECASE,
+)
 
 _TEXT = r"(?:\\text\s*\{\s*)?"
 _DOMAIN = r"(?:real|positive|non-?negative|natural|rational|complex|integers?|numbers?|reals|values?|of)"
 # "for all real x", "for every x \in \mathbb{R}^+"; with any other word, or a condition, it counts
 _FOR_ALL = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:\\forall|(?:for|where)\s+(?:all|any|every|each))(?![a-zA-Z])"
-    rf"(?:\b{_DOMAIN}\b|\\(?:in|text|mathbb|R|reals)(?![a-zA-Z])|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\s{{}},+*^)])*$"
+    rf"(?:\b{_DOMAIN}\b|\\(?:in|text|mathbb|R|reals)(?![a-zA-Z])|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\s{{}}+*^)]"
+    r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*)?(?:and|or)\b)"
+    r"|\s*,\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*[RNZQ]\s*\}?(?:\^\+|_\+|\s)*$"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
-    rf"\s*[,;(]?\s*{_TEXT},?\s*where\s(?:(?![=<>]|\\[gl]e)[^.;])*\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
+    rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
     rf"|\s*{_TEXT}\(\s*note\b.*\)\s*\}}?$",
     re.IGNORECASE | re.DOTALL,
 )
@@ -41,16 +47,40 @@ def without_sentence(text: str) -> str:
     if preface and not _DENIAL.search(preface[0]):
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
-    text = _EXPLANATION.sub("", text)
+    text = _restatement(_EXPLANATION.sub("", text))
     if "=" in text:
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 
 
-_CONDITION = re.compile(
-    r"\b(?:if|unless|only|except|but|or|nor|when|whenever|provided|depend\w*|maybe|perhaps|yes|no|true|false"
-    r"|for(?! (?:all|any|every|each)))\b|\d"
+_ABOUT = r"(?<![a-zA-Z\\])(?:about|approximately|approx\.?|roughly|around|\\approx)(?![a-z])"
+_THAT_IS = r"(?:which is|which equals|that is|i\.e\.|equivalently|equal to),?"
+# 2^5 (or 32); 2^5, i.e. 32; 6\pi, which is about 18.8
+_RESTATED = re.compile(
+    rf"(?P<value>[^\s].*?)\s*,?\s*(?:{_TEXT}|\(\s*){{0,2}}"
+    rf"(?:(?:(?:or|{_THAT_IS})\s*)?(?P<about>{_ABOUT})|{_THAT_IS}|(?:(?<=\()|(?<=\(\\text{{))or\b),?\s*\}}?\s*(?P<other>.*\d.*)",
+    re.IGNORECASE | re.DOTALL,
 )
+
+
+def _restatement(text: str) -> str:
+    r"""Return `2^5 = 32` for `2^5 \text{ (or 32)}` and `6\pi \approx 18.8` for `6\pi \text{ (about 18.8)}`."""
+    match = _RESTATED.fullmatch(text)
+    if not match or re.search(r"(?<!\\)\b[a-zA-Z]{3}", match["value"]):
+        return text
+    if match["value"].count("{") != match["value"].count("}"):
+        return text
+    other = match["other"].strip(" .")
+    while (other.endswith(")") and other.count(")") > other.count("(")) or other.count("}") > other.count("{"):
+        other = other[:-1].strip(" .")
+    return f"{match['value']} = {other}" if match["about"] is None else rf"{match['value']} \approx {other}"
+
+
+_CONDITION = re.compile(
+    r"\b(?:if|unless|only|except|but|or|nor|when|whenever|provided|depend\w*|maybe|perhaps|yes|true|false"
+    r"|for(?! (?:all|any|every|each)))\b"
+)
+_REASON = re.compile(r"(?:because|since|as)\b.*")
 
 
 def is_verdict_with_reason(verdict: str, sentence: str) -> bool:
@@ -59,14 +89,18 @@ def is_verdict_with_reason(verdict: str, sentence: str) -> bool:
     >>> is_verdict_with_reason("yes", "yes, since 2 is even"), is_verdict_with_reason("yes", "yes, because it is even")
     (False, True)
     """
-    match = re.fullmatch(r"(yes|no|true|false)\s*[,.;:-]\s*(.*)", sentence)
-    return match is not None and match[1] == verdict and not _CONDITION.search(match[2])
+    match = re.fullmatch(r"(yes|no|true|false)\s*[,.;:(-]\s*(.*)", sentence)
+    if match is None or match[1] != verdict or _CONDITION.search(match[2]):
+        return False
+    # "yes, no" is no reason, "no, there is no such number" is one
+    return bool(_REASON.fullmatch(match[2]) or not re.search(r"\d" if match[1] == "no" else r"\d|\bnot?\b", match[2]))
 
 
 NO_SOLUTIONS = re.compile(
-    r"(?:there (?:is|are|exists?) )?no (?:such |real |integer |positive |possible |other )*"
-    r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?|polynomials?|[a-z])(?: exists?)?"
-    r"|none|(?:the )?empty set"
+    r"(?:(?:there (?:is|are|exists?)|(?:the )?(?:equation|system|problem) has) )?no "
+    r"(?:(?:such|real|integer|positive|natural|possible|other|valid) )*"
+    r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?|polynomials?|[a-z])"
+    r"(?: exists?| (?:is|are) possible)?|there (?:does|do) not exist (?:any )?such [a-z]+|none(?: exists?)?|(?:the )?empty set|(?:it )?does not exist|dne"
 )
 INFINITELY_MANY = re.compile(
     r"(?:there are )?(?:infinitely many|infinite(?:ly)?|an infinite number)(?: (?:of )?[a-z]+)?"

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mathequal.notation import AND, FIRST_WORD, FUNCTIONS, NUMBER_WORDS, OR, PLAIN_GREEK, WORD
+from mathequal.notation import AND, FIRST_WORD, FUNCTIONS, OR, PLAIN_GREEK, WORD
+from mathequal.numbers import number_in_words
 from mathequal.rewrites import AFTER_WORDS, BEFORE_WORDS, CHARACTERS, rewrite
 from mathequal.sentences import without_sentence
 
@@ -40,7 +41,9 @@ _ENDING = re.compile(r"(?:(?<!\.)\.|[\s;\\])+$")
 # 0.1666... is 0.1\overline{6}
 _REPEATED_DIGIT = re.compile(r"(\.\d*?)(\d)\2{2,}(?:\.{3}|\\[lc]?dots(?![a-zA-Z]))", re.ASCII)
 # 0.1\overline{6}, .\bar3
-_REPEATING_DECIMAL = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))", re.ASCII)
+_REPEATING_DECIMAL = re.compile(
+    r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\s*\d)", re.ASCII
+)
 # 5\\,m and 5\\,m\\,s^{-1}: a space is set before units, but not before a variable; 5 m/s
 _SYMBOL = r"(?:[kcmdnμ]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)(?![a-zA-Z])(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
@@ -144,7 +147,7 @@ def _unwrapped(text: str) -> str:
 
 def _is_phrase(text: str) -> bool:
     """Whether the whole text is words: `right triangle`, `twenty-four`."""
-    if text.casefold().replace("-", " ") in NUMBER_WORDS:
+    if text.isascii() and number_in_words(text.casefold()) is not None:
         return True
     only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text)
     return bool(only_words) and not _NO_WORD.search(text)

@@ -152,6 +152,8 @@ def _registry() -> pint.UnitRegistry:
 def _same_quantity(first: Scalar, second: Scalar) -> bool:
     if {first.unit, second.unit} == {"degree", "radian"}:
         factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
+    elif re.search("celsius|fahrenheit|kelvin", first.unit + second.unit):  # no factor converts them
+        return False
     else:
         try:
             factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)

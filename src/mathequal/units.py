@@ -11,6 +11,7 @@ _SPELLINGS = {
     **{"ton": "", "tonne": "", "gallon": "gal", "quart": "qt", "pint": "", "cup": "", "tablespoon": "", "teaspoon": ""},
     **{"angstrom": "aa å", "erg": "", "atmosphere": "atm", "bar": "", "calorie": "cal", "joule": "j", "watt": "w"},
     **{"volt": "v", "newton": "n", "hertz": "hz", "pascal": "pa", "kelvin": "", "celsius": "", "fahrenheit": ""},
+    **{"arcsecond": ""},
     **{
         "mole": "mol",
         "ampere": "amp",
@@ -22,7 +23,16 @@ _SPELLINGS = {
     },
     **{"meter": "metre m", "gram": "gm g", "byte": "", "bit": ""},
 }
-_PREFIXES = {"milli": "m", "centi": "c", "kilo": "k", "micro": "μ", "nano": "n", "deci": "d"}
+_PREFIXES = {
+    "milli": "m",
+    "centi": "c",
+    "kilo": "k",
+    "micro": "μ",
+    "nano": "n",
+    "deci": "d",
+    "pico": "p",
+    "mega": "mega",
+}
 _PREFIXED = (
     "meter",
     "gram",
@@ -54,7 +64,7 @@ _NO_UNIT = re.compile(
     r"|plus|minus|times? \w+|divided|remainders?|r|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?"
     r"|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?|square ?roots?|roots?|score|scores|gross"
     r"|squared|cubed|factorials?|dozens?|infinity|choose|bases?|mod|modulus|sqrt|hundreds?|thousands?|\w*illions?"
-    r"|lakhs?|crores?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved|inverses?|negatives?"
+    r"|lakhs?|crores?|myriads?|googols?|reciprocals?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved|inverses?|negatives?"
     r"|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?|nines?|if|when|where|for"
     r"|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|plus|versus|vs|this|thus|are|even|odd"
     r"|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
