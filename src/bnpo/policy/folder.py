@@ -18,13 +18,13 @@ MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
 
-def model_folder(model: str) -> Path:
+def model_folder(model: str, revision: str | None = None) -> Path:
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as Qwen/Qwen2.5-Math-1.5B,
     which is downloaded. Raises InputError if there is no such folder, it holds no model, or the download fails.
     """
-    folder = local_folder(model) or _download(model)
+    folder = local_folder(model) or _download(model, revision)
     if adapter_base(folder):
         return folder
     for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
@@ -36,7 +36,7 @@ def model_folder(model: str) -> Path:
     return folder
 
 
-def _download(model: str, revision: str | None = None) -> Path:
+def _download(model: str, revision: str | None) -> Path:
     patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
@@ -81,9 +81,8 @@ def adapter_base(folder: Path) -> Path | None:
         return None
     if not (folder / "adapter_model.safetensors").is_file():
         raise InputError(f"{folder}: has an adapter_config.json, but no adapter_model.safetensors; copy it again")
-    base = settings.get("base_model_name_or_path") or ""
     try:
-        return local_folder(base) or _download(base, settings.get("revision"))
+        return model_folder(settings.get("base_model_name_or_path") or "(no name)", settings.get("revision"))
     except InputError as error:
         raise InputError(
             f"{folder}: the model that this LoRA adapter adapts was not found ({error}); put it there, or correct "
