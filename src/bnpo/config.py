@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import warnings
 from dataclasses import dataclass, replace
@@ -149,6 +150,9 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
     except Warning as error:
         raise InputError(f"{asked.config}: a setting of the wrong type: {str(error)[:70]}; correct it") from error
     config, system_prompt = replace(config, preset=preset), config.data.system_prompt
+    lr_is_given = any(flag.partition("=")[0] == "--lr" for flag in argv)
+    if config.update.lora_rank and not defaults.update.lora_rank and not lr_is_given:
+        config = with_settings(config, lr=10 * defaults.update.lr)
     if system_prompt and os.path.isfile(system_prompt):
         config = with_settings(config, system_prompt=read_text(system_prompt).strip())
     if config.folder.output_dir is None:
@@ -182,6 +186,10 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--betas: are {update.betas[0]} {update.betas[1]}, must be in [0, 1)")
     if not (0 <= update.clip_low < 1 and update.clip_high >= 0):
         raise InputError("--clip-low must be in [0, 1) and --clip-high not below 0")
+    if update.lora_rank is None and (update.lora_alpha is not None or config.folder.save_merged):
+        raise InputError("--lora-alpha and --save-merged need --lora-rank")
+    if not math.log2(config.hardware.loss_scale).is_integer():
+        raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 1024")
     questions = batch.questions_per_step
     if questions % ranks:
         raise InputError(

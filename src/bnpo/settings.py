@@ -73,7 +73,12 @@ class UpdateSettings:
     """Loss and optimizer."""
 
     lr: Positive[float] = 1e-6
-    """Learning rate of AdamW, constant after the warm-up."""
+    """Learning rate of AdamW, constant after the warm-up. The default is ten times this one with --lora-rank."""
+    lora_rank: Positive[int | None] = None
+    """Train low-rank additions (LoRA) of this rank to all linear layers but the head, and freeze all other weights:
+    less memory. None: all weights are trained."""
+    lora_alpha: Positive[float | None] = None
+    """LoRA adds alpha / rank * B A to a weight. The default is twice the rank."""
     warmup_steps: NotNegative[int] = 10
     """Steps over which the learning rate rises linearly."""
     weight_decay: NotNegative[float] = 0.0
@@ -98,8 +103,11 @@ class UpdateSettings:
 class HardwareSettings:
     """Memory, speed and number format."""
 
-    dtype: Annotated[str, *one_of(("bfloat16", "float32"))] = "bfloat16"
-    """Number format of learner and sampler. With bfloat16 the optimizer keeps fp32 master weights."""
+    dtype: Annotated[str, *one_of(("bfloat16", "float16", "float32"))] = "bfloat16"
+    """Number format of learner and sampler. With bfloat16 and float16 the optimizer keeps fp32 master weights."""
+    loss_scale: Positive[float] = 2.0**10
+    """With float16, the loss is multiplied by this power of two, and gradients are divided by it after the backward
+    pass. Lower it if updates are skipped."""
     micro_batch_tokens: NotCompared[Positive[int]] = 16384
     """Tokens per forward and backward pass of a rank, packed without padding. Lower it to save memory, but not below
     the longest prompt plus the longest answer."""
@@ -136,6 +144,8 @@ class FolderSettings:
     """Steps between checkpoints. The last step always saves one."""
     keep: Free[NotNegative[int]] = 2
     """Number of newest checkpoints to keep, besides `best`. 0 keeps all."""
+    save_merged: Free[bool] = False
+    """With LoRA, write the merged model into every checkpoint, not only into that of the best evaluation."""
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,9 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, normalizers = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)  # [head rows, hidden size]
-        bias_gradient = weight_gradient.new_zeros(len(weight))  # [head rows]
+        trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trained else None  # [head rows, hidden size]
+        bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
         for part in _slices(len(targets), ctx.chunk_tokens):
             scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
             logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
@@ -90,9 +91,11 @@ class _TokenLogprobs(torch.autograd.Function):
                 bias_gradient += d.sum(dim=0)
             d = d.to(hidden.dtype)
             hidden_gradient[part] = d @ weight
-            weight_gradient += _product(d.t(), hidden[part])
+            if trained:
+                weight_gradient += _product(d.t(), hidden[part])
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
-        return hidden_gradient, weight_gradient.to(weight.dtype), of_bias, *[None] * 6
+        of_weight = weight_gradient.to(weight.dtype) if trained else None
+        return hidden_gradient, of_weight, of_bias, *[None] * 6
 
 
 def _slices(tokens: int, chunk_tokens: int) -> list[slice]:
@@ -115,10 +118,11 @@ def _at_temperature(logits: torch.Tensor, vocab_size: int, temperature: float) -
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product a b in fp32. The sums are not rounded to bf16, as in the head of the sampler."""
-    if a.dtype == torch.bfloat16 and a.is_cuda:
+    """Return the matrix product a b in fp32. The sums are not rounded to 16 bits, as in the head of the sampler."""
+    half = a.dtype in (torch.bfloat16, torch.float16)
+    if half and a.is_cuda:
         return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
-    if a.dtype == torch.bfloat16:
+    if half:
         a, b = a.float(), b.float()
     return (a @ b).float()
 

@@ -24,7 +24,7 @@ from bnpo.flags import check_marks, check_planning
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config
+from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
 
 # The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
@@ -169,7 +169,7 @@ def _sample_missing(
         enforce_eager=config.enforce_eager,
         tensor_parallel=config.tensor_parallel,
     )
-    with fleet(job.model, gpus, replicas, settings) as sample:
+    with whole_model(job.model) as folder, fleet(folder, gpus, replicas, settings) as sample:
         done = len(samples.records)
         correct = sum(record["correct"] for record in samples.records.values())
         records = sample_records(job.evaluation, missing, sample, grader)

@@ -62,10 +62,12 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
     # The mean square of an exponentially distributed length is twice the square of its mean.
     pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
     multiplied = shape.parameters if shape.tied else shape.parameters - shape.head  # the embedding is only looked up
-    operations = update_operations(multiplied, shape.layers, shape.hidden, tokens, pairs)
+    adapter = sum(shape.adapter(run.config))
+    frozen = multiplied if adapter else 0
+    operations = update_operations(multiplied + adapter, shape.layers, shape.hidden, tokens, pairs, frozen)
     computing = batch.ppo_iterations * operations / (ranks * speed.flops * speed.mfu)
     # An offloaded AdamW moves gradients to the CPU and weights back, and uses 28 bytes per parameter in between.
-    moved = 40 * shape.parameters / ranks / LINK if run.config.hardware.offload_optimizer else 0.0
+    moved = 40 * (adapter or shape.parameters) / ranks / LINK if run.config.hardware.offload_optimizer else 0.0
     return computing + batch.mini_batches * moved
 
 
@@ -99,8 +101,15 @@ def training_seconds(
 
 
 def checkpoint_bytes(shape: ModelShape, config: TrainConfig) -> int:
-    """Return the bytes of a checkpoint: the model, and master weights and AdamW's two moments in fp32."""
-    return shape.parameters * (number_bytes(config) + 12)
+    """Return the bytes of a checkpoint: the model, and master weights and AdamW's two moments in fp32.
+
+    With LoRA these are the adapter's. The merged model comes on top of them, if any checkpoint gets it.
+    """
+    size, adapter = number_bytes(config), sum(shape.adapter(config))
+    if not adapter:
+        return shape.parameters * (size + 12)
+    merged = config.folder.save_merged or config.logging.eval_every > 0
+    return adapter * (size + 12) + merged * shape.parameters * size
 
 
 def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:

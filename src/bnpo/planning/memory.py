@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
@@ -43,6 +44,12 @@ class ModelShape:
     heads: int
     layers: int
     tied: bool  # the head is the embedding
+    linear: tuple[tuple[int, int], ...]  # inputs and outputs of the linear layers that LoRA adapts
+
+    def adapter(self, config: TrainConfig) -> list[int]:
+        """Return the elements of every matrix of the LoRA adapter, or nothing without LoRA."""
+        rank = config.update.lora_rank or 0
+        return [rank * side for sides in self.linear for side in sides] if rank else []
 
 
 def read_shape(folder: Path) -> ModelShape:
@@ -53,6 +60,7 @@ def read_shape(folder: Path) -> ModelShape:
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
     head = model.get_output_embeddings().weight  # [vocabulary, hidden]
+    modules = [module for module in model.modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
         parameters=sum(sizes),
@@ -68,12 +76,13 @@ def read_shape(folder: Path) -> ModelShape:
         heads=config.num_attention_heads,
         layers=config.num_hidden_layers,
         tied=head is model.get_input_embeddings().weight,
+        linear=tuple(tuple(module.weight.shape) for module in modules if module.weight is not head),
     )
 
 
 def number_bytes(config: TrainConfig) -> int:
     """Return the bytes of a number in --dtype."""
-    return 2 if config.hardware.dtype == "bfloat16" else 4
+    return 4 if config.hardware.dtype == "float32" else 2
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,10 @@ class _RankParts:
         self.on_cpu, self.logit_chunk = device == "cpu", LOGIT_CHUNK[device]
         self.offload = config.hardware.offload_optimizer
         self.bytes = number_bytes(config)
-        self.partition = ceil(shape.parameters / ranks)
+        # With LoRA, the adapter's weights are trained. They come on top of the model's, which are frozen.
+        self.adapter = shape.adapter(config)
+        self.trained = sum(self.adapter) if self.adapter else shape.parameters
+        self.partition = ceil(self.trained / ranks)
         # Master weights, two moments, and gradients twice: as they were reduced, and as AdamW reads them.
         self.offloaded = 20 * self.partition if self.offload else 0
         self.longest = longest_sequence(config, None)
@@ -161,19 +173,20 @@ class _RankParts:
         micro_batch_tokens = max(config.hardware.micro_batch_tokens, self.longest)
         self.tokens = min(self.answers * self.longest, micro_batch_tokens)  # of one micro-batch
         self.zero = DeepSpeedZeroConfig(**deepspeed_settings(config)["zero_optimization"])
-        self.bucket = min(self.zero.reduce_bucket_size, shape.parameters)  # elements that are reduced together
+        self.bucket = min(self.zero.reduce_bucket_size, self.trained)  # elements that are reduced together
 
     def resident(self) -> dict[str, int]:
         """What stays from step to step."""
-        parts = {"weights": self.bytes * self.partition}
+        parts = {"weights": self.bytes * ceil((self.shape.parameters + sum(self.adapter)) / self.ranks)}
         if self.offload:
             parts["optimizer"] = self.offloaded if self.on_cpu else 0
         else:
             parts["gradients"] = 4 * self.partition
             parts["master weights"] = 4 * self.partition  # DeepSpeed copies fp32 weights too
             parts["AdamW's moments"] = 8 * self.partition
-        parts["small weights"] = self.bytes * self.shape.persistent if self.ranks > 1 else 0
-        parts["reduce bucket"] = 4 * (self.bucket if self.on_cpu else self.zero.reduce_bucket_size)
+        kept = sum(size for size in self.adapter if size <= self.zero.param_persistence_threshold)
+        parts["small weights"] = self.bytes * (self.shape.persistent + kept) if self.ranks > 1 else 0
+        parts["reduce bucket"] = 4 * (self.bucket if self.on_cpu or self.adapter else self.zero.reduce_bucket_size)
         parts["CUDA context, NCCL"] = 0 if self.on_cpu else CONTEXTS
         return parts
 
@@ -231,27 +244,32 @@ class _RankParts:
             return max(normalized, logits * (1 + several) + weight)
         # In fp32 the gradient overwrites the logits; in bf16 it is a second array.
         chunk = logits + 2 * elements * half
-        product = 4 * shape.head + logits * half * self.on_cpu  # this chunk's part of the weight's gradient
+        # This chunk's part of the weight's gradient.
+        product = 0 if self.adapter else 4 * shape.head + logits * half * self.on_cpu
         return chunk + max((logits + weight) * several, product)
 
     def head_backward(self) -> dict[str, int]:
         # The backward pass computes the log-probabilities again, so both passes count.
         logits = max(self.logits(self.tokens, backward=False), self.logits(self.tokens, backward=True))
         # The head's gradient is summed over the chunks in fp32.
-        return {"logits": logits, "head gradient": 4 * self.shape.head} | self.gathered(head=True)
+        gradient = 0 if self.adapter else 4 * self.shape.head
+        return {"logits": logits, "head gradient": gradient} | self.gathered(head=True)
 
     def layer_backward(self) -> dict[str, int]:
         shape = self.shape
         # With gradient checkpointing the activations of a layer are computed again from its input.
         again = self.layer_activations() if self.config.hardware.gradient_checkpointing else 0
         temporaries = self.tokens * self.bytes * (2 * shape.intermediate + 4 * shape.hidden)
-        parts = {"layer activations": again + temporaries, "layer gradients": self.bytes * shape.layer}
-        parts["head gradient"] = self.bytes * shape.head * shape.tied  # of a tied head: waits for the embedding's
+        trained = sum(self.adapter) // shape.layers if self.adapter else shape.layer
+        parts = {"layer activations": again + temporaries, "layer gradients": self.bytes * trained}
+        # A tied head's gradient waits for the embedding's.
+        parts["head gradient"] = self.bytes * shape.head * (shape.tied and not self.adapter)
         return parts | ({} if self.on_cpu else self.reduction()) | self.gathered(head=False)
 
     def reduction(self) -> dict[str, int]:
         """A bucket of gradients in the order of the ranks, in fp32; with offloading also a copy of this rank's part."""
-        elements = max(self.bucket, self.shape.largest)  # a larger parameter is reduced alone
+        largest = max(self.adapter, default=self.shape.largest)
+        elements = max(self.bucket, largest)  # a larger parameter is reduced alone
         copies = 2 if self.on_cpu and self.ranks > 1 else 1  # gloo works on a copy
         return {"reduction": 4 * copies * elements + 4 * ceil(elements / self.ranks) * self.offload}
 
@@ -264,7 +282,8 @@ class _RankParts:
     def weight_groups(self) -> dict[str, int]:
         """Weights on their way to the sampler or to disk: a group at a time is gathered, then cloned."""
         size = min(GROUP_BYTES + self.bytes * self.shape.largest, self.bytes * self.shape.parameters)
-        return {"gathered weights": size * (self.ranks > 1), "cloned weights": size}
+        merging = 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) if self.adapter else 0  # in fp32
+        return {"gathered weights": size * (self.ranks > 1), "cloned weights": size + merging}
 
     def scoring(self) -> dict[str, int]:
         """The learner scores one answer of the longest length; nothing is saved for a backward pass."""

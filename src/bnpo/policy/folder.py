@@ -1,7 +1,10 @@
 """Model folders: find one to start from, its tokenizer, its hash."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
@@ -11,6 +14,9 @@ from bnpo.files import InputError, read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+MERGED = "merged"
+"""Subfolder of an adapter's folder for the model with the adapter in its weights."""
+
 
 def model_folder(model: str) -> Path:
     """Return the local folder of `model`.
@@ -19,6 +25,8 @@ def model_folder(model: str) -> Path:
     which is downloaded. Raises InputError if there is no such folder, it holds no model, or the download fails.
     """
     folder = local_folder(model) or _download(model)
+    if adapter_base(folder):
+        return folder
     for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
         if not any(folder.glob(pattern)):
             cure = "it is not a Hugging Face model folder"
@@ -28,9 +36,10 @@ def model_folder(model: str) -> Path:
     return folder
 
 
-def _download(model: str) -> Path:
+def _download(model: str, revision: str | None = None) -> Path:
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
@@ -54,6 +63,59 @@ def local_folder(model: str) -> Path | None:
     if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
     return None
+
+
+def adapter_settings(folder: Path) -> dict | None:
+    """Return the adapter_config.json in `folder`. None: the folder holds no adapter."""
+    file = folder / "adapter_config.json"
+    return read_json(file, "it must be that of a peft adapter") if file.is_file() else None
+
+
+def adapter_base(folder: Path) -> Path | None:
+    """Return the folder of the model that the LoRA adapter in `folder` adapts. None: there is no adapter.
+
+    Raises InputError if the model, or a file of the adapter, is missing.
+    """
+    settings = adapter_settings(folder)
+    if settings is None:
+        return None
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise InputError(f"{folder}: has an adapter_config.json, but no adapter_model.safetensors; copy it again")
+    base = settings.get("base_model_name_or_path") or ""
+    try:
+        return local_folder(base) or _download(base, settings.get("revision"))
+    except InputError as error:
+        raise InputError(
+            f"{folder}: the model that this LoRA adapter adapts was not found ({error}); put it there, or correct "
+            "base_model_name_or_path in adapter_config.json"
+        ) from error
+
+
+@contextmanager
+def whole_model(folder: Path) -> Iterator[Path]:
+    """Yield a folder of the Hugging Face model in `folder`: itself, or, for an adapter, one with merged weights.
+
+    Unless the adapter's folder holds a merged model, the merged one is temporary and is deleted with the context.
+    """
+    base, merged = adapter_base(folder), folder / MERGED
+    if base is None or merged.is_dir():
+        yield merged if base else folder
+        return
+    settings = adapter_settings(folder)
+    extras = [name for name in ("use_dora", "modules_to_save", "target_parameters") if settings.get(name)]
+    if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
+        raise InputError(f"{folder}: is no plain LoRA adapter {extras or ''}; merge it with peft and name the result")
+    from bnpo.policy.lora import write_merged  # imports torch
+
+    with TemporaryDirectory(prefix="bnpo-merged-") as temporary:
+        write_merged(folder, base, Path(temporary))
+        load_tokenizer(folder, 0).save_pretrained(temporary)
+        yield Path(temporary)
+
+
+def _with_file(folder: Path, pattern: str) -> Path:
+    """Return `folder`, or the model's folder if an adapter in `folder` comes without a file like `pattern`."""
+    return folder if any(folder.glob(pattern)) else adapter_base(folder) or folder
 
 
 def model_hash(folder: Path) -> str:
@@ -87,7 +149,7 @@ def load_tokenizer(folder: Path, longest: int):
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(_with_file(folder, "tokenizer*"))
     rows = model_config(folder).get_text_config().vocab_size
     if len(tokenizer) > rows:
         raise InputError(
@@ -112,7 +174,7 @@ def model_config(folder: Path) -> "PretrainedConfig":
     from transformers import AutoConfig  # imports torch
 
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(_with_file(folder, "config.json"), trust_remote_code=False)
     except Exception as error:  # each kind of configuration has checks of its own
         reason = str(error).splitlines()[0]
         raise InputError(

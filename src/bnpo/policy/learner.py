@@ -1,6 +1,7 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import deepspeed
@@ -16,10 +17,15 @@ from bnpo.algorithm.aggregation import token_weights
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
+from bnpo.files import InputError
 from bnpo.policy.attention import ATTENTION
+from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import Policy, compute_buffers_again
 from bnpo.policy.update import Experience, TokenSums, Update
+from bnpo.ranks import gather
 from bnpo.speed import update_operations
+
+DEFAULTS = DeepSpeedZeroConfig(stage=3)
 
 
 class Learner:
@@ -44,21 +50,30 @@ class Learner:
             model_folder, dtype=getattr(torch, config.hardware.dtype), attn_implementation=ATTENTION
         )
         del zero3_loading
+        if config.hardware.dtype == "float16":
+            refuse_overflow(model, model_folder)
         compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
         # Where vLLM has no implementation of its own, it takes that of transformers, and makes all models of the class
         # compile themselves that lack this attribute.
         model.base_model.do_not_compile = True
+        if config.update.lora_rank:
+            add_adapter(model, model_folder, config)
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0  # the sampler drops nothing
-        settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
+        zero = settings["zero_optimization"]
+        zero["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
         # of each layer (_no_split_modules names the layer's class) one after the other, which is slower.
         set_z3_leaf_modules(model, model._no_split_modules)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size, config.sampling.temperature)
-        self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=policy.parameters(), config=settings)
+        trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        if config.update.lora_rank:
+            # DeepSpeed allocates the whole bucket at once, whose default is ten times a typical adapter.
+            zero["reduce_bucket_size"] = min(DEFAULTS.reduce_bucket_size, sum(part.numel() for part in trained))
+        self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
 
     @property
@@ -71,7 +86,13 @@ class Learner:
         states = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             states["cuda"] = torch.cuda.get_rng_state()
-        self._engine.save_checkpoint(str(folder), "zero", client_state={"random_states": states}, save_latest=False)
+        self._engine.save_checkpoint(
+            str(folder),
+            "zero",
+            client_state={"random_states": states},
+            save_latest=False,
+            exclude_frozen_parameters=bool(self.config.update.lora_rank),  # they are the base model's
+        )
 
     def load(self, folder: Path) -> None:
         """Read what `save` has written to <folder>/zero with the same number of ranks.
@@ -79,7 +100,11 @@ class Learner:
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
         """
         universal = self._engine.load_universal_checkpoint()
-        _, client_state = self._engine.load_checkpoint(str(folder), "universal" if universal else "zero")
+        _, client_state = self._engine.load_checkpoint(
+            str(folder),
+            "universal" if universal else "zero",
+            load_module_strict=not self.config.update.lora_rank,  # frozen parameters are missing
+        )
         if universal:
             # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
             # share one step counter, which AdamW would increment once per group. So every group gets a copy.
@@ -221,10 +246,13 @@ class Learner:
         double_pairs = float(double_prompt_pairs + double_answer_pairs)
         model = self.model
         parameters = sum(parameter.ds_numel for parameter in model.parameters())
+        frozen = sum(parameter.ds_numel for parameter in model.parameters() if not parameter.requires_grad)
         if not model.config.tie_word_embeddings:  # then the embedding is only a look-up table
             parameters -= model.get_input_embeddings().weight.ds_numel
+            frozen -= model.get_input_embeddings().weight.ds_numel * bool(frozen)
         layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
-        return self.config.batch.ppo_iterations * update_operations(parameters, layers, hidden, tokens, double_pairs)
+        operations = update_operations(parameters, layers, hidden, tokens, double_pairs, frozen)
+        return self.config.batch.ppo_iterations * operations
 
 
 def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, logprobs: torch.Tensor) -> None:
@@ -233,6 +261,14 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
     parts = np.split(logprobs.cpu().numpy(), ends[:-1])
     for index, part in zip(micro_batch.indices, parts, strict=False):  # an empty micro-batch has one empty part
         by_answer[int(index)] = part
+
+
+def refuse_overflow(model: torch.nn.Module, folder: str) -> None:
+    """Raise InputError on all ranks if fp16 cannot hold a weight of the partitioned model from `folder`."""
+    own = [name for name, weight in model.named_parameters() if not weight.ds_tensor.isfinite().all()]
+    if names := sorted(set(chain.from_iterable(gather(own)))):
+        largest = torch.finfo(torch.float16).max
+        raise InputError(f"{folder}: {names[0]} has values beyond {largest:g}; use --dtype bfloat16 or float32")
 
 
 def largest_layer(model: torch.nn.Module) -> int:
@@ -247,7 +283,7 @@ def prefetch_bucket(layer: int) -> int:
 
     If it were less than a layer, every layer would wait until the rest of its weights is fetched.
     """
-    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
+    return max(layer, DEFAULTS.prefetch_bucket_size)
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:
@@ -258,6 +294,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     zero: dict[str, object] = {"stage": 3}
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
+    fp16 = {"enabled": True, "loss_scale": config.hardware.loss_scale} if config.hardware.dtype == "float16" else {}
     return {
         # Micro-batches differ in size and number: the learner itself says which one is the last of an update.
         "train_micro_batch_size_per_gpu": 1,
@@ -266,6 +303,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on where it runs.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
+        "fp16": fp16,
         # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions
         # would be lost.
         "data_types": {"grad_accum_dtype": "fp32"},

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from transformers.core_model_loading import revert_weight_conversion
 
+from bnpo.policy.lora import Weight, named_weights
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/memory.py needs this module without it
@@ -31,28 +32,26 @@ def whole_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order. A collective.
 
-    Names and shapes are those of a checkpoint. transformers renames some tensors as it loads them, and joins those of
-    all experts of a layer to one. With `tied_too` a tied head also comes under its own name: vLLM keeps its old head if
-    it is left out. The tensors are clones, since the gathered ones are freed with their group, and the receiver may
-    hold them for longer.
+    LoRA is merged into the weights. Names and shapes are those of a checkpoint. transformers renames some tensors as it
+    loads them, and joins those of all experts of a layer to one. With `tied_too` a tied head also comes under its own
+    name: vLLM keeps its old head if it is left out. The tensors are clones, since the gathered ones are freed with
+    their group, and the receiver may hold them for longer.
     """
-    for group in _parameter_groups(model, tied_too, group_bytes):
-        with deepspeed.zero.GatheredParameters([parameter for _, parameter in group]):
-            clones = {name: parameter.detach().clone() for name, parameter in group}
+    for group in _weight_groups(model, tied_too, group_bytes):
+        with deepspeed.zero.GatheredParameters([part for _, weight in group for part in weight.parts()]):
+            clones = {name: weight.merged().clone() for name, weight in group}
         tensors = deque(revert_weight_conversion(model, clones).items())
         clones.clear()
         while tensors:  # hand them over one by one, so that none is held while the next group is gathered
             yield tensors.popleft()
 
 
-def _parameter_groups(
-    model: torch.nn.Module, tied_too: bool, group_bytes: int
-) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
-    """Yield the named parameters of a model in groups of at least `group_bytes`, the last one smaller."""
+def _weight_groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterator[list[tuple[str, Weight]]]:
+    """Yield the named weights of a model in groups of at least `group_bytes`, the last one smaller."""
     group, size = [], 0
-    for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
-        size += parameter.ds_numel * parameter.element_size()
-        group.append((name, parameter))
+    for name, weight in named_weights(model, tied_too=tied_too):
+        size += weight.parameter.ds_numel * weight.parameter.element_size()
+        group.append((name, weight))
         if size >= group_bytes:
             yield group
             group, size = [], 0
@@ -61,17 +60,17 @@ def _parameter_groups(
 
 
 def compared_names(model: torch.nn.Module) -> dict[str, str]:
-    """Return the compared parameters: the first (embedding), the middle layer's, the last (head).
+    """Return the compared weights: the first (embedding), the middle layer's, the last (head).
 
-    Keys are the names of their tensors in a checkpoint, values those of the model's own parameters.
+    Keys are the names of their tensors in a checkpoint, values those of the model's own weights.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    names = list(parameters)
+    weights = dict(named_weights(model, tied_too=True))
+    names = list(weights)
     layers = [int(match[1]) for match in (re.search(r"\.(\d+)\.", name) for name in names) if match]
     middle_layer = f".{max(layers) // 2}."
     compared = {}
     for name in (names[0], *(name for name in names if middle_layer in name), names[-1]):
-        shape_only = torch.empty(parameters[name].ds_shape, device="meta")
+        shape_only = torch.empty(weights[name].parameter.ds_shape, device="meta")
         compared |= dict.fromkeys(revert_weight_conversion(model, {name: shape_only}), name)
     return compared
 
@@ -86,16 +85,17 @@ def check_equal(
     arithmetic of bf16 does, so `check_sync` alone would not see that an update was lost.
     """
     own_names = compared_names(model)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    weights = dict(named_weights(model, tied_too=True))
     first, *_, last = own_names
     # A sampler may hold a tied head under the name of the embedding alone.
-    ends = (first,) if parameters[own_names[first]] is parameters[own_names[last]] else (first, last)
+    tied = weights[own_names[first]].parameter is weights[own_names[last]].parameter
+    ends = (first,) if tied else (first, last)
     if missing := [name for name in ends if name not in sampler_tensors]:
         raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
     # Every rank holds the same names in the same order, so that all of them gather the same parameters.
-    compared = {own_names[name]: parameters[own_names[name]] for name in sampler_tensors}
-    with deepspeed.zero.GatheredParameters(list(compared.values())):
-        tensors = revert_weight_conversion(model, {name: tensor.detach() for name, tensor in compared.items()})
+    compared = {own_names[name]: weights[own_names[name]] for name in sampler_tensors}
+    with deepspeed.zero.GatheredParameters([part for weight in compared.values() for part in weight.parts()]):
+        tensors = revert_weight_conversion(model, {name: weight.merged() for name, weight in compared.items()})
         differing = [
             name
             for name, tensor in sampler_tensors.items()

@@ -13,7 +13,9 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from bnpo.files import file_hash, flush, step_name, step_of, write_json, writing
+from bnpo.policy.folder import MERGED
 from bnpo.policy.learner import Learner
+from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
 from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
@@ -54,8 +56,9 @@ def save_checkpoint(
 ) -> None:
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
-    The folder is a Hugging Face model. Its subfolder trainer/ holds each rank's part of the optimizer, `progress`, and
-    a manifest with the hash of every file. Parameters are gathered and written in groups of `group_bytes`.
+    The folder is a Hugging Face model, or a peft adapter (see `save_model`). Its subfolder trainer/ holds each rank's
+    part of the optimizer, `progress`, and a manifest with the hash of every file. Parameters are gathered and written
+    in groups of `group_bytes`.
 
     A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
     """
@@ -69,10 +72,10 @@ def save_checkpoint(
             shutil.rmtree(unfinished, ignore_errors=True)
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
-            save_settings(learner, tokenizer, unfinished)
+        is_best = progress.best_step == progress.step
         # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
         # rank writes into trainer/ before rank 0 has created it.
-        save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), unfinished, group_bytes)
+        save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged, group_bytes)
         learner.save(trainer)
         # Each rank hashes the files that it has written, since one rank would take too long.
         hashes = {}
@@ -89,11 +92,32 @@ def save_checkpoint(
             unfinished.rename(folder)
             flush(folder.parent)
             link_checkpoint(run, "last", progress.step)
-            if progress.best_step == progress.step:
+            if is_best:
                 link_checkpoint(run, "best", progress.step)
             delete_old_checkpoints(run, keep)
     # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint has its name.
     dist.barrier()
+
+
+def save_model(
+    learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path, merged_too: bool, group_bytes: int
+) -> None:
+    """Write a Hugging Face model to `folder`. With LoRA, write a peft adapter.
+
+    With `merged_too` the adapter's subfolder merged/ gets the model with the adapter in its weights. A collective.
+    """
+    rank_0 = dist.get_rank() == 0
+    if rank_0:
+        save_settings(learner, tokenizer, folder)
+    if learner.config.update.lora_rank:
+        save_adapter(learner.model, folder)
+        if not merged_too:
+            return
+        folder = folder / MERGED
+        if rank_0:
+            folder.mkdir()
+            save_settings(learner, tokenizer, folder)
+    save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), folder, group_bytes)
 
 
 def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -15,7 +15,7 @@ from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder
 from bnpo.policy.model_check import check_model
 from bnpo.problems import Problem, asks_for_tags, chat_template
 from bnpo.ranks import check_port, gather
@@ -33,7 +33,7 @@ class PreparedRun:
     config: TrainConfig
     task: Task
     evaluation: Evaluation | None  # None: no evaluation during training
-    model: Path  # folder from which learner and sampler load: the checkpoint, or the model of a new run
+    model: Path  # folder from which both load: the checkpoint, or the model of a new run or under an adapter
     engine: EngineSettings
     memory_plan: MemoryPlan
     resume_point: ResumePoint
@@ -87,6 +87,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     resumed = config.folder.resume and (folder / "config.json").exists()
     resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
     model = resume_point.checkpoint or model_folder(config.data.model)
+    if resume_point.checkpoint and config.update.lora_rank:
+        model = adapter_base(model)  # the checkpoint holds only the adapter
+    elif adapter_base(model):
+        raise InputError(f"--model: {model} is a LoRA adapter; merge it first, or name its subfolder {MERGED}/")
     if not resumed:
         check_apart(model, folder)
     suite = None

@@ -12,6 +12,7 @@ from bnpo.files import write_json, writing
 from bnpo.grading.rewards import reward_name
 from bnpo.planning.fit import sampler_share
 from bnpo.policy.learner import Learner
+from bnpo.policy.lora import describe_adapter
 from bnpo.policy.proof import prove_start
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
@@ -95,6 +96,12 @@ class Run:
         self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
         if checkpoint:
             self._learner.load(checkpoint / "trainer")
+        if config.update.lora_rank:
+            if checkpoint:
+                self._sampler.sleep()  # it has loaded the model without the adapter
+                self._sync_and_wake()
+            if dist.get_rank() == 0:
+                print(describe_adapter(self._learner.model), flush=True)
         prove_start(self._learner, self._sampler, prepared.task.prompts[0])
         if dist.get_rank() == 0:
             if share is not None:  # on GPUs
@@ -202,8 +209,12 @@ class Run:
         slept = self._sampler.sleep()  # False on CPUs
         save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, keep)
         if slept:
-            self._sampler.wake("weights")
-            sync_weights(self._learner, self._sampler, step)
-            self._sampler.wake("kv_cache")
+            self._sync_and_wake()
         if self._tracker:
             self._tracker.say(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s")
+
+    def _sync_and_wake(self) -> None:
+        """Give the sampler, which sleeps on GPUs, the learner's weights."""
+        self._sampler.wake("weights")
+        sync_weights(self._learner, self._sampler, self.progress.step)
+        self._sampler.wake("kv_cache")

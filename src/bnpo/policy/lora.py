@@ -1,0 +1,125 @@
+"""LoRA by the peft library: low-rank additions to frozen linear layers, their files, and the merged weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from bnpo.config import TrainConfig
+
+BASE = ".base_layer"  # what peft adds to the name of a frozen weight
+ADAPTER = "default"  # peft's name of the only adapter
+
+
+class Weight(NamedTuple):
+    """A weight of the model as a checkpoint names it, with the layer that adapts it (None: it is not adapted)."""
+
+    parameter: torch.nn.Parameter
+    layer: torch.nn.Module | None
+
+    def parts(self) -> list[torch.nn.Parameter]:
+        """Return the parameters from which the weight is computed: W, or W, A and B."""
+        if self.layer is None:
+            return [self.parameter]
+        return [self.parameter, self.layer.lora_A[ADAPTER].weight, self.layer.lora_B[ADAPTER].weight]
+
+    @torch.no_grad()
+    def merged(self) -> torch.Tensor:
+        """Return W, or W + scaling * B A. Under ZeRO-3 the parts must be gathered."""
+        if self.layer is None:
+            return self.parameter.detach()
+        weight, a, b = (part.float() for part in self.parts())  # [out, in], [rank, in], [out, rank]
+        if self.layer.fan_in_fan_out:  # GPT-2 stores [in, out]
+            a, b = b.t(), a.t()
+        # In fp32, rounded once: B A is often smaller than the rounding of a bf16 weight, and would be rounded twice.
+        return torch.addmm(weight, b, a, alpha=self.layer.scaling[ADAPTER]).to(self.parameter.dtype)
+
+
+def named_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, Weight]]:
+    """Yield the weights of a model, with or without an adapter, under the names that they have without one.
+
+    With `tied_too` a tied head also comes under its own name.
+    """
+    for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
+        if f".{ADAPTER}." in name:
+            continue  # A or B
+        own_name = name.replace(BASE, "")
+        adapted = own_name != name and name.endswith(".weight")  # not the bias
+        yield own_name, Weight(parameter, model.get_submodule(name.partition(BASE)[0]) if adapted else None)
+
+
+def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:
+    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to its linear layers but the head.
+
+    B is 0, so that the model computes what it did. A is drawn from --seed, equally on all ranks.
+    """
+    from peft import LoraConfig, inject_adapter_in_model  # only runs with LoRA wait for this import
+
+    path, update = Path(folder), config.update
+    in_hub_cache = path.parent.name == "snapshots"
+    adapter = LoraConfig(
+        task_type="CAUSAL_LM",
+        # A hub name with its commit, so that others find the model. Folders with their full path.
+        base_model_name_or_path=config.data.model if in_hub_cache else str(path.resolve()),
+        revision=path.name if in_hub_cache else None,
+        target_modules="all-linear",
+        r=update.lora_rank,
+        lora_alpha=lora_alpha(config),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.sampling.seed)
+        inject_adapter_in_model(adapter, model, ADAPTER)
+    # The layers' input must require a gradient. Otherwise DeepSpeed takes the first layer's backward pass for finished
+    # before it has begun, and frees its weights.
+    model.enable_input_require_grads()
+
+
+def lora_alpha(config: TrainConfig) -> float:
+    """Return --lora-alpha, by default twice the rank."""
+    return config.update.lora_alpha or 2 * config.update.lora_rank
+
+
+def describe_adapter(model: torch.nn.Module) -> str:
+    """Return a line that says which tensors of a partitioned model with an adapter are adapted, and which are not."""
+    adapted, frozen = set(), set()
+    for name, weight in named_weights(model, tied_too=False):
+        parts = [part for part in name.split(".") if not part.isdigit()]
+        (adapted if weight.layer else frozen).add(".".join(parts[-2:]).removesuffix(".weight"))
+    trained = sum(parameter.ds_numel for parameter in model.parameters() if parameter.requires_grad)
+    total = sum(parameter.ds_numel for parameter in model.parameters())
+    return (
+        f"LoRA: {trained:,} of {total:,} parameters are trained, beside {', '.join(sorted(adapted))}. "
+        f"Not adapted: {', '.join(sorted(frozen))}"
+    )
+
+
+def save_adapter(model: torch.nn.Module, folder: Path) -> None:
+    """Write adapter_config.json and adapter_model.safetensors, which peft can load. A collective; rank 0 writes."""
+    adapter = {name: parameter for name, parameter in model.named_parameters() if f".{ADAPTER}." in name}
+    with deepspeed.zero.GatheredParameters(list(adapter.values())):
+        if dist.get_rank() == 0:
+            tensors = {
+                f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": parameter.detach().cpu().clone()
+                for name, parameter in adapter.items()
+            }
+            save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+            model.peft_config[ADAPTER].save_pretrained(folder)
+
+
+def write_merged(adapter: Path, base: Path, target: Path) -> None:
+    """Write the model in folder `base` with the LoRA of folder `adapter` in its weights, as the weight sync merges."""
+    from peft import PeftModel
+
+    with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:
+        dtype = file.get_tensor(next(iter(file.keys()))).dtype  # that of the training
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    adapted = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+    for _, weight in named_weights(model, tied_too=False):
+        weight.parameter.data = weight.merged()
+    adapted.unload().save_pretrained(target)
