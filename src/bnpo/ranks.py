@@ -28,10 +28,10 @@ ECHO_SECONDS = 1.0
 as SIGTERM from the launcher."""
 
 
-def gather(own: object) -> list:
-    """Return the objects of all ranks, in the order of the ranks. A collective."""
-    objects = [None] * dist.get_world_size()
-    dist.all_gather_object(objects, own)
+def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
+    """Return the objects of all ranks, or of those in `group`, in the order of the ranks. A collective of them."""
+    objects = [None] * dist.get_world_size(group)
+    dist.all_gather_object(objects, own, group)
     return objects
 
 

@@ -70,15 +70,33 @@ class MemoryPlan:
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
+    shape = read_shape(model)
+    check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
     if not torch.cuda.is_available():
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
-    ranks = int(os.environ["WORLD_SIZE"])
-    machine = Machine(ranks, int(os.environ.get("LOCAL_SIZE", ranks)), gpu, psutil.virtual_memory().total)
-    plan = require_memory_plan(PlannedRun(read_shape(model), config, machine, longest))
+    machine = Machine(ranks, ranks_here, gpu, psutil.virtual_memory().total)
+    plan = require_memory_plan(PlannedRun(shape, config, machine, longest))
     check_free_memory(plan.rank.total(plan.rank.peak))
     return plan
+
+
+def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
+    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
+    head_size = shape.queries // shape.heads
+    key_heads = shape.keys // head_size
+    parts = {f"the {ranks_here} ranks of a machine": ranks_here, f"the model's {shape.heads} heads": shape.heads}
+    parts[f"its feed-forward width {shape.intermediate}"] = shape.intermediate
+    if key_heads >= size:  # with fewer, vLLM gives several ranks the same
+        parts[f"its {key_heads} key heads"] = key_heads
+    elif size % key_heads:
+        raise InputError(f"--sampler-ranks {size} is no multiple of the model's {key_heads} key heads. Use fewer")
+    for name, count in parts.items():
+        if count % size:
+            raise InputError(f"--sampler-ranks {size}: {name} cannot be divided by {size}. Use a common divisor")
 
 
 def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:

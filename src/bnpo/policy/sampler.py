@@ -2,6 +2,7 @@
 
 import gc
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -15,23 +16,29 @@ if not torch.cuda.is_available():
 from transformers import PreTrainedTokenizerBase
 
 from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
+from vllm.distributed import get_tp_group
 from vllm.sampling_params import RequestOutputKind
 
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.policy.folder import loading
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import stop_token_ids
+from bnpo.ranks import gather
 
 
 class SamplingError(RuntimeError):
-    """The engine returned no answers to some of the prompts."""
+    """The engine returned no answers to some of the prompts, or other answers on another of its ranks."""
 
 
 class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
     `model` is a Hugging Face folder. `tokenizer` says which tokens end an answer, and from which id on the rows of the
-    head are padding. Under a launcher every rank holds its own engine.
+    head are padding.
+
+    Under a launcher every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these
+    then runs the same requests on its shard of the weights. So they must call `sample` and `score` together. Every
+    rank passes its own prompts and gets the answers to them.
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
@@ -40,7 +47,7 @@ class Sampler:
         self._can_sleep = on_gpu
         backend = "mp" if settings.tensor_parallel > 1 else "uni"
         if "RANK" in os.environ:
-            backend = "external_launcher"  # this process is the only worker of its engine
+            backend = "external_launcher"  # this process is a worker of its engine, and the only one that it knows
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
         gc.freeze()
@@ -67,6 +74,10 @@ class Sampler:
             )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
         self._next_request_id = 0
+        shared = "RANK" in os.environ and settings.tensor_parallel > 1
+        self._sharing_ranks = get_tp_group().cpu_group if shared else None
+        self.place = get_tp_group().rank_in_group if shared else 0
+        """The number of this rank among those that share its engine."""
 
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
@@ -92,6 +103,11 @@ class Sampler:
         Clears the prefix cache first. Cached prefixes change the last bits, which would break exact resume.
         """
         self._llm.reset_prefix_cache()
+        shares = self._of_sharing_ranks((prompts, seeds))
+        first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
+        own = range(first, first + len(prompts))
+        prompts = [prompt for share, _ in shares for prompt in share]
+        seeds = [seed for _, share in shares for seed in share]
         common = {
             "max_tokens": max_tokens,
             "stop_token_ids": self._stop_token_ids,
@@ -106,6 +122,7 @@ class Sampler:
         if greedy_too:
             asked += [(prompt, True, SamplingParams(temperature=0.0, **common)) for prompt in range(len(prompts))]
         engine = self._llm.llm_engine
+        checksum = 0  # of all answers, in any order
         unanswered = {}  # (prompt, greedy) by request id
         for prompt, greedy, request_parameters in asked:
             # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
@@ -116,17 +133,28 @@ class Sampler:
         while engine.has_unfinished_requests():
             for output in engine.step():
                 prompt, greedy = unanswered.pop(output.request_id)
-                yield SampledGroup(prompt, greedy, [_answer(completion, logprobs) for completion in output.outputs])
+                answers = [_answer(completion, logprobs) for completion in output.outputs]
+                if self._sharing_ranks:
+                    checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
+                if prompt in own:
+                    yield SampledGroup(prompt - first, greedy, answers)
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[prompt]) for prompt, _ in unanswered.values())
             raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {len(asked)} prompts, of tokens {lost}")
+        if len(set(self._of_sharing_ranks(checksum))) > 1:
+            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
         parameters = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-        [output] = self._llm.generate([{"prompt_token_ids": prompt + answer}], parameters, use_tqdm=False)
+        asked = [{"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)]
+        output = self._llm.generate(asked, parameters, use_tqdm=False)[self.place]
         scores = output.prompt_logprobs[len(prompt) :]  # one dict of candidates per token of the answer
         return np.array([score[token].logprob for token, score in zip(answer, scores, strict=True)])
+
+    def _of_sharing_ranks(self, own: object) -> list:
+        """Return the objects of the ranks that share this engine, in their order."""
+        return gather(own, self._sharing_ranks) if self._sharing_ranks else [own]
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace the weights by (name, tensor) pairs with a checkpoint's names.
@@ -140,7 +168,8 @@ class Sampler:
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the parameters that the engine holds under these names of a checkpoint. Weights must be awake.
 
-        Parameters that vLLM fuses with others, or packs anew (on CPUs), are left out.
+        Parameters that vLLM fuses with others, or packs anew (on CPUs), are left out. If several ranks share the
+        engine, these are this rank's shards.
         """
         [held] = self._llm.apply_model(partial(_parameters, names=names))
         return held

@@ -78,13 +78,15 @@ def compared_names(model: torch.nn.Module) -> dict[str, str]:
     return compared
 
 
-def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int) -> None:
+def check_equal(
+    model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0
+) -> None:
     """Raise SyncError on all ranks if a compared parameter differs from the sampler's in any bit. A collective.
 
-    `sampler_tensors` are this rank's, by name. Rows past the learner's last row are padding. vLLM keeps a few tensors
-    in bf16, whatever the number format of the model. Bits are compared because an update at a learning rate of 1e-6
-    changes log-probabilities by less than the arithmetic of bf16 does, so `check_sync` alone would not see that an
-    update was lost.
+    `sampler_tensors` are this rank's, by name: shards if several ranks share a sampler, of which this one has number
+    `place`. vLLM keeps a few tensors in bf16, whatever the number format of the model. Bits are compared because an
+    update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
+    `check_sync` alone would not see that an update was lost.
     """
     own_names = compared_names(model)
     weights = dict(named_weights(model, tied_too=True))
@@ -101,7 +103,7 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
         differing = [
             name
             for name, tensor in sampler_tensors.items()
-            if not torch.equal(tensors[name].to(tensor.dtype), tensor[: len(tensors[name])])
+            if not torch.equal(*comparable(tensors[name].to(tensor.dtype), tensor, place))
         ]
     for rank, names in enumerate(gather(differing)):
         if names:
@@ -109,6 +111,21 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
                 f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler differ from the "
                 "learner's: an update was lost, or only a part of the weights arrived"
             )
+
+
+def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return equal parts of a learner's tensor and a sampler's: the sampler's shard number `place`, without padding.
+
+    A sampler may hold a shard along any dimension, and rows of padding behind the last.
+
+    >>> [part.tolist() for part in comparable(torch.arange(5), torch.tensor([3, 4, 0]), place=1)]
+    [[3, 4], [3, 4]]
+    """
+    for dim, size in enumerate(held.shape):
+        start = place * size if size < whole.shape[dim] else 0
+        length = max(0, min(size, whole.shape[dim] - start))  # a shard may be nothing but padding
+        whole, held = whole.narrow(dim, min(start, whole.shape[dim]), length), held.narrow(dim, 0, length)
+    return whole, held
 
 
 def check_sync(difference: float, tolerance: float, step: int) -> None:
@@ -132,7 +149,7 @@ def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
     The sampler's weights must be awake. Its cache should still be asleep: gathering needs memory.
     """
     sampler.load_weights(whole_weights(learner.model, tied_too=True))
-    check_equal(learner.model, sampler.parameters(list(compared_names(learner.model))), step)
+    check_equal(learner.model, sampler.parameters(list(compared_names(learner.model))), step, sampler.place)
 
 
 def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int) -> float:

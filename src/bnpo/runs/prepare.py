@@ -106,6 +106,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         gpu_memory=plan.gpu_memory,
         sequences=plan.sequences,
         enforce_eager=config.hardware.enforce_eager,
+        tensor_parallel=config.hardware.sampler_ranks,
     )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(config, problems, tokenizer)
