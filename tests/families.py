@@ -7,7 +7,7 @@ SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "
 SHAPE |= {"num_key_value_heads": 2, "max_position_embeddings": 512}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
-GRANITE = {"logits_scaling": 8.0, "embedding_multiplier": 12.0, "residual_multiplier": 0.22}
+GRANITE = {"logits_scaling": 8.0, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_dropout": 0.1}
 TRAINED = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
@@ -57,6 +57,13 @@ NOT_TRAINED = {
     "t5": ({}, "it is an encoder-decoder"),
 }
 """Settings beside SHAPE, and why the family is refused before a model is loaded."""
+
+
+REFUSED_LATER = {
+    "diffllama": ({}, "vLLM cannot run this model"),
+    "persimmon": ({}, "vLLM computes this model otherwise than its own code in transformers"),
+}
+"""As NOT_TRAINED. Only the proof before the first update sees the reason."""
 
 
 def family_config(family: str, **settings):

@@ -17,7 +17,7 @@ from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_bat
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
-from bnpo.policy.folder import loading
+from bnpo.policy.folder import running
 from bnpo.policy.model import Policy, compute_buffers_again
 from bnpo.policy.update import Experience, TokenSums, Update
 from bnpo.speed import update_operations
@@ -52,7 +52,7 @@ class Learner:
         # It must not live longer, as all models of this process would be partitioned, also those that vLLM makes.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
-        with loading(model_folder, "transformers"):
+        with running(model_folder, "transformers"):
             model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, attn_implementation=ATTENTION)
         del zero3_loading
         compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16

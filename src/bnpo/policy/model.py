@@ -58,8 +58,10 @@ class Policy(torch.nn.Module):
         head = self.model.get_output_embeddings()
         head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
         self.model.set_attn_implementation("eager")
+        self.model.eval()  # without dropout, as in the sampler
         logits = self.model(input_ids=rows, use_cache=False).logits[0]  # [rows * tokens, head rows]
         self.model.set_attn_implementation(ATTENTION)
+        self.model.train()
         del head.forward  # that of its class is back
         logits = logits[:, : self.head.vocab_size].unflatten(0, rows.shape)[:, :-1]
         return (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
