@@ -18,7 +18,7 @@ from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
 from bnpo.policy.folder import running
-from bnpo.policy.model import Policy, compute_buffers_again
+from bnpo.policy.model import Policy, compute_buffers_again, largest_layer, layer_classes, switch_off_dropout
 from bnpo.policy.update import Experience, TokenSums, Update
 from bnpo.speed import update_operations
 
@@ -59,9 +59,7 @@ class Learner:
         # Where vLLM has no implementation of its own, it takes that of transformers, and makes all models of the class
         # compile themselves that lack this attribute.
         model.base_model.do_not_compile = True
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0  # the sampler drops nothing
+        switch_off_dropout(model)
         settings["zero_optimization"]["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
         # of each layer one after the other, which is slower.
@@ -244,28 +242,6 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
     parts = np.split(logprobs.cpu().numpy(), ends[:-1])
     for index, part in zip(micro_batch.indices, parts, strict=False):  # an empty micro-batch has one empty part
         by_answer[int(index)] = part
-
-
-def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
-    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
-    if not names:  # some old models do not say it
-        lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-        names = {
-            type(layer).__name__
-            for layers in lists
-            if len(layers) == model.config.num_hidden_layers
-            for layer in layers
-        }
-    return sorted(names)
-
-
-def largest_layer(model: torch.nn.Module) -> int:
-    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    classes = layer_classes(model)
-    layers = [module for module in model.modules() if type(module).__name__ in classes]
-    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
-    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 def prefetch_bucket(layer: int) -> int:
