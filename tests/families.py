@@ -29,7 +29,6 @@ GROUPS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_r
 ALSO_TRAINED = {
     "arcee": {},
     "cohere": {},
-    "cohere2": MIXED_LAYERS,
     "ernie4_5": {},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "exaone4": MIXED_LAYERS,
@@ -40,7 +39,6 @@ ALSO_TRAINED = {
     "glm4": {"head_dim": 32},
     "glm4_moe": EXPERTS | GROUPS | {"head_dim": 32},
     "gpt2": {},
-    "gpt_neox": {},
     "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "granitemoeshared": {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64},
     "helium": {"head_dim": 32},
@@ -82,7 +80,9 @@ NOT_TRAINED = {
 
 
 REFUSED_LATER = {
+    "cohere2": (MIXED_LAYERS, "vLLM computes this model otherwise than its own code in transformers"),
     "diffllama": ({}, "vLLM cannot run this model"),
+    "gpt_neox": ({}, "vLLM cannot run this model"),
     "persimmon": ({}, "vLLM computes this model otherwise than its own code in transformers"),
 }
 """As NOT_TRAINED. Only the proof before the first update sees the reason."""
