@@ -1,6 +1,7 @@
 """Write the table of docs/models.md: train a random model of every family of tests/families.py, or see it refused.
 
-    python dev/models_table.py
+    python dev/models_table.py               # all families, half an hour
+    python dev/models_table.py llama gpt2    # print the rows of these families only
 
 Families that train pass the checks of tests/test_families.py, with two ranks in fp32 and in bf16.
 """
@@ -15,8 +16,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from bnpo.files import InputError
 from bnpo.policy.model_check import check_model
-from families import ALSO_TRAINED, NOT_TRAINED, TRAINED, family_config
-from test_families import DTYPES, check_report, train_family
+from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config
+from test_families import DTYPES, check_report, refuse_family, train_family
 
 HEAD = "| family (`model_type`) | result | difference in fp32 | in bf16 |\n| --- | --- | ---: | ---: |\n"
 
@@ -33,6 +34,8 @@ def trained_row(family: str, folder: Path) -> str:
 
 def refused_row(family: str, folder: Path) -> str:
     """Return the row of a family that is refused, with the reason that a user reads."""
+    if family in REFUSED_LATER:
+        return f"| `{family}` | refused: {refuse_family(folder, family)} | | |"
     family_config(family, **NOT_TRAINED[family][0]).save_pretrained(folder)
     try:
         check_model(folder, 192)
@@ -45,10 +48,12 @@ def refused_row(family: str, folder: Path) -> str:
 def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for family in sorted(TRAINED | ALSO_TRAINED | NOT_TRAINED):
-            row = refused_row if family in NOT_TRAINED else trained_row
+        for family in sys.argv[1:] or sorted(TRAINED | ALSO_TRAINED | NOT_TRAINED | REFUSED_LATER):
+            row = trained_row if family in TRAINED | ALSO_TRAINED else refused_row
             rows.append(row(family, Path(folder) / family))
             print(rows[-1], flush=True)
+    if sys.argv[1:]:
+        return
     page = ROOT / "docs" / "models.md"
     text = page.read_text(encoding="utf-8")
     table = HEAD + "\n".join(rows) + "\n"

@@ -66,9 +66,8 @@ def check(model: str) -> list[str]:
             compared = Path(short_folder)
             config = two_layers(config)
             write_random(compared, config, tokenizer)
-            what = (
-                f"random weights: {config.num_hidden_layers} layers of its shape, a vocabulary of {config.vocab_size}"
-            )
+            layers, rows = config.num_hidden_layers, config.vocab_size
+            what = f"random weights, {layers} layers of the model's shape, a vocabulary of {rows}"
         learner_off, sampler_off = prove(compared, tokenizer, min(config.vocab_size, len(tokenizer)))
     lines = [
         f"compared with {what}, in fp32",

@@ -10,7 +10,7 @@ import pytest
 
 from bnpo.files import ROOT
 from conftest import run_ranks
-from families import ALSO_TRAINED, NOT_TRAINED, TRAINED, make_family
+from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, make_family
 
 DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
 """Largest mean difference per token between two computations with equal weights."""
@@ -37,10 +37,31 @@ def test_a_family_trains_in_sync_and_resumes_exactly(family, dtype, tmp_path):
     check_report(train_family(tmp_path, family, dtype), dtype)
 
 
+def refuse_family(folder: Path, family: str) -> str:
+    """The reason with which train.py refuses a random model of `family`, in one line before its first update."""
+    settings, reason = REFUSED_LATER[family]
+    model, run = folder / family, folder / "run"
+    make_family(model, family, **settings)
+    flags = ("--preset", "tiny", "--model", model, "--eval-every", 0, "--watch-questions", 0, "--output-dir", run)
+    done = run_ranks(2, "train.py", *flags, check=False)
+    assert done.returncode == 2
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: {model}: {reason}")
+    assert "Traceback" not in done.stdout
+    assert not (run / "metrics.jsonl").exists()
+    return reason
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize("family", ["cohere2", "diffllama"])
+def test_others_are_refused_in_one_line_before_the_first_update(family, tmp_path):
+    refuse_family(tmp_path, family)
+
+
 def test_the_table_of_families_is_current():
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     assert {family.strip("`"): result for family, result, *_ in rows} == {
         **dict.fromkeys(TRAINED | ALSO_TRAINED, "trains"),
-        **{family: f"refused: {reason}" for family, (_, reason) in NOT_TRAINED.items()},
+        **{family: f"refused: {reason}" for family, (_, reason) in (NOT_TRAINED | REFUSED_LATER).items()},
     }

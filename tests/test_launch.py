@@ -1,6 +1,8 @@
 """scripts/launch.py, as a user calls it."""
 
+import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,7 +11,9 @@ import time
 import pytest
 import torch.distributed as dist
 
+from bnpo.config import TINY_MODEL
 from conftest import ROOT, users_environment
+from families import NOT_TRAINED, TRAINED, family_config, make_family
 from launch import reserve_port
 
 LAUNCH = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "train.py", "--preset", "tiny"]
@@ -39,12 +43,22 @@ def test_a_reserved_port_is_for_the_ranks_alone():
         (("--model", "/absent/model"), "/absent/model: no such model folder"),
         (("--eval-suite", "nowhere"), "no evaluation suite 'nowhere'"),
         (("--output-dir", "{run}"), "run: holds a run. Delete it with --overwrite"),
+        (("--model", "{gemma2}"), "gemma2: cannot be trained: the learner's attention has no capped attention logits"),
+        (("--model", "{unsafe}"), "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
+        (("--model", "{short}"), "short: its tokenizer has 262 tokens, its model 200; take the tokenizer of this"),
+        (("--template", "{run}/raises.jinja"), "the chat template fails for the problem '1+2=?' (TemplateError: no)"),
     ],
 )
 def test_a_refusal_is_one_line_within_five_seconds(flags, message, tmp_path):
-    (tmp_path / "run").mkdir()
+    folders = {name: tmp_path / name for name in ("gemma2", "unsafe", "short", "run")}
+    for folder in folders.values():
+        shutil.copytree(TINY_MODEL, folder)
     (tmp_path / "run" / "metrics.jsonl").touch()
-    command = [*LAUNCH, *(flag.format(run=tmp_path / "run") for flag in flags)]
+    (tmp_path / "run" / "raises.jinja").write_text("{{ raise_exception('no') }}")
+    family_config("gemma2", **NOT_TRAINED["gemma2"][0]).save_pretrained(tmp_path / "gemma2")
+    family_config("qwen2", vocab_size=200).save_pretrained(tmp_path / "short")
+    (tmp_path / "unsafe" / "model.safetensors").rename(tmp_path / "unsafe" / "model.bin")
+    command = [*LAUNCH, "--output-dir", str(tmp_path / "new"), *(flag.format(**folders) for flag in flags)]
     started = time.monotonic()
     refused = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, check=False)
     assert time.monotonic() - started < 5
@@ -57,12 +71,15 @@ def test_two_runs_that_start_together_do_not_disturb_each_other(tmp_path):
     flags = ("--questions-per-step", "4", "--samples-per-question", "2", "--max-answer-tokens", "8", "--steps", "1")
     flags += ("--eval-every", "0", "--watch-questions", "0", "--output-dir")
     environment = users_environment() | {"OMP_NUM_THREADS": "1"}
+    make_family(tmp_path / "gemma3", "gemma3_text", **TRAINED["gemma3_text"])
     outputs = [tmp_path / "a", tmp_path / "b"]
     programs = []
-    for output in outputs:
+    for output, model in zip(outputs, (TINY_MODEL, tmp_path / "gemma3"), strict=True):
         with (tmp_path / f"{output.name}.log").open("w") as log:
-            command = [*LAUNCH, *flags, str(output)]
+            command = [*LAUNCH, *flags, str(output), "--model", str(model)]
             programs.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
     for program, output in zip(programs, outputs, strict=True):
         assert program.wait(timeout=300) == 0, (tmp_path / f"{output.name}.log").read_text()[-3000:]
+        [metrics] = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+        assert metrics["sync/difference"] < 1e-5
         assert (output / "last" / "config.json").is_file()

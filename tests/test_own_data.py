@@ -5,9 +5,11 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from bnpo.problems import render_prompt
+from bnpo.runs.resume import find_checkpoint
 from bnpo.sources import Columns, content_hash, load_problems
 from conftest import run_ranks
 
@@ -60,6 +62,26 @@ def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
     digest = content_hash(load_problems(data, Columns(problem_field="question", answer_pattern=r"####\s*(.*)")))
     assert config["data_sources"] == {str(data): {"problems": 8, "sha256": digest, "revision": None}}
     assert (config["data_sha256"], config["evaluated"]["datasets"]["GSM8K"]["problems"]) == (digest, 4)
+
+
+def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
+    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
+    card = ModelCard.load(run / "last" / "README.md")
+    assert card.data.pipeline_tag == "text-generation"
+    assert card.data.base_model is None  # a path is no name on the hub
+    config = json.loads((run / "config.json").read_text())
+    scores = json.loads((run / "evals" / "step-000001" / "results.json").read_text())["results"]["GSM8K"]
+    for part in (
+        f"- **Base model**: {config['model']}\n",
+        "- **Method**: `--algo bnpo`, 4 questions x 2 answers per step, learning rate 0.0001, rewards accuracy, seed",
+        f"- **Data**: {data}, 8 problems, SHA-256 `{config['data_sha256']}`\n",
+        "Scores after step 1, pass@1 in percent with standard errors:",
+        f"| GSM8K | 4 x 1 | {100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} |\n",
+        f"deepspeed --num_gpus 2 train.py --preset tiny --train-data {data} --problem-field question",
+    ):
+        assert part in card.text
+    (run / "last" / "README.md").write_text("a better one")
+    assert find_checkpoint(run, 2).checkpoint == run / "checkpoints" / "step-000001"
 
 
 def test_a_checkpoint_renders_the_prompts_of_its_run(gsm8k_run):

@@ -17,7 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
 from bnpo.policy.engine_settings import MOST_SEQUENCES
-from bnpo.policy.learner import deepspeed_settings, largest_layer, prefetch_bucket
+from bnpo.policy.learner import deepspeed_settings, prefetch_bucket
+from bnpo.policy.model import largest_layer
 from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.task import longest_sequence
 
@@ -62,6 +63,9 @@ def read_shape(folder: Path) -> ModelShape:
     head = model.get_output_embeddings().weight  # [vocabulary, hidden]
     modules = [module for module in model.modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    # Older families do not have all of these settings.
+    key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    intermediate = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     return ModelShape(
         parameters=sum(sizes),
         layer=largest_layer(model),
@@ -70,9 +74,9 @@ def read_shape(folder: Path) -> ModelShape:
         vocabulary=len(head),
         head=head.numel(),
         hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
+        intermediate=intermediate,
         queries=config.num_attention_heads * head_size,
-        keys=config.num_key_value_heads * head_size,
+        keys=key_heads * head_size,
         heads=config.num_attention_heads,
         layers=config.num_hidden_layers,
         tied=head is model.get_input_embeddings().weight,

@@ -183,11 +183,11 @@ def model_config(folder: Path) -> "PretrainedConfig":
 
 
 @contextmanager
-def loading(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads `model` into an InputError: it is that of the model's code or files."""
+def running(model: str, library: str) -> Iterator[None]:
+    """Turn any error of a library that loads or runs `model` into an InputError: its cause is the model."""
     try:
         yield
     except Exception as error:
         raise InputError(
-            f"{model}: {library} cannot load this model ({line_of(error)}); correct that, or use another model"
+            f"{model}: {library} cannot run this model ({line_of(error)}); correct that, or use another model"
         ) from error

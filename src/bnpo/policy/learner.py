@@ -19,9 +19,9 @@ from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.files import InputError
 from bnpo.policy.attention import ATTENTION
-from bnpo.policy.folder import loading
+from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import Policy, compute_buffers_again
+from bnpo.policy.model import Policy, compute_buffers_again, largest_layer, layer_classes, switch_off_dropout
 from bnpo.policy.update import Experience, TokenSums, Update
 from bnpo.ranks import gather
 from bnpo.speed import update_operations
@@ -58,7 +58,7 @@ class Learner:
         # It must not live longer, as all models of this process would be partitioned, also those that vLLM makes.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
-        with loading(model_folder, "transformers"):
+        with running(model_folder, "transformers"):
             model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, attn_implementation=ATTENTION)
         del zero3_loading
         if config.hardware.dtype == "float16":
@@ -69,9 +69,7 @@ class Learner:
         model.base_model.do_not_compile = True
         if config.update.lora_rank:
             add_adapter(model, model_folder, config)
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0  # the sampler drops nothing
+        switch_off_dropout(model)
         zero = settings["zero_optimization"]
         zero["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
@@ -274,34 +272,12 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
         by_answer[int(index)] = part
 
 
-def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
-    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
-    if not names:  # some old models do not say it
-        lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-        names = {
-            type(layer).__name__
-            for layers in lists
-            if len(layers) == model.config.num_hidden_layers
-            for layer in layers
-        }
-    return sorted(names)
-
-
 def refuse_overflow(model: torch.nn.Module, folder: str) -> None:
     """Raise InputError on all ranks if fp16 cannot hold a weight of the partitioned model from `folder`."""
     own = [name for name, weight in model.named_parameters() if not weight.ds_tensor.isfinite().all()]
     if names := sorted(set(chain.from_iterable(gather(own)))):
         largest = torch.finfo(torch.float16).max
         raise InputError(f"{folder}: {names[0]} has values beyond {largest:g}; use --dtype bfloat16 or float32")
-
-
-def largest_layer(model: torch.nn.Module) -> int:
-    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    classes = layer_classes(model)
-    layers = [module for module in model.modules() if type(module).__name__ in classes]
-    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
-    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 def prefetch_bucket(layer: int) -> int:

@@ -58,8 +58,10 @@ class Policy(torch.nn.Module):
         head = self.model.get_output_embeddings()
         head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
         self.model.set_attn_implementation("eager")
+        self.model.eval()  # without dropout, as in the sampler
         logits = self.model(input_ids=rows, use_cache=False).logits[0]  # [rows * tokens, head rows]
         self.model.set_attn_implementation(ATTENTION)
+        self.model.train()
         del head.forward  # that of its class is back
         logits = logits[:, : self.head.vocab_size].unflatten(0, rows.shape)[:, :-1]
         return (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
@@ -113,3 +115,31 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
         if name not in stored:
             owner, _, own_name = name.rpartition(".")
             setattr(model.get_submodule(owner), own_name, buffer.to(model.get_buffer(name).device))
+
+
+def switch_off_dropout(model: torch.nn.Module) -> None:
+    """Set every probability of dropout to 0, since the sampler drops nothing. Some models keep it as a plain number."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def layer_classes(model: torch.nn.Module) -> list[str]:
+    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
+    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
+    if not names:  # some old models do not say it
+        for module in model.modules():
+            if isinstance(module, torch.nn.ModuleList) and len(module) == model.config.num_hidden_layers:
+                names |= {type(layer).__name__ for layer in module}
+    return sorted(names)
+
+
+def largest_layer(model: torch.nn.Module) -> int:
+    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
+    classes = layer_classes(model)
+    layers = [module for module in model.modules() if type(module).__name__ in classes]
+    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
+    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)

@@ -3,8 +3,10 @@
 import numpy as np
 
 from bnpo.files import InputError
+from bnpo.policy.folder import running
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
+from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import gather
 
 MOST_TOKENS = 128
@@ -13,16 +15,25 @@ MOST_TOKENS = 128
 def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[float, float]:
     """Return by how much the log-probabilities of learner and sampler differ from those of the model's own `forward`.
 
-    The first half of the token ids `ids` is taken as a prompt, the second as an answer to it. Differences are means per
-    token. Raises InputError on all ranks if they are larger than --sync-tolerance. A collective.
+    The sampler gets the learner's weights first. The first half of the token ids `ids` is taken as a prompt, the second
+    as an answer to it. Differences are means per token. Raises InputError on all ranks if they are larger than
+    --sync-tolerance. A collective.
     """
     ids = ids[:MOST_TOKENS]
     prompt, answer = ids[: len(ids) // 2], ids[len(ids) // 2 :]
     # The learner packs a second answer behind the first. Layers that are no attention would let them mix.
     answers = answer, answer[::-1]
-    of_model = learner.own_score(prompt, *answers)  # [tokens of both answers]
-    of_learner = learner.score(prompt, *answers)  # [tokens of both answers]
-    of_sampler = sampler.score(prompt, answer)  # [tokens]
+    model = learner.config.data.model
+    with running(model, "transformers"):
+        of_model = learner.own_score(prompt, *answers)  # [tokens of both answers]
+        of_learner = learner.score(prompt, *answers)  # [tokens of both answers]
+    with running(model, "vLLM"):
+        # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must bring all.
+        sampler.sleep()
+        sampler.wake("weights")
+        sync_weights(learner, sampler, 0)
+        sampler.wake("kv_cache")
+        of_sampler = sampler.score(prompt, answer)  # [tokens]
     tokens = len(answer)
     pairs = (of_learner, of_model), (of_sampler, of_model[:tokens]), (of_sampler, of_learner[:tokens])
     own_differences = [np.abs(a - b).mean() for a, b in pairs]
@@ -33,7 +44,7 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[flo
         return learner_off, sampler_off
     wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
     raise InputError(
-        f"{learner.config.data.model}: {wrong} this model otherwise than its own code in transformers. The "
+        f"{model}: {wrong} this model otherwise than its own code in transformers. The "
         f"log-probabilities of an answer differ from the model's own by {learner_off:.2g} per token in the learner, by "
         f"{sampler_off:.2g} in the sampler. More than --sync-tolerance {tolerance:g} is refused; use another model"
     )

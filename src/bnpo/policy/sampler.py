@@ -20,7 +20,7 @@ from vllm.distributed import get_tp_group
 from vllm.sampling_params import RequestOutputKind
 
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
-from bnpo.policy.folder import loading
+from bnpo.policy.folder import running
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
@@ -51,7 +51,7 @@ class Sampler:
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
         gc.freeze()
-        with loading(model, "vLLM"):
+        with running(model, "vLLM"):
             self._llm = LLM(
                 model,
                 dtype=settings.dtype,
