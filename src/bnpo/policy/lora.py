@@ -70,7 +70,7 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
         revision=path.name if in_hub_cache else None,
         target_modules="all-linear",
         r=update.lora_rank,
-        lora_alpha=lora_alpha(config),
+        lora_alpha=update.lora_alpha or 2 * update.lora_rank,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.sampling.seed)
@@ -80,23 +80,14 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
     model.enable_input_require_grads()
 
 
-def lora_alpha(config: TrainConfig) -> float:
-    """Return --lora-alpha, by default twice the rank."""
-    return config.update.lora_alpha or 2 * config.update.lora_rank
-
-
 def describe_adapter(model: torch.nn.Module) -> str:
-    """Return a line that says which tensors of a partitioned model with an adapter are adapted, and which are not."""
+    """Return a line that says which weights of a partitioned model with an adapter are adapted, and which are not."""
     adapted, frozen = set(), set()
     for name, weight in named_weights(model, tied_too=False):
-        parts = [part for part in name.split(".") if not part.isdigit()]
-        (adapted if weight.layer else frozen).add(".".join(parts[-2:]).removesuffix(".weight"))
+        parts = [part for part in name.removesuffix(".weight").split(".") if not part.isdigit()]
+        (adapted if weight.layer else frozen).add(".".join(parts[-2:]))
     trained = sum(parameter.ds_numel for parameter in model.parameters() if parameter.requires_grad)
-    total = sum(parameter.ds_numel for parameter in model.parameters())
-    return (
-        f"LoRA: {trained:,} of {total:,} parameters are trained, beside {', '.join(sorted(adapted))}. "
-        f"Not adapted: {', '.join(sorted(frozen))}"
-    )
+    return f"LoRA: {trained:,} trained parameters adapt {', '.join(sorted(adapted))}, not {', '.join(sorted(frozen))}"
 
 
 def save_adapter(model: torch.nn.Module, folder: Path) -> None:
