@@ -10,6 +10,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from bnpo.config import TrainConfig
 
@@ -54,8 +55,21 @@ def named_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
         yield own_name, Weight(parameter, model.get_submodule(name.partition(BASE)[0]) if adapted else None)
 
 
+def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Return the linear layers but the head. Of a model with experts, return those of the attention."""
+    modules = dict(model.named_modules()).items()
+    head = model.get_output_embeddings()
+    layers = {
+        name: layer for name, layer in modules if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head
+    }
+    if not any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters()):
+        return layers
+    # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's, such as gate_proj.
+    return {name: layer for name, layer in layers.items() if "attn" in name}
+
+
 def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:
-    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to its linear layers but the head.
+    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to `adapted_layers`.
 
     B is 0, so that the model computes what it did. A is drawn from --seed, equally on all ranks.
     """
@@ -68,7 +82,7 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
         # A hub name with its commit, so that others find the model. Folders with their full path.
         base_model_name_or_path=config.data.model if in_hub_cache else str(path.resolve()),
         revision=path.name if in_hub_cache else None,
-        target_modules="all-linear",
+        target_modules=sorted({name.rpartition(".")[2] for name in adapted_layers(model)}),
         r=update.lora_rank,
         lora_alpha=update.lora_alpha or 2 * update.lora_rank,
     )
