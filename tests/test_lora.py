@@ -1,6 +1,7 @@
 """LoRA under ZeRO-3 on two ranks, against plain PyTorch and peft; what adapters' folders hold and who can load them."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import InputError, read_json, write_json
 from bnpo.policy.folder import model_folder, whole_model
+from bnpo.runs.prepare import prepare_run
 from conftest import make_model, run_ranks
 from programs.learner_check import fixed_experience
 from programs.lora_check import SETTINGS, SIZE, VOCABULARY, flags_of
@@ -178,7 +180,7 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
     shutil.copytree(checkpoint(run, "small", 2), adapter, ignore=shutil.ignore_patterns("merged", "trainer"))
     settings = read_json(adapter / "adapter_config.json", "")
     for changes, message in (
-        ({"base_model_name_or_path": "/nowhere/model"}, "the model that this LoRA adapter adapts was not found"),
+        ({"base_model_name_or_path": "/nowhere/model"}, "the base model of this LoRA adapter was not found"),
         ({"base_model_name_or_path": None}, "was not found"),
         ({"use_dora": True}, "is no plain LoRA adapter"),
         ({"peft_type": "IA3"}, "is no plain LoRA adapter"),
@@ -187,8 +189,59 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
         with pytest.raises(InputError, match=message), whole_model(model_folder(str(adapter))):
             pass
     (adapter / "adapter_model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"no adapter_model\.safetensors"):
+    write_json(adapter / "adapter_config.json", settings)
+    with pytest.raises(InputError, match=r"holds no weights \(\*\.safetensors\); load it"):
         model_folder(str(adapter))
+
+
+@pytest.mark.sampler
+def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
+    folders = {name: tmp_path / name for name in ("adapter", "merged", "results", "results of merged")}
+    shutil.copytree(TINY_MODEL, folders["adapter"], ignore=shutil.ignore_patterns("*.safetensors"))
+    layers = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    torch.manual_seed(0)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(TINY_MODEL), layers).save_pretrained(folders["adapter"])
+    with whole_model(folders["adapter"]) as merged:
+        shutil.copytree(merged, folders["merged"])
+    samples = []
+    for model, results in (("adapter", "results"), ("merged", "results of merged")):
+        flags = ("--suite", "arithmetic", "--limit", "8", "--runs", "1", "--output-dir", folders[results])
+        # Nothing may be left in the temporary directory, which `run_ranks` checks.
+        run_ranks(0, "eval.py", "--ckpt", folders[model], *flags)
+        lines = (folders[results] / "samples.jsonl").read_text().splitlines()
+        samples.append(sorted((line["index"], line["answer"]) for line in map(json.loads, lines)))
+    assert samples[0] == samples[1] != []
+    with pytest.raises(InputError, match="is a LoRA adapter; name its subfolder merged/, or merge it first"):
+        refuse_to_train(folders["adapter"])
+
+
+def refuse_to_train(model: Path) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RANK", "0")
+        environment.setenv("WORLD_SIZE", "1")
+        flags = ["--preset", "tiny", "--model", str(model), "--output-dir", str(model.with_name("run"))]
+        prepare_run(parse_train_config(flags, has_cuda=False)[0])
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("layer", "scale", "message"),
+    [
+        ("mlp.down_proj.weight", 1e7, r"mlp\.down_proj\.weight has values beyond 65504; use --dtype bfloat16"),
+        ("mlp.down_proj.weight", 1e5, "its activations overflow in float16"),
+    ],
+)
+def test_what_overflows_in_fp16_is_refused_by_name(tmp_path, layer, scale, message):
+    shutil.copytree(TINY_MODEL, tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    weight = model.get_parameter(f"model.layers.1.{layer}")
+    weight.data *= scale
+    assert (weight.abs().max() > 65504) == (scale == 1e7)
+    model.save_pretrained(tmp_path / "model")
+    flags = ("--preset", "tiny", "--dtype", "float16", "--model", tmp_path / "model", "--output-dir", tmp_path / "run")
+    done = run_ranks(1, "train.py", *flags, "--eval-every", "0", check=False)
+    assert done.returncode == 2
+    assert re.search(message, done.stdout)
 
 
 @pytest.mark.parametrize(

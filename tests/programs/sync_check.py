@@ -1,6 +1,6 @@
 """Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and a lost head.
 
-Launched by tests/test_weight_sync.py; prints one JSON line from rank 0.
+Launched by tests/test_weight_sync.py with a model's folder and flags; prints one JSON line from rank 0.
 """
 
 import json
@@ -36,8 +36,8 @@ def error_of(check: Callable[[], object]) -> str | None:
 class Pair:
     """This rank's learner and sampler of one model."""
 
-    def __init__(self, model: str):
-        self.config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
+    def __init__(self, model: str, *flags: str):
+        self.config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
         tokenizer = AutoTokenizer.from_pretrained(model)
         self.vocabulary = len(tokenizer)
         self.learner = Learner(model, self.vocabulary, self.config)
@@ -68,7 +68,7 @@ class Pair:
 
 def main() -> None:
     dist.init_process_group("gloo")
-    pair = Pair(sys.argv[-1])
+    pair = Pair(*sys.argv[1:])
     learner, sampler = pair.learner, pair.sampler
     report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(pair.names))}
     for step in (1, 2, 3):

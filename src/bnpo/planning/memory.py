@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.pytorch_utils import Conv1D
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
 from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.learner import deepspeed_settings, prefetch_bucket
+from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
 from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.task import longest_sequence
@@ -61,7 +61,6 @@ def read_shape(folder: Path) -> ModelShape:
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
     head = model.get_output_embeddings().weight  # [vocabulary, hidden]
-    modules = [module for module in model.modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     # Older families do not have all of these settings.
     key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -80,7 +79,7 @@ def read_shape(folder: Path) -> ModelShape:
         heads=config.num_attention_heads,
         layers=config.num_hidden_layers,
         tied=head is model.get_input_embeddings().weight,
-        linear=tuple(tuple(module.weight.shape) for module in modules if module.weight is not head),
+        linear=tuple(tuple(layer.weight.shape) for layer in adapted_layers(model).values()),
     )
 
 

@@ -42,6 +42,11 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[flo
     tolerance = learner.config.hardware.sync_tolerance
     if learner_off <= tolerance and apart <= tolerance:
         return learner_off, sampler_off
+    if learner.config.hardware.dtype == "float16" and np.isnan([learner_off, sampler_off]).any():
+        raise InputError(
+            f"{model}: its activations overflow in float16: the log-probabilities of an answer are nan. Use --dtype "
+            "bfloat16 or float32"
+        )
     wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
     raise InputError(
         f"{model}: {wrong} this model otherwise than its own code in transformers. The "
