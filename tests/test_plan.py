@@ -38,7 +38,7 @@ def config(*flags: str):
 
 
 def on_four_gpus(*flags: str) -> PlannedRun:
-    return PlannedRun(SHAPE, config(*flags), Machine.assumed(4, H20.memory), 4096)
+    return PlannedRun(SHAPE, config(*flags), Machine.assumed(4, H20.memory, H20.host), 4096)
 
 
 def test_the_papers_models_have_their_shapes():

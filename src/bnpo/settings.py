@@ -116,6 +116,9 @@ class HardwareSettings:
     offload_optimizer: NotCompared[bool] = False
     """Keep master weights, gradients (twice) and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU
     memory and is slower."""
+    offload_weights: NotCompared[bool] = False
+    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer: with --lora-rank, for models
+    that fit a GPU only once. Slower."""
     sampler_ranks: NotCompared[Positive[int]] = 1
     """Ranks of a machine that share one sampler, each with a part of its weights: for models whose weights leave a GPU
     no place for anything else. Sampling is slower than with a sampler per rank."""
