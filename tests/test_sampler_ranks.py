@@ -67,7 +67,8 @@ def test_two_ranks_as_one_sampler_draw_what_one_rank_draws(alone, shared):
         for one, two in zip(*(lines(folder / f"run/tokens/step-{step}.jsonl") for folder in (alone, shared))):
             assert two["ids"] == one["ids"]
             for who in ("sampler", "learner"):
-                assert np.abs(np.array(two[who]) - np.array(one[who])).max() < 1e-5
+                # The learner has no log-probabilities of an answer without a gradient.
+                assert np.abs(np.array(two[who] or [0]) - np.array(one[who] or [0])).max() < 1e-5
     for name in ("evals/step-000000/samples.jsonl", "evals/step-000002/samples.jsonl"):
         assert lines(shared / "run" / name) == lines(alone / "run" / name)
     watched = [lines(folder / "run/watch/step-000002.jsonl") for folder in (alone, shared)]
@@ -139,7 +140,7 @@ def test_a_shard_is_compared_with_its_part_of_the_whole():
     [
         (3, 4, "--sampler-ranks 3: the 4 ranks of a machine cannot be divided by 3"),
         (5, 5, "--sampler-ranks 5: the model's 12 heads cannot be divided by 5"),
-        (3, 3, "--sampler-ranks 3 is no multiple of the model's 2 key heads"),
+        (3, 3, "--sampler-ranks 3: its feed-forward width 8960 cannot be divided by 3"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(size, ranks_here, message):
@@ -151,13 +152,13 @@ def test_key_heads_that_are_fewer_than_ranks_are_repeated():
     shape = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
     for size in (1, 2, 4):
         check_sampler_ranks(shape, size, 4)
-    with pytest.raises(InputError, match="feed-forward width 8962 cannot be divided by 4"):
-        check_sampler_ranks(replace(shape, intermediate=8962), 4, 4)
+    with pytest.raises(InputError, match="its 4 key heads cannot be divided by 3"):
+        check_sampler_ranks(replace(shape, intermediate=9000, keys=4 * 128), 3, 3)
 
 
 @pytest.mark.program
 def test_a_run_with_the_wrong_number_of_ranks_ends_with_one_line(tmp_path):
     flags = ("--preset", "tiny", "--sampler-ranks", 2, "--output-dir", tmp_path / "run")
     ended = run_ranks(1, "train.py", *flags, check=False)
-    assert "error: --sampler-ranks 2: the 1 ranks of a machine cannot be divided by 2" in ended.stdout + ended.stderr
+    assert "error: --sampler-ranks 2: the 1 ranks of a machine cannot be divided by 2" in ended.stdout
     assert not (tmp_path / "run").exists()

@@ -40,7 +40,7 @@ class TrainingPlan:
     checkpoint: int  # bytes
     most_checkpoints: int  # that exist at once
     run: PlannedRun | None  # None: no --gpu is named
-    changes: dict[str, object]  # the cheapest settings with which alone the run fits; empty if it fits without, or never
+    changes: dict[str, object]  # settings with which alone the run fits; empty if it fits without, or never
     seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
 
 
@@ -66,18 +66,11 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
         machine = fit.Machine.assumed(planning.gpus or 1, speed.memory, speed.host)
         fit.check_sampler_ranks(shape, config.hardware.sampler_ranks, machine.ranks_here)
         run = PlannedRun(shape, config, machine, inputs.model.longest)
-
-        def seconds_with(changes: dict[str, object]) -> dict[str, float]:
-            changed = run.with_settings(**changes)
-            at_once = plan_memory(changed).sequences
-            return cost.training_seconds(changed, speed, lengths, at_once, steps, inputs.eval_answers)
-
-        fitting = fit.fitting_changes(run) if plan_memory(run).problem else [{}]
-        # Of equally cheap settings `min` takes the first, with the fewest changes.
-        costs = [(sum(seconds_with(changes).values()), changes) for changes in fitting]
-        if costs:
-            changes = min(costs, key=lambda item: round(item[0]))[1]
-            seconds = seconds_with(changes)
+        changes = fit.fitting_changes(run) if plan_memory(run).problem else {}
+        fitting_run = run.with_settings(**changes)
+        memory = plan_memory(fitting_run)
+        if not memory.problem:
+            seconds = cost.training_seconds(fitting_run, speed, lengths, memory.sequences, steps, inputs.eval_answers)
     return TrainingPlan(
         config=config,
         inputs=inputs,
@@ -103,7 +96,8 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
         return EvaluationPlan(tokens, 0, {})
     speed = speed_of(planning.gpu, model.shape)
     size = config.tensor_parallel
-    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), MOST_SEQUENCES, size)
+    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), size)
+    fixed += MOST_SEQUENCES * fit.logit_bytes(model.shape)
     cache = int((config.gpu_memory * speed.memory - fixed) / fit.token_bytes(model.shape, 2, size))
     if cache < model.longest:  # not even one answer fits
         raise InputError(
@@ -113,8 +107,8 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
     samplers = config.data_parallel or max(1, (planning.gpus or 1) // size)
     answers = ceil(inputs.eval_answers / samplers)
     at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
-    of_sampler = {"answers": answers, "at_once": at_once, "samplers": samplers}
-    seconds = cost.sampling_seconds(model.shape, speed.joined(size), lengths, **of_sampler)
+    of_sampler = {"answers": answers, "at_once": at_once, "samplers": samplers, "gpus": size}
+    seconds = cost.sampling_seconds(model.shape, speed, lengths, **of_sampler)
     return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
@@ -165,9 +159,7 @@ def training_lines(plan: TrainingPlan) -> list[str]:
     memory, flags = plan_memory(run), fit.flags_text(plan.changes)
     if memory.problem:
         lines.append(f"does not fit: {fit.explain_problem(run, memory)}")
-    if plan.changes:
-        lines.append(f"cheapest setting that fits: {flags}")
-        memory = plan_memory(run.with_settings(**plan.changes))
+    memory = plan_memory(run.with_settings(**plan.changes))
     lines += [f"memory per rank on {gpus}{' with ' * bool(flags)}{flags}, estimated:", str(memory.rank)]
     if memory.rank.offloaded:
         lines.append(f"CPU memory per rank: {memory.rank.offloaded / GIB:.1f} GiB")

@@ -143,21 +143,22 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
     answers = config.batch.questions_per_step * parts // machine.ranks * answers_per_question(config)
     size = number_bytes(config)
     token = token_bytes(shape, size, parts)
-    fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), min(answers, MOST_SEQUENCES), parts)
-    least = fixed + token * longest  # one answer must fit
+    fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), parts)
+    logits = logit_bytes(shape)
+    least = fixed + logits + token * longest  # one answer must fit
     gpu_memory = config.hardware.gpu_memory
     if gpu_memory is None:
         learner = rank_memory(shape, config, machine.ranks, sampler=1)  # any number above 0 plans for a sampler
         free = USABLE * machine.gpu - max(learner.total("sample"), learner.total("sync: check"))
-        most = fixed + token * longest * answers
+        most = fixed + logits * min(answers, MOST_SEQUENCES) + token * longest * answers
         # In whole percents, rounded down. The least that works is rounded up.
         percent = max(ceil(100 * least / machine.gpu), floor(100 * min(free, 2 * most) / machine.gpu))
         gpu_memory = percent / 100
     share = int(gpu_memory * machine.gpu)
-    cache = max(0, (share - fixed) // token)
     memory = rank_memory(shape, config, machine.ranks, sampler=share)
     problem = _problem(run, memory, share, least)
-    sequences = answers_at_once(answers, cache, longest)
+    sequences = answers_at_once(answers, (share - fixed) / (token + logits / (longest / 4)), longest)
+    cache = max(0, (share - fixed - logits * min(sequences, MOST_SEQUENCES)) // token)
     return MemoryPlan(gpu_memory, sequences, cache, memory, problem, _warning(run, sequences, answers), least)
 
 
@@ -177,14 +178,15 @@ def token_bytes(shape: ModelShape, size: int, parts: int) -> int:
     return size * 2 * max(ceil(shape.keys / parts), shape.queries // shape.heads) * shape.layers
 
 
-def sampler_bytes(shape: ModelShape, size: int, tokens: int, sequences: int, parts: int) -> int:
-    """Return the bytes of one of the `parts` of vLLM without its cache.
+def logit_bytes(shape: ModelShape) -> int:
+    """Return the bytes of one answer's logits in the sampler: in fp32, with two copies."""
+    return 12 * shape.vocabulary
 
-    It prefills `tokens` and computes the logits of `sequences`.
-    """
+
+def sampler_bytes(shape: ModelShape, size: int, tokens: int, parts: int) -> int:
+    """Return the bytes of one of the `parts` of vLLM, for a prefill of `tokens`, without its cache and logits."""
     prefill = size * tokens * (3 * shape.intermediate // parts + 6 * shape.hidden)
-    logits = 12 * sequences * shape.vocabulary  # in fp32, with two copies
-    return size * shape.parameters // parts + prefill + logits + GRAPHS + ASLEEP
+    return size * shape.parameters // parts + prefill + GRAPHS + ASLEEP
 
 
 def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
@@ -217,7 +219,7 @@ def _warning(run: PlannedRun, sequences: int, answers: int) -> str:
 
 def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:
     """Return one line: why the run does not fit, and flags or a number of ranks with which it does."""
-    changes, ranks = next(fitting_changes(run), {}), _fitting_ranks(run)
+    changes, ranks = fitting_changes(run), _fitting_ranks(run)
     advice = []
     if changes:
         advice.append(f"{flags_text(changes)} makes it fit")
@@ -236,21 +238,18 @@ def flags_text(changes: dict[str, object]) -> str:
     return " ".join(flags)
 
 
-def fitting_changes(run: PlannedRun) -> Iterator[dict[str, object]]:
-    """Yield settings by name with which the run fits, the fewest changes first.
+def fitting_changes(run: PlannedRun) -> dict[str, object]:
+    """Return the fewest settings with which the run fits, by name; empty if there are none.
 
-    Those that train all weights come first. LoRA is proposed where no other settings fit.
+    LoRA is proposed only where no settings fit that train all weights.
     """
-    found = False
-    for lora in ({}, {"lora_rank": LORA_RANK}):
-        if found or (lora and run.config.update.lora_rank):
-            return
-        for changes in _possible_changes(run.with_settings(**lora)):
+    for lora in ({}, {"lora_rank": LORA_RANK})[: 1 if run.config.update.lora_rank else 2]:
+        for changes in _possible_changes(run):
             plan = plan_memory(run.with_settings(**lora, **changes))
             if not plan.problem:
-                found = True
                 # "By default" cannot be written as a flag, so name the share that was found.
-                yield lora | changes | ({"gpu_memory": plan.gpu_memory} if "gpu_memory" in changes else {})
+                return lora | changes | ({"gpu_memory": plan.gpu_memory} if "gpu_memory" in changes else {})
+    return {}
 
 
 def _possible_changes(run: PlannedRun) -> Iterator[dict[str, object]]:

@@ -38,10 +38,6 @@ class GpuSpeed:
     sync: float | None = None  # seconds of a weight sync, if measured
     measured: str = ""  # which of these values were measured, and the file they come from
 
-    def joined(self, size: int) -> "GpuSpeed":
-        """Return the speed of a sampler on `size` such GPUs, which work as one that is faster by their number."""
-        return replace(self, bandwidth=self.bandwidth * size, flops=self.flops * size)
-
 
 def speed_of(gpu: str, shape: ModelShape) -> GpuSpeed:
     """Return the speed of `gpu` for a model of `shape`. Raises InputError for an unknown GPU."""
