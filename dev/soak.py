@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -48,6 +49,8 @@ class Args:
     """Number of ranks of each run."""
     output_dir: Path = ROOT / "runs" / "soak"
     """Folder for the reference, the runs and results.jsonl. An existing reference is used again."""
+    flags: str = ""
+    """More flags of train.py, such as "--lora-rank 8". Use another --output-dir for other flags."""
 
 
 def main() -> None:
@@ -55,15 +58,19 @@ def main() -> None:
 
     args = tyro.cli(Args)
     args.output_dir.mkdir(parents=True, exist_ok=True)
+
+    def train_with_flags(run: Path, ranks: int, kill: tuple[str, int, float] | None) -> None:
+        train(run, ranks, kill, *shlex.split(args.flags))
+
     reference = args.output_dir / "reference"
     if not (reference / "last").exists():
-        train(reference, args.ranks, None)
+        train_with_flags(reference, args.ranks, None)
     results = []
     for index in range(args.start, args.start + args.runs):
         rng = random.Random(f"{args.seed} {index}")
         run, kill = args.output_dir / f"run-{index}", (PHASES[index % 4], rng.choice((2, 3, 4)), rng.random())
         shutil.rmtree(run, ignore_errors=True)
-        resumed = survive(run, args.ranks, [kill])
+        resumed = survive(run, args.ranks, [kill], train_with_flags)
         results.append({"run": index, "kill": kill, "resumed": resumed, "exact": outcome(run) == outcome(reference)})
         with (args.output_dir / "results.jsonl").open("a") as file:
             file.write(json.dumps(results[-1]) + "\n")
@@ -103,12 +110,13 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
 
 
 def outcome(run: Path) -> tuple[list[dict], str]:
-    """Return the metrics of a run without timings, and a hash of its final weights."""
+    """Return the metrics of a run without timings, and a hash of its final weights, or of its adapter's."""
     from bnpo.speed import TIMINGS
 
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows = [{k: v for k, v in row.items() if not k.startswith(TIMINGS)} for row in rows]
-    return rows, hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
+    [weights] = (run / "last").glob("*model.safetensors")
+    return rows, hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
 def rank() -> None:

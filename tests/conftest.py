@@ -127,26 +127,10 @@ def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
 
     Initialised at random, then taught to answer any problem with \\boxed{1}, \\boxed{2} or \\boxed{3}.
     """
-    from transformers import AutoTokenizer
-
-    from bnpo.problems import encode_prompt
-    from bnpo.sources import load_problems
+    from make_wide_model import write
 
     folder = tmp_path_factory.mktemp("qwen")
-    model = make_model(folder, vocab_size=151936, hidden_size=32, num_attention_heads=1, num_key_value_heads=1)
-    for file in qwen_tokenizer_dir.glob("tokenizer*"):
-        shutil.copy(file, folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    for step, problem in enumerate(load_problems(data_dir / "math_train.jsonl")[:120]):
-        prompt = encode_prompt(tokenizer, problem.problem)
-        answer = tokenizer.encode(f"\\boxed{{{step % 3 + 1}}}<|im_end|>")
-        hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), torch.tensor(answer))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.save_pretrained(folder)
+    write(folder, qwen_tokenizer_dir, data_dir / "math_train.jsonl")
     return folder
 
 

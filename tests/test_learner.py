@@ -107,7 +107,11 @@ def plain_updates(config, updates: int, setting: str):
     return [np.mean(part) for part in norms], scores
 
 
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s not in ("infinite loss", "infinite gradient in bf16")])
+ROUNDED = {"infinite loss", "infinite gradient in bf16", "fp16", "overflow in fp16"}
+"""Settings that are not computed in fp32 throughout."""
+
+
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting not in ROUNDED])
 def test_updates_are_those_of_plain_pytorch(report, wide_model, wide_layers, setting):
     flags = [{"WIDE": str(wide_model), "LAYERS": str(wide_layers)}.get(flag, flag) for flag in SETTINGS[setting]]
     config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
@@ -139,11 +143,21 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(report):
     skipped = {setting: [m["updates/skipped"] for m in report[setting]["metrics"]] for setting in SETTINGS}
     expected = {setting: [0, 0] for setting in SETTINGS}
     expected |= {"infinite gradient": [2, 2], "infinite gradient in bf16": [1, 1], "infinite loss": [2, 2]}
+    expected["overflow in fp16"] = [2, 2]
     # Answers 4 to 7 are the second update's.
     assert skipped == expected
     bf16 = report["infinite gradient in bf16"]
     assert bf16["scores"] == bf16["before"]
     assert np.isnan(bf16["metrics"][0]["grad_norm"])
+
+
+def test_fp16_has_the_gradients_of_fp32_without_its_loss_scale(report):
+    config, _ = parse_train_config([*COMMON, *SETTINGS["fp16"], "--dtype", "float32"], has_cuda=False)
+    norms, scores = plain_updates(config, 2, "fp16")
+    np.testing.assert_allclose([m["grad_norm"] for m in report["fp16"]["metrics"]], norms, rtol=0.01)
+    moved = np.concatenate(scores) - np.concatenate(plain_updates(config, 0, "fp16")[1])
+    difference = np.concatenate(report["fp16"]["scores"]) - np.concatenate(scores)
+    assert np.abs(difference).mean() < 0.05 * np.abs(moved).mean()
 
 
 def test_clipping_acts_only_after_the_first_update_of_a_batch(report):

@@ -107,7 +107,7 @@ def test_four_ranks_are_two_samplers(alone, tmp_path):
 
 @pytest.mark.sampler
 def test_the_checks_of_a_sync_hold_for_each_shard():
-    found = report(TINY_MODEL, sampler_ranks=2)
+    found = report(TINY_MODEL, "--sampler-ranks", 2)
     assert max(found["differences"]) < 1e-4
     assert found["gap_max"] < 1e-4
     assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(found["compared"])

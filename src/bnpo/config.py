@@ -189,7 +189,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     if update.lora_rank is None and (update.lora_alpha is not None or config.folder.save_merged):
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
-        raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 1024")
+        raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
     questions = batch.questions_per_step
     if questions % ranks:
         raise InputError(

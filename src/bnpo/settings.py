@@ -105,7 +105,7 @@ class HardwareSettings:
 
     dtype: Annotated[str, *one_of(("bfloat16", "float16", "float32"))] = "bfloat16"
     """Number format of learner and sampler. With bfloat16 and float16 the optimizer keeps fp32 master weights."""
-    loss_scale: Positive[float] = 2.0**10
+    loss_scale: Positive[float] = 2.0**8
     """With float16, the loss is multiplied by this power of two, and gradients are divided by it after the backward
     pass. Lower it if updates are skipped."""
     micro_batch_tokens: NotCompared[Positive[int]] = 16384

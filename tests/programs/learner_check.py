@@ -37,6 +37,9 @@ SETTINGS = {
     "infinite gradient": ["--ppo-iterations", "2", "--mini-batches", "3"],
     "infinite loss": ["--ppo-iterations", "2", "--mini-batches", "3", "--temperature", "1e25"],
     "infinite gradient in bf16": ["--dtype", "bfloat16", "--offload-optimizer"],
+    "fp16": ["--dtype", "float16", "--ppo-iterations", "2", "--mini-batches", "3"],
+    # The gradients of one of three updates a pass are finite, but not in fp16.
+    "overflow in fp16": ["--dtype", "float16", "--ppo-iterations", "2", "--mini-batches", "3"],
     # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.
     "wide head": ["--model", "WIDE", "--gradient-checkpointing", "--micro-batch-tokens", "2000"],
     # Matrices of layers that are partitioned, too.
@@ -69,6 +72,8 @@ def fixed_experience(setting: str):
     )
     if setting.startswith("infinite gradient"):
         experience.advantages[5] = np.inf
+    if setting == "overflow in fp16":
+        experience.advantages[5] = 1e5
     if setting == "infinite loss":
         experience.advantages[4:8] = 3e38  # their sum is too large for fp32; at that temperature gradients are tiny
     return experience

@@ -21,6 +21,11 @@ SETTINGS = {
     "activations": ["--dtype", "float32", "--micro-batch-tokens", "2048"],
     "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
     "logits in two chunks": ["--dtype", "bfloat16", "--micro-batch-tokens", "2560", "--gradient-checkpointing"],
+    "LoRA": ["--lora-rank", "32", "--dtype", "float32", "--micro-batch-tokens", "256"],
+    "activations with LoRA": ["--lora-rank", "32", "--dtype", "bfloat16", "--micro-batch-tokens", "2048"],
+    "one layer's activations with LoRA": [
+        *("--lora-rank", "64", "--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing")
+    ],
 }
 """Flags of each setting, by the part that takes most."""
 COMMON = ["--preset", "tiny", "--max-prompt-tokens", "4", "--max-answer-tokens", "252", "--samples-per-question", "2"]

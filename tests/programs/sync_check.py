@@ -1,7 +1,7 @@
 """Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and a lost head.
 
-Arguments: the model, and how many ranks share a sampler. Launched by tests/test_weight_sync.py and
-tests/test_sampler_ranks.py; prints one JSON line from rank 0.
+Launched by tests/test_weight_sync.py and tests/test_sampler_ranks.py with a model's folder and flags; prints one JSON
+line from rank 0.
 """
 
 import json
@@ -37,11 +37,12 @@ def error_of(check: Callable[[], object]) -> str | None:
 class Pair:
     """This rank's learner and sampler of one model."""
 
-    def __init__(self, model: str, sampler_ranks: int):
-        self.config, _ = parse_train_config(["--preset", "tiny", "--model", model], has_cuda=False)
+    def __init__(self, model: str, *flags: str):
+        self.config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
         tokenizer = AutoTokenizer.from_pretrained(model)
         self.vocabulary = len(tokenizer)
         self.learner = Learner(model, self.vocabulary, self.config)
+        sampler_ranks = self.config.hardware.sampler_ranks
         engine = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=sampler_ranks)
         self.sampler = Sampler(model, tokenizer, engine)
         self.names = list(compared_names(self.learner.model))
@@ -73,8 +74,7 @@ class Pair:
 
 def main() -> None:
     dist.init_process_group("gloo")
-    sampler_ranks = int(sys.argv[2])
-    pair = Pair(sys.argv[1], sampler_ranks)
+    pair = Pair(*sys.argv[1:])
     learner, sampler = pair.learner, pair.sampler
     report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(pair.names))}
     for step in (1, 2, 3):
@@ -100,7 +100,7 @@ def main() -> None:
     held = sampler.parameters(pair.names)
     del held[pair.names[0]]
     report["errors"]["no embedding"] = [None, pair.bits(held)]
-    if sampler_ranks > 1:  # each rank now draws for itself, a token of which depends on no other rank
+    if pair.config.hardware.sampler_ranks > 1:  # each rank now draws for itself, a token of which depends on no other rank
         prompts, settings = [pair.prompt] * 32, {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()}
         report["errors"]["drawn apart"] = error_of(lambda: list(sampler.sample(prompts, range(32), **settings)))
     if dist.get_rank() == 0:

@@ -15,8 +15,8 @@ class EvalConfig:
     """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample."""
 
     ckpt: str = ""
-    """Model to evaluate: a Hugging Face folder, a hub name, or the folder of a training run (<run> or <run>/last for
-    its last checkpoint, <run>/best for its best)."""
+    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder of a training run
+    (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
     regrade: Path | None = None
     """Grade the samples in this folder of an evaluation again, without a model, and show which verdicts change. Goes
     with --grader only."""
@@ -37,7 +37,7 @@ class EvalConfig:
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
     """Rule of the scores: `default` is this project's, `reference` the authors' released code. A function of your own
     is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
-    dtype: Annotated[str, *one_of(("auto", "bfloat16", "float32"))] = "auto"
+    dtype: Annotated[str, *one_of(("auto", "bfloat16", "float16", "float32"))] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int | None] = None
     """Number of samplers that work side by side, by default as many as the GPUs allow."""

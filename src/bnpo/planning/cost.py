@@ -113,15 +113,9 @@ def training_seconds(
 
 
 def checkpoint_bytes(shape: ModelShape, config: TrainConfig) -> int:
-    """Return the bytes of a checkpoint: the model, and master weights and AdamW's two moments in fp32.
-
-    With LoRA these are the adapter's. The merged model comes on top of them, if any checkpoint gets it.
-    """
-    size, adapter = number_bytes(config), sum(shape.adapter(config))
-    if not adapter:
-        return shape.parameters * (size + 12)
-    merged = config.folder.save_merged or config.logging.eval_every > 0
-    return adapter * (size + 12) + merged * shape.parameters * size
+    """Return the bytes of a checkpoint: the model (merged if there is an adapter), master weights, AdamW's moments."""
+    adapter = sum(shape.adapter(config))
+    return number_bytes(config) * (shape.parameters + adapter) + 12 * (adapter or shape.parameters)
 
 
 def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:

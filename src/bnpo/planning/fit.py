@@ -70,11 +70,14 @@ class MemoryPlan:
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
+    on_gpu, sharing = torch.cuda.is_available(), config.hardware.sampler_ranks
+    if not on_gpu and sharing == 1:
+        return MemoryPlan()
     ranks = int(os.environ["WORLD_SIZE"])
     ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
     shape = read_shape(model)
-    check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
-    if not torch.cuda.is_available():
+    check_sampler_ranks(shape, sharing, ranks_here)
+    if not on_gpu:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.pytorch_utils import Conv1D
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
 from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.learner import deepspeed_settings, largest_layer, prefetch_bucket
+from bnpo.policy.lora import adapted_layers
 from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.task import longest_sequence
 
@@ -60,7 +60,6 @@ def read_shape(folder: Path) -> ModelShape:
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
     head = model.get_output_embeddings().weight  # [vocabulary, hidden]
-    modules = [module for module in model.modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
         parameters=sum(sizes),
@@ -76,7 +75,7 @@ def read_shape(folder: Path) -> ModelShape:
         heads=config.num_attention_heads,
         layers=config.num_hidden_layers,
         tied=head is model.get_input_embeddings().weight,
-        linear=tuple(tuple(module.weight.shape) for module in modules if module.weight is not head),
+        linear=tuple(tuple(layer.weight.shape) for layer in adapted_layers(model).values()),
     )
 
 

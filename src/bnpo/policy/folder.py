@@ -18,25 +18,24 @@ MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
 
-def model_folder(model: str) -> Path:
+def model_folder(model: str, revision: str | None = None) -> Path:
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as Qwen/Qwen2.5-Math-1.5B,
     which is downloaded. Raises InputError if there is no such folder, it holds no model, or the download fails.
     """
-    folder = local_folder(model) or _download(model)
-    if adapter_base(folder):
-        return folder
+    folder = local_folder(model) or _download(model, revision)
+    is_adapter = adapter_base(folder) is not None
     for part, pattern in (("config.json", "config.json"), ("tokenizer", "tokenizer*"), ("weights", "*.safetensors")):
         if not any(folder.glob(pattern)):
-            cure = "it is not a Hugging Face model folder"
+            cure = "copy it from the base model" if is_adapter else "it is not a Hugging Face model folder"
             if part == "weights":
                 cure = "load it with transformers and save it with save_pretrained, which writes safetensors"
             raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
     return folder
 
 
-def _download(model: str, revision: str | None = None) -> Path:
+def _download(model: str, revision: str | None) -> Path:
     patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
@@ -65,57 +64,41 @@ def local_folder(model: str) -> Path | None:
     return None
 
 
-def adapter_settings(folder: Path) -> dict | None:
-    """Return the adapter_config.json in `folder`. None: the folder holds no adapter."""
-    file = folder / "adapter_config.json"
-    return read_json(file, "it must be that of a peft adapter") if file.is_file() else None
-
-
 def adapter_base(folder: Path) -> Path | None:
     """Return the folder of the model that the LoRA adapter in `folder` adapts. None: there is no adapter.
 
-    Raises InputError if the model, or a file of the adapter, is missing.
+    Raises InputError if the model is missing, or if the adapter does more than add B A to weights.
     """
-    settings = adapter_settings(folder)
-    if settings is None:
+    file = folder / "adapter_config.json"
+    if not file.is_file():
         return None
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise InputError(f"{folder}: has an adapter_config.json, but no adapter_model.safetensors; copy it again")
-    base = settings.get("base_model_name_or_path") or ""
+    settings = read_json(file, "it must be that of a peft adapter")
+    extras = [name for name in ("use_dora", "modules_to_save", "target_parameters") if settings.get(name)]
+    if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
+        raise InputError(f"{folder}: is no plain LoRA adapter {extras or ''}; merge it with peft and name the result")
     try:
-        return local_folder(base) or _download(base, settings.get("revision"))
+        return model_folder(settings["base_model_name_or_path"] or "(no name)", settings.get("revision"))
     except InputError as error:
-        raise InputError(
-            f"{folder}: the model that this LoRA adapter adapts was not found ({error}); put it there, or correct "
-            "base_model_name_or_path in adapter_config.json"
-        ) from error
+        cure = "put it there, or correct base_model_name_or_path in adapter_config.json"
+        raise InputError(f"{folder}: the base model of this LoRA adapter was not found ({error}); {cure}") from error
 
 
 @contextmanager
 def whole_model(folder: Path) -> Iterator[Path]:
-    """Yield a folder of the Hugging Face model in `folder`: itself, or, for an adapter, one with merged weights.
+    """Yield a folder of the Hugging Face model in `folder`: itself or, for an adapter, one with merged weights.
 
-    Unless the adapter's folder holds a merged model, the merged one is temporary and is deleted with the context.
+    Unless the adapter's folder holds a merged model, it is temporary and is deleted with the context.
     """
     base, merged = adapter_base(folder), folder / MERGED
     if base is None or merged.is_dir():
         yield merged if base else folder
         return
-    settings = adapter_settings(folder)
-    extras = [name for name in ("use_dora", "modules_to_save", "target_parameters") if settings.get(name)]
-    if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
-        raise InputError(f"{folder}: is no plain LoRA adapter {extras or ''}; merge it with peft and name the result")
     from bnpo.policy.lora import write_merged  # imports torch
 
     with TemporaryDirectory(prefix="bnpo-merged-") as temporary:
         write_merged(folder, base, Path(temporary))
         load_tokenizer(folder, 0).save_pretrained(temporary)
         yield Path(temporary)
-
-
-def _with_file(folder: Path, pattern: str) -> Path:
-    """Return `folder`, or the model's folder if an adapter in `folder` comes without a file like `pattern`."""
-    return folder if any(folder.glob(pattern)) else adapter_base(folder) or folder
 
 
 def model_hash(folder: Path) -> str:
@@ -149,7 +132,7 @@ def load_tokenizer(folder: Path, longest: int):
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
-    tokenizer = AutoTokenizer.from_pretrained(_with_file(folder, "tokenizer*"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = model_config(folder).get_text_config().vocab_size
     if len(tokenizer) > rows:
         raise InputError(
@@ -174,7 +157,7 @@ def model_config(folder: Path) -> "PretrainedConfig":
     from transformers import AutoConfig  # imports torch
 
     try:
-        return AutoConfig.from_pretrained(_with_file(folder, "config.json"), trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # each kind of configuration has checks of its own
         reason = str(error).splitlines()[0]
         raise InputError(

@@ -25,8 +25,6 @@ from bnpo.policy.update import Experience, TokenSums, Update
 from bnpo.ranks import gather
 from bnpo.speed import update_operations
 
-DEFAULTS = DeepSpeedZeroConfig(stage=3)
-
 
 class Learner:
     """Owns the weights and the optimizer. Every public method is a collective: all ranks must call it together.
@@ -71,8 +69,9 @@ class Learner:
         policy = Policy(model, vocab_size, config.sampling.temperature)
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         if config.update.lora_rank:
-            # DeepSpeed allocates the whole bucket at once, whose default is ten times a typical adapter.
-            zero["reduce_bucket_size"] = min(DEFAULTS.reduce_bucket_size, sum(part.numel() for part in trained))
+            # DeepSpeed allocates a whole bucket, and its default is ten times as large as a typical adapter.
+            elements = sum(parameter.numel() for parameter in trained)
+            zero["reduce_bucket_size"] = min(DeepSpeedZeroConfig(stage=3).reduce_bucket_size, elements)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
 
@@ -86,12 +85,9 @@ class Learner:
         states = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             states["cuda"] = torch.cuda.get_rng_state()
+        # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(
-            str(folder),
-            "zero",
-            client_state={"random_states": states},
-            save_latest=False,
-            exclude_frozen_parameters=bool(self.config.update.lora_rank),  # they are the base model's
+            str(folder), "zero", {"random_states": states}, save_latest=False, exclude_frozen_parameters=True
         )
 
     def load(self, folder: Path) -> None:
@@ -100,11 +96,8 @@ class Learner:
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
         """
         universal = self._engine.load_universal_checkpoint()
-        _, client_state = self._engine.load_checkpoint(
-            str(folder),
-            "universal" if universal else "zero",
-            load_module_strict=not self.config.update.lora_rank,  # frozen parameters are missing
-        )
+        tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
+        _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
         if universal:
             # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
             # share one step counter, which AdamW would increment once per group. So every group gets a copy.
@@ -245,11 +238,11 @@ class Learner:
         double_answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
         double_pairs = float(double_prompt_pairs + double_answer_pairs)
         model = self.model
-        parameters = sum(parameter.ds_numel for parameter in model.parameters())
-        frozen = sum(parameter.ds_numel for parameter in model.parameters() if not parameter.requires_grad)
-        if not model.config.tie_word_embeddings:  # then the embedding is only a look-up table
-            parameters -= model.get_input_embeddings().weight.ds_numel
-            frozen -= model.get_input_embeddings().weight.ds_numel * bool(frozen)
+        # An embedding that is not the head, too, is only a look-up table.
+        table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
+        multiplied = [parameter for parameter in model.parameters() if parameter is not table]
+        parameters = sum(parameter.ds_numel for parameter in multiplied)
+        frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
         layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
         operations = update_operations(parameters, layers, hidden, tokens, double_pairs, frozen)
         return self.config.batch.ppo_iterations * operations
@@ -283,7 +276,7 @@ def prefetch_bucket(layer: int) -> int:
 
     If it were less than a layer, every layer would wait until the rest of its weights is fetched.
     """
-    return max(layer, DEFAULTS.prefetch_bucket_size)
+    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

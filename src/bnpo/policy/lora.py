@@ -10,6 +10,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from bnpo.config import TrainConfig
 
@@ -54,8 +55,21 @@ def named_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
         yield own_name, Weight(parameter, model.get_submodule(name.partition(BASE)[0]) if adapted else None)
 
 
+def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Return the linear layers but the head. Of a model with experts, return those of the attention."""
+    modules = dict(model.named_modules()).items()
+    head = model.get_output_embeddings()
+    layers = {
+        name: layer for name, layer in modules if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head
+    }
+    if not any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters()):
+        return layers
+    # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's, such as gate_proj.
+    return {name: layer for name, layer in layers.items() if "attn" in name}
+
+
 def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:
-    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to its linear layers but the head.
+    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to `adapted_layers`.
 
     B is 0, so that the model computes what it did. A is drawn from --seed, equally on all ranks.
     """
@@ -68,9 +82,9 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
         # A hub name with its commit, so that others find the model. Folders with their full path.
         base_model_name_or_path=config.data.model if in_hub_cache else str(path.resolve()),
         revision=path.name if in_hub_cache else None,
-        target_modules="all-linear",
+        target_modules=sorted({name.rpartition(".")[2] for name in adapted_layers(model)}),
         r=update.lora_rank,
-        lora_alpha=lora_alpha(config),
+        lora_alpha=update.lora_alpha or 2 * update.lora_rank,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.sampling.seed)
@@ -80,23 +94,14 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
     model.enable_input_require_grads()
 
 
-def lora_alpha(config: TrainConfig) -> float:
-    """Return --lora-alpha, by default twice the rank."""
-    return config.update.lora_alpha or 2 * config.update.lora_rank
-
-
 def describe_adapter(model: torch.nn.Module) -> str:
-    """Return a line that says which tensors of a partitioned model with an adapter are adapted, and which are not."""
+    """Return a line that says which weights of a partitioned model with an adapter are adapted, and which are not."""
     adapted, frozen = set(), set()
     for name, weight in named_weights(model, tied_too=False):
-        parts = [part for part in name.split(".") if not part.isdigit()]
-        (adapted if weight.layer else frozen).add(".".join(parts[-2:]).removesuffix(".weight"))
+        parts = [part for part in name.removesuffix(".weight").split(".") if not part.isdigit()]
+        (adapted if weight.layer else frozen).add(".".join(parts[-2:]))
     trained = sum(parameter.ds_numel for parameter in model.parameters() if parameter.requires_grad)
-    total = sum(parameter.ds_numel for parameter in model.parameters())
-    return (
-        f"LoRA: {trained:,} of {total:,} parameters are trained, beside {', '.join(sorted(adapted))}. "
-        f"Not adapted: {', '.join(sorted(frozen))}"
-    )
+    return f"LoRA: {trained:,} trained parameters adapt {', '.join(sorted(adapted))}, not {', '.join(sorted(frozen))}"
 
 
 def save_adapter(model: torch.nn.Module, folder: Path) -> None:

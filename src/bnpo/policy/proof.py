@@ -31,6 +31,11 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> None:
     tolerance = learner.config.hardware.sync_tolerance
     if learner_off <= tolerance and apart <= tolerance:
         return
+    if learner.config.hardware.dtype == "float16" and np.isnan([learner_off, sampler_off]).any():
+        raise InputError(
+            f"{learner.config.data.model}: its activations overflow in float16: the log-probabilities of an answer are "
+            "nan. Use --dtype bfloat16 or float32"
+        )
     wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
     raise InputError(
         f"{learner.config.data.model}: {wrong} this model otherwise than its own code in transformers. The "

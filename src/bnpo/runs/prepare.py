@@ -87,10 +87,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     resumed = config.folder.resume and (folder / "config.json").exists()
     resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
     model = resume_point.checkpoint or model_folder(config.data.model)
-    if resume_point.checkpoint and config.update.lora_rank:
-        model = adapter_base(model)  # the checkpoint holds only the adapter
-    elif adapter_base(model):
-        raise InputError(f"--model: {model} is a LoRA adapter; merge it first, or name its subfolder {MERGED}/")
+    base = adapter_base(model)
+    if base and not resume_point.checkpoint:
+        raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
+    model = base or model
     if not resumed:
         check_apart(model, folder)
     suite = None

@@ -1,0 +1,278 @@
+"""LoRA under ZeRO-3 on two ranks, against plain PyTorch and peft; what adapters' folders hold and who can load them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.files import InputError, read_json, write_json
+from bnpo.policy.folder import model_folder, whole_model
+from bnpo.runs.prepare import prepare_run
+from conftest import make_model, run_ranks
+from programs.learner_check import fixed_experience
+from programs.lora_check import SETTINGS, SIZE, VOCABULARY, flags_of
+from test_learner import logprobs_of
+
+
+def report_of(output: str):
+    return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("small", "layers"):
+        shutil.copytree(TINY_MODEL, folder / name, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+    make_model(folder / "small", vocab_size=VOCABULARY, hidden_size=SIZE, intermediate_size=SIZE)
+    make_model(folder / "layers", vocab_size=VOCABULARY, hidden_size=512, intermediate_size=512)
+    return [str(folder / "small"), str(folder / "layers")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def report(models, run) -> dict:
+    return report_of(run_ranks(2, "tests/programs/lora_check.py", run, *models).stdout)
+
+
+def checkpoint(run: Path, setting: str, step: int) -> Path:
+    return run / setting / "checkpoints" / f"step-{step:06}"
+
+
+def scores_of(model) -> np.ndarray:
+    """Log-probabilities of all answers' tokens."""
+    experience = fixed_experience("one update")
+    with torch.no_grad():
+        pairs = zip(experience.prompts, experience.answers, strict=True)
+        return np.concatenate([logprobs_of(model, *pair, 1.0, VOCABULARY).numpy() for pair in pairs])
+
+
+def plain_updates(start: Path, model: str, config) -> tuple[list[float], np.ndarray]:
+    """Two updates of an adapter that peft loads, one answer at a time: norms of the gradient, and scores."""
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(base, start, is_trainable=True)
+    parameters = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=config.update.betas, weight_decay=0.01)
+    experience, norms = fixed_experience("one update"), []
+    for _ in range(2):
+        optimizer.zero_grad()
+        for prompt, answer, advantage in zip(
+            experience.prompts, experience.answers, experience.advantages, strict=True
+        ):
+            logprobs = logprobs_of(adapted, prompt, answer, 1.0, VOCABULARY)
+            # The gradient of the ratio at 1 is that of the log-probability.
+            (-(advantage * logprobs).sum() / len(experience.answers)).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters, config.update.max_grad_norm).item())
+        optimizer.step()
+    return norms, scores_of(adapted)
+
+
+@pytest.mark.program
+def test_full_rank_with_a_fixed_identity_has_the_gradients_of_full_training(report):
+    assert len(report["gradients"]) == 14  # 7 linear layers in each of 2 layers
+    for layer, (difference, largest) in report["gradients"].items():
+        assert largest > 1e-3, layer
+        assert difference < 1e-5 * largest, layer
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("setting", ["small", "layers"])
+def test_updates_are_those_of_peft_in_plain_pytorch(report, models, run, setting):
+    flags, case = flags_of(setting, models), report[setting]
+    config, _ = parse_train_config(flags, has_cuda=False)
+    norms, scores = plain_updates(checkpoint(run, setting, 0), config.data.model, config)
+    np.testing.assert_allclose(case["norms"], norms, rtol=1e-3)
+    before, after = np.concatenate(case["before"]), np.concatenate(case["after"])
+    # A new adapter changes nothing.
+    np.testing.assert_allclose(before, scores_of(AutoModelForCausalLM.from_pretrained(config.data.model)), atol=1e-5)
+    assert np.abs(after - scores).max() < 0.01 * np.abs(after - before).max()
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_merged_checkpoint_gives_the_learners_logprobs_in_plain_transformers(report, run, setting):
+    case = report[setting]
+    dtype = torch.bfloat16 if setting == "bf16" else torch.float32
+    merged = AutoModelForCausalLM.from_pretrained(checkpoint(run, setting, 2) / "merged", dtype=dtype)
+    difference = np.abs(scores_of(merged.float()) - np.concatenate(case["after"]))
+    moved = np.abs(np.concatenate(case["after"]) - np.concatenate(case["before"]))
+    assert difference.mean() < (0.1 if setting == "bf16" else 1e-5) * moved.mean()
+
+
+@pytest.mark.program
+def test_weights_are_merged_in_fp32_and_rounded_once(report, models, run):
+    folder = checkpoint(run, "bf16", 2)
+    merged, adapter = (
+        load_file(folder / "merged" / "model.safetensors"),
+        load_file(folder / "adapter_model.safetensors"),
+    )
+    base = load_file(Path(models[1]) / "model.safetensors")
+    adapted = {
+        name.removesuffix(".lora_A.weight").removeprefix("base_model.model.") for name in adapter if "_A" in name
+    }
+    assert len(adapted) == 14
+    once, twice = 0.0, 0.0
+    for layer in adapted:
+        a, b = (adapter[f"base_model.model.{layer}.lora_{part}.weight"].double() for part in "AB")
+        weight = base[f"{layer}.weight"].bfloat16()
+        exact = (weight.double() + 2 * b @ a).bfloat16()
+        once += (merged[f"{layer}.weight"] != exact).float().mean() / len(adapted)
+        twice += (weight + (2 * b @ a).bfloat16() != exact).float().mean() / len(adapted)
+    assert once < 1e-4 < 1e-2 < twice
+    for name in set(base) - {f"{layer}.weight" for layer in adapted}:
+        assert torch.equal(base[name].bfloat16(), merged[name])
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_an_adapters_folder_is_merged_for_the_sampler_and_removed(report, run, setting, tmp_path):
+    kept = load_file(checkpoint(run, setting, 2) / "merged" / "model.safetensors")
+    adapter = tmp_path / "adapter"
+    shutil.copytree(checkpoint(run, setting, 2), adapter, ignore=shutil.ignore_patterns("merged", "trainer"))
+    assert model_folder(str(adapter)) == adapter
+    with whole_model(adapter) as folder:
+        merged = load_file(folder / "model.safetensors")
+        assert (folder / "tokenizer.json").exists()
+    assert not folder.exists()
+    assert kept.keys() == merged.keys()
+    assert all(torch.equal(kept[name], merged[name]) for name in kept)
+    with whole_model(checkpoint(run, setting, 2)) as folder:
+        assert folder == checkpoint(run, setting, 2) / "merged"
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_resuming_is_exact_and_stores_no_frozen_weights(report, run, setting):
+    case = report[setting]
+    assert case["resumed"] == case["after"]
+    assert case["resumed third"] == case["third"] != case["after"]
+    adapter = load_file(checkpoint(run, setting, 2) / "adapter_model.safetensors")
+    trained = sum(tensor.numel() for tensor in adapter.values())
+    stored = sum(file.stat().st_size for file in checkpoint(run, setting, 2).glob("trainer/zero/*.pt"))
+    assert 12 * trained < stored < 13 * trained + 2**18  # master weights and two moments
+
+
+@pytest.mark.program
+def test_another_number_of_ranks_resumes_from_the_converted_checkpoint(report, models, run):
+    trainer = checkpoint(run, "small", 2) / "trainer"
+    convert = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(trainer / "zero")]
+    subprocess.run([*convert, "--output_folder", str(trainer / "universal")], check=True, capture_output=True)
+    found = report_of(run_ranks(1, "tests/programs/lora_check.py", "universal", run, *models).stdout)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(report["small"]["third"]), atol=1e-4)
+
+
+@pytest.mark.program
+def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
+    adapter = tmp_path / "adapter"
+    shutil.copytree(checkpoint(run, "small", 2), adapter, ignore=shutil.ignore_patterns("merged", "trainer"))
+    settings = read_json(adapter / "adapter_config.json", "")
+    for changes, message in (
+        ({"base_model_name_or_path": "/nowhere/model"}, "the base model of this LoRA adapter was not found"),
+        ({"base_model_name_or_path": None}, "was not found"),
+        ({"use_dora": True}, "is no plain LoRA adapter"),
+        ({"peft_type": "IA3"}, "is no plain LoRA adapter"),
+    ):
+        write_json(adapter / "adapter_config.json", settings | changes)
+        with pytest.raises(InputError, match=message), whole_model(model_folder(str(adapter))):
+            pass
+    (adapter / "adapter_model.safetensors").unlink()
+    write_json(adapter / "adapter_config.json", settings)
+    with pytest.raises(InputError, match=r"holds no weights \(\*\.safetensors\); load it"):
+        model_folder(str(adapter))
+
+
+@pytest.mark.sampler
+def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
+    folders = {name: tmp_path / name for name in ("adapter", "merged", "results", "results of merged")}
+    shutil.copytree(TINY_MODEL, folders["adapter"], ignore=shutil.ignore_patterns("*.safetensors"))
+    layers = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    torch.manual_seed(0)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(TINY_MODEL), layers).save_pretrained(folders["adapter"])
+    with whole_model(folders["adapter"]) as merged:
+        shutil.copytree(merged, folders["merged"])
+    samples = []
+    for model, results in (("adapter", "results"), ("merged", "results of merged")):
+        flags = ("--suite", "arithmetic", "--limit", "8", "--runs", "1", "--output-dir", folders[results])
+        # Nothing may be left in the temporary directory, which `run_ranks` checks.
+        run_ranks(0, "eval.py", "--ckpt", folders[model], *flags)
+        lines = (folders[results] / "samples.jsonl").read_text().splitlines()
+        samples.append(sorted((line["index"], line["answer"]) for line in map(json.loads, lines)))
+    assert samples[0] == samples[1] != []
+    with pytest.raises(InputError, match="is a LoRA adapter; name its subfolder merged/, or merge it first"):
+        refuse_to_train(folders["adapter"])
+
+
+def refuse_to_train(model: Path) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RANK", "0")
+        environment.setenv("WORLD_SIZE", "1")
+        flags = ["--preset", "tiny", "--model", str(model), "--output-dir", str(model.with_name("run"))]
+        prepare_run(parse_train_config(flags, has_cuda=False)[0])
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("layer", "scale", "message"),
+    [
+        ("mlp.down_proj.weight", 1e7, r"mlp\.down_proj\.weight has values beyond 65504; use --dtype bfloat16"),
+        ("mlp.down_proj.weight", 1e5, "its activations overflow in float16"),
+    ],
+)
+def test_what_overflows_in_fp16_is_refused_by_name(tmp_path, layer, scale, message):
+    shutil.copytree(TINY_MODEL, tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    weight = model.get_parameter(f"model.layers.1.{layer}")
+    weight.data *= scale
+    assert (weight.abs().max() > 65504) == (scale == 1e7)
+    model.save_pretrained(tmp_path / "model")
+    flags = ("--preset", "tiny", "--dtype", "float16", "--model", tmp_path / "model", "--output-dir", tmp_path / "run")
+    done = run_ranks(1, "train.py", *flags, "--eval-every", "0", check=False)
+    assert done.returncode == 2
+    assert re.search(message, done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("flags", "lr", "message"),
+    [
+        (["--lora-rank", "8"], 1e-3, None),
+        (["--lora-rank", "8", "--lr", "1e-4"], 1e-4, None),
+        (["--lora-rank", "8", "--lr=1e-4"], 1e-4, None),
+        ([], 1e-4, None),
+        (["--lora-rank", "0"], None, "--lora-rank: is 0, must be above 0"),
+        (["--lora-alpha", "8"], None, "--lora-alpha and --save-merged need --lora-rank"),
+        (["--save-merged"], None, "--lora-alpha and --save-merged need --lora-rank"),
+        (["--dtype", "float16", "--loss-scale", "1000"], None, "--loss-scale: is 1000, must be a power of two"),
+    ],
+)
+def test_flags(flags, lr, message):
+    from bnpo.config import check_config
+
+    config, _ = parse_train_config(["--preset", "tiny", *flags], has_cuda=False)
+    if message:
+        with pytest.raises(InputError, match=message):
+            check_config(config, 1)
+    else:
+        check_config(config, 1)
+        assert config.update.lr == pytest.approx(lr)
+
+
+def test_saved_settings_with_lora_keep_their_learning_rate(tmp_path):
+    from bnpo.config import json_settings
+
+    config, _ = parse_train_config(["--preset", "tiny", "--lora-rank", "8"], has_cuda=False)
+    write_json(tmp_path / "config.json", json_settings(config))
+    again, _ = parse_train_config(["--config", str(tmp_path / "config.json"), "--lora-rank", "4"], has_cuda=False)
+    assert again.update.lr == config.update.lr
