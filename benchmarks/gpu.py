@@ -119,12 +119,12 @@ def memory_problem(shape: str, folder: Path, total: int) -> str:
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
     memory = rank_memory(read_shape(folder), config, ranks=1, sampler=int(GPU_MEMORY * total))
     needed = 0
-    for phase, parts in memory.phases.items():
+    for phase in memory.phases:
         size = memory.total(phase)
         if shape in NO_UPDATE:
             if phase.startswith("update"):
                 continue
-            size -= parts["AdamW's moments"]  # the first update would create them
+            size -= memory.parts(phase)["AdamW's moments"]  # the first update would create them
         needed = max(needed, size)
     if needed <= USABLE * total:
         return ""

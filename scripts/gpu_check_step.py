@@ -70,8 +70,8 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     measured(learner.update, "update", rows)(experience, lr=0.0)
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
-    phases = rank_memory(shape, config, ranks=1)
-    largest = max(phases.total(phase) for phase in phases.phases if phase.startswith("update"))
+    memory = rank_memory(shape, config, ranks=1)
+    largest = max(memory.total(phase) for phase in memory.phases if phase.startswith("update"))
     rows["update_counted_gib"] = (largest - CONTEXTS) / GIB  # torch does not allocate the contexts
     return {"update_allocated_gib": rows["update_counted_gib"]}
 

@@ -77,7 +77,7 @@ def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
 
     Two more layers and the head have stayed gathered since the learner scored an answer."""
     plan = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
-    parts = plan.rank.phases["sample"]
+    parts = plan.rank.parts("sample")
     learner = sum(parts[name] for name in ("weights", "gradients", "master weights", "AdamW's moments")) / GIB
     assert learner == pytest.approx(31.9, abs=0.05)
     assert parts["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
@@ -162,7 +162,7 @@ def test_the_table_has_the_parts_the_totals_and_the_peak(shapes):
     end = peak.index("peak") + len("peak")
     assert names[:end].endswith(rank.peak.split()[-1])
     column = [line[len(names) - 11 : len(names)].strip() for line in parts]  # "sync: check" is the last one
-    sizes = [f"{size / GIB:.2f}" for size in rank.phases["sync: check"].values() if size]
+    sizes = [f"{size / GIB:.2f}" for size in rank.parts("sync: check").values()]
     assert sorted(filter(None, column)) == sorted(sizes)
 
 

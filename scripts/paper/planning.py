@@ -12,11 +12,12 @@ from bnpo.flags import Planning
 from bnpo.planning.cost import assumption_lines
 from bnpo.planning.dry_run import disk_problem, plan_evaluation, plan_training, training_lines
 from bnpo.planning.fit import flags_text
-from bnpo.planning.gpus import GPUS, speed_of
+from bnpo.planning.gpus import speed_of
 from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
 from paper.rows import Row
 
-GPU_COUNTS = (1, 4, 8)  # of the overview
+GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the overview
+GPU_COUNTS = (1, 4, 8)
 
 
 @dataclass(frozen=True)

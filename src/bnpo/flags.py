@@ -40,8 +40,8 @@ class Planning:
     gpus: Positive[int | None] = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
-    """GPU model to plan for, with --dry-run: H20, A100-80GB, H100 or H200. Without it, memory and hours are left out
-    (scripts/reproduce.py compares all four GPU models)."""
+    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090; a wrong name lists all. Without it, memory and
+    hours are left out."""
     answer_tokens: Positive[int] = 600
     """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 

@@ -116,9 +116,12 @@ class HardwareSettings:
     offload_optimizer: NotCompared[bool] = False
     """Keep master weights, gradients (twice) and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU
     memory and is slower."""
+    offload_weights: NotCompared[bool] = False
+    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower. With --lora-rank it
+    lets a GPU train a model that fits it only once."""
     sampler_ranks: NotCompared[Positive[int]] = 1
-    """Ranks of a machine that share one sampler, each with a part of its weights: for models whose weights leave a GPU
-    no place for anything else. Sampling is slower than with a sampler per rank."""
+    """Number of ranks of a machine that share one sampler, each with a part of its weights and its cache. Set it for
+    models whose weights leave little of a GPU for anything else."""
     gpu_memory: NotCompared[float | None] = None
     """Share of GPU memory for the sampler while it samples. The default is all that the learner leaves free, but no
     more than the answers of one step can use."""

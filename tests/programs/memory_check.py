@@ -93,7 +93,7 @@ def reused_layers(model: str, shape, ranks: int) -> tuple[float, int]:
     for layer in policy.model.model.layers:
         matrices = [p for p in layer.parameters() if p.ds_numel > 200_000]
         whole += sum(p.ds_status.name == "AVAILABLE" for p in matrices) / len(matrices)
-    return whole, memory._RankParts(shape, config, ranks, "cpu").reused_layers()
+    return whole, memory._Sizes(shape, config, ranks, "cpu").reused_layers()
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and a lost head.
 
-Launched by tests/test_weight_sync.py with a model's folder and flags; prints one JSON line from rank 0.
+Launched by tests/test_weight_sync.py and tests/test_sampler_ranks.py with a model's folder and flags; prints one JSON
+line from rank 0.
 """
 
 import json
@@ -19,7 +20,7 @@ from transformers import AutoTokenizer
 from bnpo.config import parse_train_config
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.learner import Learner
-from bnpo.policy.sampler import Sampler
+from bnpo.policy.sampler import Sampler, SamplingError
 from bnpo.policy.update import Experience
 from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
 from bnpo.problems import encode_prompt
@@ -29,7 +30,7 @@ from bnpo.ranks import gather
 def error_of(check: Callable[[], object]) -> str | None:
     try:
         check()
-    except SyncError as error:
+    except (SyncError, SamplingError) as error:
         return str(error)
 
 
@@ -41,7 +42,9 @@ class Pair:
         tokenizer = AutoTokenizer.from_pretrained(model)
         self.vocabulary = len(tokenizer)
         self.learner = Learner(model, self.vocabulary, self.config)
-        self.sampler = Sampler(model, tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
+        sampler_ranks = self.config.hardware.sampler_ranks
+        engine = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=sampler_ranks)
+        self.sampler = Sampler(model, tokenizer, engine)
         self.names = list(compared_names(self.learner.model))
         self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?")
 
@@ -62,8 +65,11 @@ class Pair:
         """Of the two checks: by log-probabilities, and by bits."""
         return [
             error_of(lambda: measure_sync(self.learner, self.sampler, experience, 4)),
-            error_of(lambda: check_equal(self.learner.model, self.sampler.parameters(self.names), 4)),
+            self.bits(self.sampler.parameters(self.names)),
         ]
+
+    def bits(self, held: dict) -> str | None:
+        return error_of(lambda: check_equal(self.learner.model, held, 4, self.sampler.place))
 
 
 def main() -> None:
@@ -85,12 +91,18 @@ def main() -> None:
     ):
         load()
         report["errors"][case] = pair.errors(experience)
+    held = {name: tensor.clone() for name, tensor in sampler.parameters(pair.names).items()}
+    held[pair.names[0]].view(-1)[0] += dist.get_rank()
+    report["errors"]["one value of rank 1"] = [None, pair.bits(held)]
     learner.update(experience, lr=1e-6)
     learner.config = with_settings(pair.config, sync_tolerance=0.05)  # as in bf16
     report["errors"]["lost"] = pair.errors(experience)
     held = sampler.parameters(pair.names)
     del held[pair.names[0]]
-    report["errors"]["no embedding"] = [None, error_of(lambda: check_equal(learner.model, held, 4))]
+    report["errors"]["no embedding"] = [None, pair.bits(held)]
+    if pair.config.hardware.sampler_ranks > 1:  # each rank now draws for itself, a token of which depends on no other rank
+        prompts, settings = [pair.prompt] * 32, {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()}
+        report["errors"]["drawn apart"] = error_of(lambda: list(sampler.sample(prompts, range(32), **settings)))
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     sampler.close()

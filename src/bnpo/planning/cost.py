@@ -11,12 +11,13 @@ from math import ceil
 import numpy as np
 
 from bnpo.config import TrainConfig
-from bnpo.planning.fit import HOST_PER_GPU, PlannedRun, answers_per_question, token_bytes
+from bnpo.planning.fit import PlannedRun, answers_per_question, token_bytes
 from bnpo.planning.gpus import GpuSpeed
 from bnpo.planning.memory import GIB, ModelShape, number_bytes
 from bnpo.speed import update_operations
 
 TOKEN_SECONDS = 0.005  # per token of all answers together, besides the GPU's work: scheduling and launching
+EXCHANGE_SECONDS = 20e-6  # per sum over the GPUs of a sampler, of which every layer needs two per token
 LINK = 50e9  # bytes per second to other GPUs or to CPU memory
 DISK = 1e9  # bytes per second of a checkpoint, flushing included
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
@@ -32,16 +33,21 @@ class TokenLengths:
 
 
 def sampling_seconds(
-    shape: ModelShape, speed: GpuSpeed, lengths: TokenLengths, *, answers: int, at_once: int, samplers: int
+    shape: ModelShape, speed: GpuSpeed, lengths: TokenLengths, *, answers: int, at_once: int, samplers: int, gpus=1
 ) -> float:
-    """Return the seconds of the slowest of `samplers`, each of which draws `answers` in bf16, `at_once` at a time."""
+    """Return the seconds of the slowest of `samplers` on `gpus` GPUs each.
+
+    Each draws `answers` in bf16, `at_once` at a time.
+    """
 
     def token_seconds(live: np.ndarray, context: np.ndarray) -> np.ndarray:
         # One token for each of `live` answers: weights and cache are read, and the weights multiply one row per answer.
-        read = 2 * shape.parameters + live * token_bytes(shape, 2) * context
+        read = 2 * shape.parameters + live * token_bytes(shape, 2, 1) * context
         reading = read / (speed.bandwidth * speed.bandwidth_use)
         computing = 2 * shape.parameters * live / (speed.flops * speed.sampling_use)
-        return np.maximum(reading, computing) + TOKEN_SECONDS
+        sums = EXCHANGE_SECONDS + 2 * shape.hidden * live / LINK  # of the hidden states, over the GPUs
+        exchange = 2 * shape.layers * sums * (gpus > 1)
+        return np.maximum(reading, computing) / gpus + exchange + TOKEN_SECONDS
 
     mean, at_once = lengths.answer, min(at_once, answers)
     # While answers wait, every finished one is replaced and the batch stays full. Prompts, read once, are not counted.
@@ -67,8 +73,12 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
     operations = update_operations(multiplied + adapter, shape.layers, shape.hidden, tokens, pairs, frozen)
     computing = batch.ppo_iterations * operations / (ranks * speed.flops * speed.mfu)
     # An offloaded AdamW moves gradients to the CPU and weights back, and uses 28 bytes per parameter in between.
-    moved = 40 * (adapter or shape.parameters) / ranks / LINK if run.config.hardware.offload_optimizer else 0.0
-    return computing + batch.mini_batches * moved
+    hardware = run.config.hardware
+    moved = 40 * (adapter or shape.parameters) / ranks / LINK if hardware.offload_optimizer else 0.0
+    # Offloaded weights are copied to the GPUs for the forward and for the backward pass of every micro-batch.
+    copies = 2 * ceil(tokens / ranks / hardware.micro_batch_tokens) if hardware.offload_weights else 0
+    copied = batch.ppo_iterations * copies * 2 * shape.parameters / ranks / LINK
+    return computing + batch.mini_batches * moved + copied
 
 
 def training_seconds(
@@ -79,12 +89,14 @@ def training_seconds(
     def sampling(answers: int) -> float:  # of every rank
         if answers == 0:
             return 0.0
-        return sampling_seconds(shape, speed, lengths, answers=answers, at_once=at_once, samplers=ranks)
+        of_sampler = {"answers": answers * sharing, "at_once": at_once, "samplers": ranks // sharing, "gpus": sharing}
+        return sampling_seconds(shape, speed, lengths, **of_sampler)
 
     def times(every: int) -> int:
         return ceil(steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
 
     shape, config, ranks = run.shape, run.config, run.machine.ranks
+    sharing = config.hardware.sampler_ranks
     per_question = answers_per_question(config)
     watched = ceil(config.logging.watch_questions / ranks) * per_question
     sync = speed.sync if speed.sync is not None else 4 * shape.parameters / LINK
@@ -119,13 +131,13 @@ def assumption_lines(speeds: list[GpuSpeed], answer_tokens: int) -> list[str]:
         "the estimate assumes:",
         f"  {answer_tokens} tokens per answer on average (--answer-tokens), exponentially distributed, all trained on",
         f"  {1000 * TOKEN_SECONDS:.0f} ms per sampled token besides the GPU's work, links of {LINK / 1e9:.0f} GB/s, "
-        f"{HOST_PER_GPU / GIB:.0f} GiB of CPU memory per GPU, a disk of {DISK / 1e9:.0f} GB/s, "
-        f"{START_SECONDS:.0f} s to start a program",
+        f"{1e6 * EXCHANGE_SECONDS:.0f} us per sum over the GPUs of a sampler, "
+        f"a disk of {DISK / 1e9:.0f} GB/s, {START_SECONDS:.0f} s to start a program",
     ]
     for speed in dict.fromkeys(speeds):  # two models may share one line
         lines.append(
             f"  {speed.name}: {speed.flops / 1e12:.0f} TFLOP/s in bf16 and {speed.bandwidth / 1e12:.2f} TB/s (data "
-            f"sheet); sampling reaches {speed.bandwidth_use:.0%} of the bandwidth and {speed.sampling_use:.0%} of the "
+            f"sheet), {speed.host / GIB:.0f} GiB of CPU memory per GPU; sampling reaches {speed.bandwidth_use:.0%} of the bandwidth and {speed.sampling_use:.0%} of the "
             f"operations, updates reach {speed.mfu:.0%} (MFU); measured: {speed.measured or 'nothing'}"
         )
     return lines

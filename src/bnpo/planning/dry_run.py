@@ -4,7 +4,7 @@ import json
 import shutil
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import ceil, sqrt
 from pathlib import Path
 
@@ -63,7 +63,8 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
     run, changes, seconds = None, {}, {}
     if planning.gpu is not None:
         speed = speed_of(planning.gpu, shape)
-        machine = fit.Machine.assumed(planning.gpus or 1, speed.memory)
+        machine = fit.Machine.assumed(planning.gpus or 1, speed.memory, speed.host)
+        fit.check_sampler_ranks(shape, config.hardware.sampler_ranks, machine.ranks_here)
         run = PlannedRun(shape, config, machine, inputs.model.longest)
         changes = fit.fitting_changes(run) if plan_memory(run).problem else {}
         fitting_run = run.with_settings(**changes)
@@ -94,20 +95,20 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
     if planning.gpu is None:
         return EvaluationPlan(tokens, 0, {})
     speed = speed_of(planning.gpu, model.shape)
-    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), MOST_SEQUENCES)
-    share = config.gpu_memory * speed.memory * config.tensor_parallel
-    cache = int((share - fixed) / fit.token_bytes(model.shape, 2))
+    size = config.tensor_parallel
+    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), size)
+    fixed += MOST_SEQUENCES * fit.logit_bytes(model.shape)
+    cache = int((config.gpu_memory * speed.memory - fixed) / fit.token_bytes(model.shape, 2, size))
     if cache < model.longest:  # not even one answer fits
         raise InputError(
-            f"--gpu: {config.tensor_parallel} x {speed.memory / GIB:.1f} GiB are too little for a sampler of "
-            f"{model.name}: its weights and workspace take {fixed / GIB:.1f} GiB. Share them with --tensor-parallel"
+            f"--gpu: {size} x {speed.memory / GIB:.1f} GiB are too little for a sampler of {model.name}: its weights "
+            f"and workspace take {fixed / GIB:.1f} GiB per GPU. Share them with --tensor-parallel"
         )
-    samplers = config.data_parallel or max(1, (planning.gpus or 1) // config.tensor_parallel)
+    samplers = config.data_parallel or max(1, (planning.gpus or 1) // size)
     answers = ceil(inputs.eval_answers / samplers)
     at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
-    size = config.tensor_parallel  # GPUs of one sampler, which work as one that is faster by their number
-    faster = replace(speed, bandwidth=speed.bandwidth * size, flops=speed.flops * size)
-    seconds = cost.sampling_seconds(model.shape, faster, lengths, answers=answers, at_once=at_once, samplers=samplers)
+    of_sampler = {"answers": answers, "at_once": at_once, "samplers": samplers, "gpus": size}
+    seconds = cost.sampling_seconds(model.shape, speed, lengths, **of_sampler)
     return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
@@ -154,28 +155,29 @@ def training_lines(plan: TrainingPlan) -> list[str]:
     ]
     if run is None:
         return [*lines, NO_GPU]
-    gpu = f"{plan.config.planning.gpu} with {run.machine.gpu / GIB:.1f} GiB"
-    memory = plan_memory(run)
-    lines += [f"memory per rank on {run.machine.ranks} x {gpu}, estimated:", str(memory.rank)]
+    gpus = f"{run.machine.ranks} x {plan.config.planning.gpu} with {run.machine.gpu / GIB:.1f} GiB"
+    memory, flags = plan_memory(run), fit.flags_text(plan.changes)
     if memory.problem:
         lines.append(f"does not fit: {fit.explain_problem(run, memory)}")
-        if not plan.changes:
-            return lines
-        lines.append(f"with {fit.flags_text(plan.changes)}:")
-    return lines + _sampler_lines(run.with_settings(**plan.changes))
+    memory = plan_memory(run.with_settings(**plan.changes))
+    lines += [f"memory per rank on {gpus}{' with ' * bool(flags)}{flags}, estimated:", str(memory.rank)]
+    if memory.rank.offloaded:
+        lines.append(f"CPU memory per rank: {memory.rank.offloaded / GIB:.1f} GiB")
+    return lines if memory.problem else lines + _sampler_lines(run.with_settings(**plan.changes))
 
 
 def _sampler_lines(run: PlannedRun) -> list[str]:
     """Return lines about the sampler of a run that fits, and the largest values of two flags that still fit."""
     plan, batch, longest = plan_memory(run), run.config.batch, longest_sequence(run.config, None)
     rank_tokens = batch.questions_per_step * batch.samples_per_question // run.machine.ranks * longest
+    of_parts = f" in {run.config.hardware.sampler_ranks} parts" * (run.config.hardware.sampler_ranks > 1)
     tokens = _largest_fitting(run, "micro_batch_tokens", range(longest, rank_tokens + 1, 1024))
     shares = [percent / 100 for percent in range(round(100 * plan.gpu_memory), 100)]
     share = _largest_fitting(run, "gpu_memory", shares)
     largest_cache = plan_memory(run.with_settings(gpu_memory=share)).cache
     warning = [f"warning: {plan.warning}"] if plan.warning else []
     return [
-        f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once, a cache of "
+        f"sampler{of_parts}: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once, a cache of "
         f"{plan.cache:,} tokens",
         *warning,
         f"largest --gpu-memory that fits: {share:g} (a cache of {largest_cache:,} tokens)",

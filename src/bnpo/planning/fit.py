@@ -23,7 +23,7 @@ from bnpo.task import longest_sequence
 USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
 FEW = 0.25  # share of a rank's answers, below which a warning says that it draws few at once
 GPUS_PER_MACHINE = 8  # at most, where a plan may choose
-HOST_PER_GPU = 256 * GIB  # CPU memory that a dry run assumes
+LORA_RANK = 32  # of the adapter that is proposed where not all weights can be trained
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Machine:
     host: int  # bytes of CPU memory of one machine
 
     @classmethod
-    def assumed(cls, gpus: int, gpu_bytes: int) -> "Machine":
-        """Return machines for a dry run."""
+    def assumed(cls, gpus: int, gpu_bytes: int, host_bytes: int) -> "Machine":
+        """Return machines for a dry run, with so many bytes of CPU memory per GPU."""
         here = min(gpus, GPUS_PER_MACHINE)
-        return cls(gpus, here, gpu_bytes, here * HOST_PER_GPU)
+        return cls(gpus, here, gpu_bytes, here * host_bytes)
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,14 @@ class MemoryPlan:
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
+    on_gpu, sharing = torch.cuda.is_available(), config.hardware.sampler_ranks
+    if not on_gpu and sharing == 1:
+        return MemoryPlan()
     ranks = int(os.environ["WORLD_SIZE"])
     ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
     shape = read_shape(model)
-    check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
-    if not torch.cuda.is_available():
+    check_sampler_ranks(shape, sharing, ranks_here)
+    if not on_gpu:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
@@ -86,17 +89,18 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
 
 def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
     """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
-    head_size = shape.queries // shape.heads
-    key_heads = shape.keys // head_size
-    parts = {f"the {ranks_here} ranks of a machine": ranks_here, f"the model's {shape.heads} heads": shape.heads}
-    parts[f"its feed-forward width {shape.intermediate}"] = shape.intermediate
-    if key_heads >= size:  # with fewer, vLLM gives several ranks the same
-        parts[f"its {key_heads} key heads"] = key_heads
-    elif size % key_heads:
-        raise InputError(f"--sampler-ranks {size} is no multiple of the model's {key_heads} key heads. Use fewer")
-    for name, count in parts.items():
-        if count % size:
-            raise InputError(f"--sampler-ranks {size}: {name} cannot be divided by {size}. Use a common divisor")
+    if problem := sharing_problem(shape, size, ranks_here):
+        raise InputError(f"--sampler-ranks {size}: {problem}. Use a common divisor")
+
+
+def sharing_problem(shape: ModelShape, size: int, ranks_here: int) -> str:
+    """Return what cannot be divided among `size` ranks that share a sampler, or an empty string."""
+    key_heads = shape.keys // (shape.queries // shape.heads)
+    counts = {f"the {ranks_here} ranks of a machine": ranks_here, f"the model's {shape.heads} heads": shape.heads}
+    counts[f"its feed-forward width {shape.intermediate}"] = shape.intermediate
+    # Of fewer key heads, vLLM gives each to several ranks.
+    counts[f"its {key_heads} key heads"] = max(key_heads, size) if size % key_heads == 0 else key_heads
+    return next((f"{name} cannot be divided by {size}" for name, count in counts.items() if count % size), "")
 
 
 def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
@@ -137,24 +141,27 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
     a step can use (twice, because vLLM's own needs are an estimate).
     """
     shape, config, machine, longest = run.shape, run.config, run.machine, run.longest
-    answers = config.batch.questions_per_step // machine.ranks * answers_per_question(config)  # of a rank per step
+    parts = config.hardware.sampler_ranks
+    # Of a sampler per step.
+    answers = config.batch.questions_per_step * parts // machine.ranks * answers_per_question(config)
     size = number_bytes(config)
-    token = token_bytes(shape, size)
-    fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), min(answers, MOST_SEQUENCES))
-    least = fixed + token * longest  # one answer must fit
+    token = token_bytes(shape, size, parts)
+    fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), parts)
+    logits = logit_bytes(shape)
+    least = fixed + logits + token * longest  # one answer must fit
     gpu_memory = config.hardware.gpu_memory
     if gpu_memory is None:
         learner = rank_memory(shape, config, machine.ranks, sampler=1)  # any number above 0 plans for a sampler
         free = USABLE * machine.gpu - max(learner.total("sample"), learner.total("sync: check"))
-        most = fixed + token * longest * answers
+        most = fixed + logits * min(answers, MOST_SEQUENCES) + token * longest * answers
         # In whole percents, rounded down. The least that works is rounded up.
         percent = max(ceil(100 * least / machine.gpu), floor(100 * min(free, 2 * most) / machine.gpu))
         gpu_memory = percent / 100
     share = int(gpu_memory * machine.gpu)
-    cache = max(0, (share - fixed) // token)
     memory = rank_memory(shape, config, machine.ranks, sampler=share)
     problem = _problem(run, memory, share, least)
-    sequences = answers_at_once(answers, cache, longest)
+    sequences = answers_at_once(answers, (share - fixed) / (token + logits / (longest / 4)), longest)
+    cache = max(0, (share - fixed - logits * min(sequences, MOST_SEQUENCES)) // token)
     return MemoryPlan(gpu_memory, sequences, cache, memory, problem, _warning(run, sequences, answers), least)
 
 
@@ -169,16 +176,20 @@ def answers_at_once(answers: int, cache: int, longest: int) -> int:
     return max(1, min(answers, int(cache / (longest / 4))))
 
 
-def token_bytes(shape: ModelShape, size: int) -> int:
-    """Return the bytes of one token in the sampler's cache: keys and values in numbers of `size` bytes."""
-    return size * 2 * shape.keys * shape.layers
+def token_bytes(shape: ModelShape, size: int, parts: int) -> int:
+    """Return the bytes of one token in the cache of a sampler in `parts`: keys and values of `size` bytes, per part."""
+    return size * 2 * max(ceil(shape.keys / parts), shape.queries // shape.heads) * shape.layers
 
 
-def sampler_bytes(shape: ModelShape, size: int, tokens: int, sequences: int) -> int:
-    """Return the bytes of vLLM without its cache, for a prefill of `tokens` and logits of `sequences`."""
-    prefill = size * tokens * (3 * shape.intermediate + 6 * shape.hidden)
-    logits = 12 * sequences * shape.vocabulary  # in fp32, with two copies
-    return size * shape.parameters + prefill + logits + GRAPHS + ASLEEP
+def logit_bytes(shape: ModelShape) -> int:
+    """Return the bytes of one answer's logits in the sampler: in fp32, with two copies."""
+    return 12 * shape.vocabulary
+
+
+def sampler_bytes(shape: ModelShape, size: int, tokens: int, parts: int) -> int:
+    """Return the bytes of one of the `parts` of vLLM, for a prefill of `tokens`, without its cache and logits."""
+    prefill = size * tokens * (3 * shape.intermediate // parts + 6 * shape.hidden)
+    return size * shape.parameters // parts + prefill + GRAPHS + ASLEEP
 
 
 def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
@@ -187,7 +198,7 @@ def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str
     host = machine.ranks_here * memory.offloaded
     needed = memory.total(memory.peak)
     if needed > USABLE * machine.gpu:
-        parts = sorted(memory.phases[memory.peak].items(), key=lambda part: -part[1])
+        parts = sorted(memory.parts(memory.peak).items(), key=lambda part: -part[1])
         largest = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts[:3])
         given = f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory"
         return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
@@ -195,7 +206,9 @@ def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str
         given = f"--gpu-memory {run.config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
         return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
     if host > USABLE * machine.host:
-        return f"--offload-optimizer takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
+        flags = [name for name in ("offload_optimizer", "offload_weights") if getattr(run.config.hardware, name)]
+        text = flags_text(dict.fromkeys(flags, True))
+        return f"{text} takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
     return ""
 
 
@@ -229,26 +242,32 @@ def flags_text(changes: dict[str, object]) -> str:
 
 
 def fitting_changes(run: PlannedRun) -> dict[str, object]:
-    """Return the fewest settings with which the run fits, by name; empty if there are none."""
-    for changes in _possible_changes(run.config):
-        plan = plan_memory(run.with_settings(**changes))
-        if not plan.problem:
-            # "By default" cannot be written as a flag, so name the share that was found.
-            return changes | ({"gpu_memory": plan.gpu_memory} if "gpu_memory" in changes else {})
+    """Return the fewest settings with which the run fits, by name; empty if there are none.
+
+    LoRA is proposed only where no settings fit that train all weights.
+    """
+    for lora in ({}, {"lora_rank": LORA_RANK})[: 1 if run.config.update.lora_rank else 2]:
+        for changes in _possible_changes(run):
+            plan = plan_memory(run.with_settings(**lora, **changes))
+            if not plan.problem:
+                # "By default" cannot be written as a flag, so name the share that was found.
+                return lora | changes | ({"gpu_memory": plan.gpu_memory} if "gpu_memory" in changes else {})
     return {}
 
 
-def _possible_changes(config: TrainConfig) -> Iterator[dict[str, object]]:
-    """Yield settings that take less memory: fewer changes first, then those that cost less time."""
-    hardware = config.hardware
+def _possible_changes(run: PlannedRun) -> Iterator[dict[str, object]]:
+    """Yield settings that take less memory: none, then fewer changes first, then those that cost less time."""
+    config, hardware = run.config, run.config.hardware
     halves = [hardware.micro_batch_tokens // 2**count for count in range(1, 64)]
     choices: dict[str, list] = {
         "gpu_memory": [] if hardware.gpu_memory is None else [None],
         "micro_batch_tokens": [tokens for tokens in halves if tokens >= longest_sequence(config, None)],
         "gradient_checkpointing": [] if hardware.gradient_checkpointing else [True],
         "offload_optimizer": [not hardware.offload_optimizer],  # False saves CPU memory
+        "sampler_ranks": [size for size in (2, 4, 8) if not sharing_problem(run.shape, size, run.machine.ranks_here)],
+        "offload_weights": [] if hardware.offload_weights else [True],
     }
-    for count in range(1, len(choices) + 1):
+    for count in range(len(choices) + 1):
         for names in combinations(choices, count):
             for values in product(*[choices[name] for name in names]):
                 yield dict(zip(names, values, strict=True))
@@ -259,6 +278,7 @@ def _fitting_ranks(run: PlannedRun) -> int | None:
     questions = run.config.batch.questions_per_step
     for ranks in range(run.machine.ranks + 1, questions + 1):
         larger = replace(run.machine, ranks=ranks, ranks_here=min(ranks, GPUS_PER_MACHINE))
-        if questions % ranks == 0 and not plan_memory(replace(run, machine=larger)).problem:
+        whole = questions % ranks == 0 and larger.ranks_here % run.config.hardware.sampler_ranks == 0
+        if whole and not plan_memory(replace(run, machine=larger)).problem:
             return ranks
     return None

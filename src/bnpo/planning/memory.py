@@ -90,14 +90,19 @@ def number_bytes(config: TrainConfig) -> int:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank by phase and part, and the CPU memory of its optimizer (0: not offloaded)."""
+    """Bytes of one rank as a table: parts down, phases across."""
 
-    phases: dict[str, dict[str, int]]
-    offloaded: int
+    table: dict[str, dict[str, int]]  # by part, then by phase
+    phases: tuple[str, ...]
+    offloaded: int  # bytes of CPU memory
     resident: int  # bytes of a GPU that the learner holds from step to step
 
+    def parts(self, phase: str) -> dict[str, int]:
+        """Return the bytes of every part in a phase."""
+        return {part: sizes[phase] for part, sizes in self.table.items() if sizes.get(phase)}
+
     def total(self, phase: str) -> int:
-        return sum(self.phases[phase].values())
+        return sum(self.parts(phase).values())
 
     @property
     def peak(self) -> str:
@@ -105,14 +110,14 @@ class RankMemory:
         return max(self.phases, key=self.total)
 
     def __str__(self) -> str:
-        """Return a table in GiB: parts down, phases across, the peak marked."""
+        """Return the table in GiB, with the totals and the peak marked."""
         # A phase such as "update: head" takes two lines of the header.
         header = [phase.rpartition(" ") for phase in self.phases]
         rows = [("", [group for group, _, _ in header]), ("GiB", [name for _, _, name in header])]
-        for part in dict.fromkeys(part for parts in self.phases.values() for part in parts):
-            sizes = [parts.get(part, 0) for parts in self.phases.values()]
-            if any(sizes):
-                rows.append((part, [f"{size / GIB:.2f}" if size else "" for size in sizes]))
+        for part, sizes in self.table.items():
+            cells = [f"{sizes[phase] / GIB:.2f}" if sizes.get(phase) else "" for phase in self.phases]
+            if any(cells):
+                rows.append((part, cells))
         # The space lines the decimal points up with those above.
         rows.append(("total", [f"{self.total(phase) / GIB:.1f} " for phase in self.phases]))
         rows.append(("", ["peak" * (phase == self.peak) for phase in self.phases]))
@@ -127,32 +132,61 @@ def rank_memory(
 
     `sampler` is the sampler's bytes while it is awake. 0 leaves it out, as for "cpu", where it never sleeps.
     """
-    memory = _RankParts(shape, config, ranks, device)
-    resident = memory.resident()
-    asleep = resident | {"sampler asleep": ASLEEP if sampler else 0}
-    saved = asleep | memory.saved_for_backward()
-    phases = {
-        "update: head": saved | memory.head_backward(),
-        "update: layers": saved | memory.layer_backward(),
-        "update: reduction": asleep | memory.reduction(),
-        "update: optimizer": asleep | memory.optimizer_step(),
-        "save": asleep | memory.weight_groups(),
+    size, of_sampler = _Sizes(shape, config, ranks, device), bool(sampler)
+    on_cpu, checkpointing = device == "cpu", config.hardware.gradient_checkpointing
+    asleep = ("update: head", "update: layers", "update: reduction", "update: optimizer", "save", "sync: weights")
+    phases = ("sample", *asleep, "sync: check") if of_sampler else asleep[:-1]
+
+    def in_(phases: tuple[str, ...], size: int) -> dict[str, int]:
+        return dict.fromkeys(phases, size)
+
+    resident = {"weights": size.weights * (on_cpu or not size.offload_weights)}
+    if size.offload:
+        resident["optimizer"] = size.optimizer * on_cpu
+    else:
+        resident["gradients"] = resident["master weights"] = 4 * size.partition  # DeepSpeed copies fp32 weights too
+        resident["AdamW's moments"] = 8 * size.partition
+    resident["small weights"] = size.small_weights
+    resident["reduce bucket"] = 4 * (size.bucket if on_cpu or size.adapter else size.zero.reduce_bucket_size)
+    resident["CUDA context, NCCL"] = CONTEXTS * (not on_cpu)
+    # While the sampler's weights are loaded again, the largest is there twice, and its graphs come back as well.
+    shard = size.bytes * shape.parameters // config.hardware.sampler_ranks
+    reload = size.bytes * shape.largest // config.hardware.sampler_ranks
+    table = {part: in_(phases, value) for part, value in resident.items()}
+    table |= {
+        "sampler": in_(("sample", "sync: check"), sampler),
+        "gathered weights": in_(("save", "sync: weights"), size.gathered_group())
+        | {
+            "sample": size.left_gathered(),  # by the check of the last weight sync
+            "update: head": size.gathered(head=True),
+            "update: layers": size.gathered(head=False),
+            "sync: check": size.gathered(head=True),
+        },
+        "sampler asleep": in_(asleep, ASLEEP * of_sampler),
+        "layer inputs": in_(("update: head", "update: layers"), size.saved_for_backward() * checkpointing),
+        "activations": in_(("update: head", "update: layers"), size.saved_for_backward() * (not checkpointing))
+        | {"sync: check": size.scoring()},
+        # The backward pass computes the log-probabilities again, so both passes count.
+        "logits": {"update: head": max(size.logits(size.tokens, backward=back) for back in (False, True))}
+        | {"sync: check": size.logits(size.longest, backward=False)},
+        # The head's gradient is summed over the chunks in fp32. A tied head's waits for the embedding's.
+        "head gradient": {"update: head": 4 * size.trained_head}
+        | {"update: layers": size.bytes * size.trained_head * shape.tied},
+        "layer activations": {"update: layers": size.layer_backward()},
+        "layer gradients": {"update: layers": size.bytes * size.trained_layer},
+        "reduction": {"update: layers": size.reduction() * (not on_cpu), "update: reduction": size.reduction()},
+        "optimizer temporaries": {"update: optimizer": size.optimizer_step()},
+        "cloned weights": in_(("save", "sync: weights"), size.cloned_group()),
+        "sampler weights": {"sync: weights": shard},
+        "reload": {"sync: weights": reload},
+        "sampler graphs": {"sync: weights": GRAPHS},
+        "sampler counts": {"sync: weights": size.token_counts()},
     }
-    if sampler:
-        awake = resident | {"sampler": sampler}
-        # The check of the last weight sync has left some layers gathered, and the head.
-        left = {"gathered weights": memory.left_gathered()}
-        # The sampler's weights are awake again, and the largest is there twice while it is loaded. Its graphs come
-        # back from CPU memory at the same time.
-        loaded = {"sampler weights": memory.bytes * shape.parameters, "reload": memory.bytes * shape.largest}
-        loaded |= {"sampler graphs": GRAPHS, "sampler counts": memory.token_counts()}
-        phases = {"sample": awake | left} | phases
-        phases["sync: weights"] = asleep | loaded | memory.weight_groups()
-        phases["sync: check"] = awake | memory.scoring()
-    return RankMemory(phases, memory.offloaded, sum(resident.values()))
+    host = size.optimizer + size.weights * size.offload_weights
+    return RankMemory(table, phases, host, sum(resident.values()))
 
 
-class _RankParts:
+class _Sizes:
     """Computes the parts of a rank's memory in bytes.
 
     CPUs, where tests measure them, differ in five parts: only the used part of the reduce bucket is taken, gradients
@@ -162,46 +196,37 @@ class _RankParts:
     def __init__(self, shape: ModelShape, config: TrainConfig, ranks: int, device: str):
         self.shape, self.config, self.ranks = shape, config, ranks
         self.on_cpu, self.logit_chunk = device == "cpu", LOGIT_CHUNK[device]
-        self.offload = config.hardware.offload_optimizer
+        self.offload, self.offload_weights = config.hardware.offload_optimizer, config.hardware.offload_weights
         self.bytes = number_bytes(config)
+        self.zero = DeepSpeedZeroConfig(**deepspeed_settings(config)["zero_optimization"])
         # With LoRA, the adapter's weights are trained. They come on top of the model's, which are frozen.
         self.adapter = shape.adapter(config)
         self.trained = sum(self.adapter) if self.adapter else shape.parameters
+        self.trained_head = 0 if self.adapter else shape.head
+        self.trained_layer = sum(self.adapter) // shape.layers if self.adapter else shape.layer
+        self.bucket = min(self.zero.reduce_bucket_size, self.trained)  # elements that are reduced together
         self.partition = ceil(self.trained / ranks)
-        # Master weights, two moments, and gradients twice: as they were reduced, and as AdamW reads them.
-        self.offloaded = 20 * self.partition if self.offload else 0
+        self.weights = self.bytes * ceil((shape.parameters + sum(self.adapter)) / ranks)
+        # Weights are gathered from other ranks or from CPU memory, but for small ones, which stay.
+        self.gathers = ranks > 1 or self.offload_weights
+        kept = sum(size for size in self.adapter if size <= self.zero.param_persistence_threshold)
+        self.small_weights = self.bytes * (shape.persistent + kept) * self.gathers
+        # An offloaded optimizer: master weights, two moments, and gradients twice, as they were reduced, and as AdamW
+        # reads them.
+        self.optimizer = 20 * self.partition * self.offload
         self.longest = longest_sequence(config, None)
         answers_per_step = config.batch.questions_per_step * config.batch.samples_per_question
         self.answers = answers_per_step // ranks  # of one step, on this rank
         micro_batch_tokens = max(config.hardware.micro_batch_tokens, self.longest)
         self.tokens = min(self.answers * self.longest, micro_batch_tokens)  # of one micro-batch
-        self.zero = DeepSpeedZeroConfig(**deepspeed_settings(config)["zero_optimization"])
-        self.bucket = min(self.zero.reduce_bucket_size, self.trained)  # elements that are reduced together
 
-    def resident(self) -> dict[str, int]:
-        """What stays from step to step."""
-        parts = {"weights": self.bytes * ceil((self.shape.parameters + sum(self.adapter)) / self.ranks)}
-        if self.offload:
-            parts["optimizer"] = self.offloaded if self.on_cpu else 0
-        else:
-            parts["gradients"] = 4 * self.partition
-            parts["master weights"] = 4 * self.partition  # DeepSpeed copies fp32 weights too
-            parts["AdamW's moments"] = 8 * self.partition
-        kept = sum(size for size in self.adapter if size <= self.zero.param_persistence_threshold)
-        parts["small weights"] = self.bytes * (self.shape.persistent + kept) if self.ranks > 1 else 0
-        parts["reduce bucket"] = 4 * (self.bucket if self.on_cpu or self.adapter else self.zero.reduce_bucket_size)
-        parts["CUDA context, NCCL"] = 0 if self.on_cpu else CONTEXTS
-        return parts
-
-    def gathered(self, *, head: bool) -> dict[str, int]:
+    def gathered(self, *, head: bool) -> int:
         """Weights gathered from all ranks: of this layer, fetched ahead, and kept for their next use."""
-        if self.ranks == 1:
-            return {"gathered weights": 0}
         prefetched = prefetch_bucket(self.shape.layer)
         whole = self.shape.layer * (1 + self.reused_layers()) + prefetched + self.shape.head * head
         # Weights that have just arrived are copied once, unless the whole model is gathered already.
         arriving = prefetched if whole < self.shape.parameters else 0
-        return {"gathered weights": self.bytes * (min(whole, self.shape.parameters) + arriving)}
+        return self.bytes * (min(whole, self.shape.parameters) + arriving) * self.gathers
 
     def reused_layers(self) -> int:
         """Return how many layers stay gathered after a forward pass, because DeepSpeed expects to use them soon."""
@@ -210,20 +235,21 @@ class _RankParts:
         return min(max(layers, 0), self.shape.layers)
 
     def left_gathered(self) -> int:
-        """Return the bytes of the weights that stay gathered after a forward pass without a backward pass."""
+        """Weights that stay gathered after a forward pass without a backward pass: some layers, and the head."""
         weights = self.shape.head + self.shape.layer * self.reused_layers()
-        return self.bytes * min(weights, self.shape.parameters) * (self.ranks > 1)
+        return self.bytes * min(weights, self.shape.parameters) * self.gathers
 
     def token_counts(self) -> int:
-        """Return the bytes of vLLM's counts of tokens per sequence, which share the memory of its weights."""
-        return 4 * min(self.answers, MOST_SEQUENCES) * self.shape.vocabulary
+        """vLLM's counts of tokens per sequence, which share the memory of its weights."""
+        sequences = min(self.answers * self.config.hardware.sampler_ranks, MOST_SEQUENCES)
+        return 4 * sequences * self.shape.vocabulary
 
-    def saved_for_backward(self) -> dict[str, int]:
-        """What the forward pass of all layers and the last norm saves for the backward pass."""
+    def saved_for_backward(self) -> int:
+        """What the forward pass of all layers and the last norm saves: inputs of layers, or their activations."""
         last = self.tokens * self.shape.hidden * (4 + 3 * self.bytes)
         if self.config.hardware.gradient_checkpointing:
-            return {"layer inputs": last + self.shape.layers * self.tokens * self.shape.hidden * self.bytes}
-        return {"activations": last + self.shape.layers * self.layer_activations()}
+            return last + self.shape.layers * self.tokens * self.shape.hidden * self.bytes
+        return last + self.shape.layers * self.layer_activations()
 
     def layer_activations(self) -> int:
         """Return the bytes that autograd keeps of one layer."""
@@ -251,45 +277,35 @@ class _RankParts:
         product = 0 if self.adapter else 4 * shape.head + logits * half * self.on_cpu
         return chunk + max((logits + weight) * several, product)
 
-    def head_backward(self) -> dict[str, int]:
-        # The backward pass computes the log-probabilities again, so both passes count.
-        logits = max(self.logits(self.tokens, backward=False), self.logits(self.tokens, backward=True))
-        # The head's gradient is summed over the chunks in fp32.
-        gradient = 0 if self.adapter else 4 * self.shape.head
-        return {"logits": logits, "head gradient": gradient} | self.gathered(head=True)
-
-    def layer_backward(self) -> dict[str, int]:
-        shape = self.shape
-        # With gradient checkpointing the activations of a layer are computed again from its input.
+    def layer_backward(self) -> int:
+        """Activations of a layer, computed again from its input with gradient checkpointing, and temporaries."""
         again = self.layer_activations() if self.config.hardware.gradient_checkpointing else 0
-        temporaries = self.tokens * self.bytes * (2 * shape.intermediate + 4 * shape.hidden)
-        trained = sum(self.adapter) // shape.layers if self.adapter else shape.layer
-        parts = {"layer activations": again + temporaries, "layer gradients": self.bytes * trained}
-        # A tied head's gradient waits for the embedding's.
-        parts["head gradient"] = self.bytes * shape.head * (shape.tied and not self.adapter)
-        return parts | ({} if self.on_cpu else self.reduction()) | self.gathered(head=False)
+        return again + self.tokens * self.bytes * (2 * self.shape.intermediate + 4 * self.shape.hidden)
 
-    def reduction(self) -> dict[str, int]:
+    def reduction(self) -> int:
         """A bucket of gradients in the order of the ranks, in fp32; with offloading also a copy of this rank's part."""
         largest = max(self.adapter, default=self.shape.largest)
         elements = max(self.bucket, largest)  # a larger parameter is reduced alone
         copies = 2 if self.on_cpu and self.ranks > 1 else 1  # gloo works on a copy
-        return {"reduction": 4 * copies * elements + 4 * ceil(elements / self.ranks) * self.offload}
+        return 4 * copies * elements + 4 * ceil(elements / self.ranks) * self.offload
 
-    def optimizer_step(self) -> dict[str, int]:
+    def optimizer_step(self) -> int:
         """One group of gradients in one piece (offloaded ones are already), and AdamW's temporaries."""
         group = min(self.partition, self.zero.sub_group_size + ceil(self.shape.largest / self.ranks))
         size = (8 if self.offload else 12) if self.on_cpu else (0 if self.offload else 8)  # bytes per parameter
-        return {"optimizer temporaries": size * group}
+        return size * group
 
-    def weight_groups(self) -> dict[str, int]:
+    def group(self) -> int:
         """Weights on their way to the sampler or to disk: a group at a time is gathered, then cloned."""
-        size = min(GROUP_BYTES + self.bytes * self.shape.largest, self.bytes * self.shape.parameters)
-        merging = 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) if self.adapter else 0  # in fp32
-        return {"gathered weights": size * (self.ranks > 1), "cloned weights": size + merging}
+        return min(GROUP_BYTES + self.bytes * self.shape.largest, self.bytes * self.shape.parameters)
 
-    def scoring(self) -> dict[str, int]:
+    def gathered_group(self) -> int:
+        return self.group() * self.gathers
+
+    def cloned_group(self) -> int:
+        """A group's clones, and with LoRA the fp32 temporaries of merging a weight."""
+        return self.group() + 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) * bool(self.adapter)
+
+    def scoring(self) -> int:
         """The learner scores one answer of the longest length; nothing is saved for a backward pass."""
-        working = self.bytes * self.longest * (3 * self.shape.intermediate + 6 * self.shape.hidden)
-        parts = {"logits": self.logits(self.longest, backward=False), "activations": working}
-        return parts | self.gathered(head=True)
+        return self.bytes * self.longest * (3 * self.shape.intermediate + 6 * self.shape.hidden)

@@ -289,6 +289,8 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     zero: dict[str, object] = {"stage": 3}
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
+    if config.hardware.offload_weights:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}  # copied in every pass, twice as fast if pinned
     fp16 = {"enabled": True, "loss_scale": config.hardware.loss_scale} if config.hardware.dtype == "float16" else {}
     return {
         # Micro-batches differ in size and number: the learner itself says which one is the last of an update.

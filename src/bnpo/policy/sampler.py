@@ -48,6 +48,9 @@ class Sampler:
         backend = "mp" if settings.tensor_parallel > 1 else "uni"
         if "RANK" in os.environ:
             backend = "external_launcher"  # this process is a worker of its engine, and the only one that it knows
+        shared = backend == "external_launcher" and settings.tensor_parallel > 1
+        if shared:
+            _exchange_without_files()
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
         gc.freeze()
@@ -74,7 +77,6 @@ class Sampler:
             )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
         self._next_request_id = 0
-        shared = "RANK" in os.environ and settings.tensor_parallel > 1
         self._sharing_ranks = get_tp_group().cpu_group if shared else None
         self.place = get_tp_group().rank_in_group if shared else 0
         """The number of this rank among those that share its engine."""
@@ -209,6 +211,20 @@ def _gpu_arguments(settings: EngineSettings) -> dict:
     if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
         arguments["sleep_mode_offload_cudagraph"] = True
     return arguments
+
+
+def _exchange_without_files() -> None:
+    """Keep vLLM from making files through which the ranks of an engine would exchange data.
+
+    Under a launcher the names of those in /dev/shm, for CPUs, are the same for all programs: two runs would share them,
+    and a run that is killed would keep all later ones from starting. gloo takes their place. Those in the temporary
+    directory belong to a queue that only other launchers use, and would never be deleted.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
+    MessageQueue.create_from_process_group = lambda *_: None
 
 
 def _answer(completion, logprobs: bool) -> Answer:
