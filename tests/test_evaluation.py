@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import pytest
 from transformers import AutoTokenizer
@@ -61,6 +62,28 @@ def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, 
     again.close()
     assert list(again.records) == list(records)[:3]
     assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
+
+
+def test_the_memory_of_20_000_samples_holds_no_texts(tmp_path):
+    """Texts of 8,000 characters, which is 160 MB in all, are written, taken up again and read."""
+    suite = override(load_suite("arithmetic"), ("2000",), limit=10)
+    requests = Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0).requests()
+    assert len(requests) == 20_000
+    tracemalloc.start()
+    samples = Samples(tmp_path, requests)
+    for n, request in enumerate(requests):
+        name, index, repetition = request
+        record = {"dataset": name, "id": f"test/{index}", "index": index, "run": repetition, "seed": n}
+        record |= {"answer": "5", "correct": True, "verdicts": {"default": True, "reference": False}, "vote": "5"}
+        samples.add(record | {"tokens": 10, "finish_reason": "stop", "text": f"{n:08}" * 1000})
+    samples.close()
+    again = Samples(tmp_path, requests)
+    assert sum(len(record["text"]) for record in again.whole_records()) == 160_000_000
+    again.close()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(samples.records) == len(again.records) == 20_000
+    assert peak < 80e6  # of two sets of records
 
 
 def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):

@@ -154,6 +154,12 @@ def test_bad_names_of_rewards(rewards, message):
         check_rewards(rewards, (0, 1))
 
 
+def test_equal_answers_are_judged_once_by_the_released_rule(grader):
+    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", tags=False) for n in (5, 5, 6))
+    assert first["reference"] is again["reference"]
+    assert [verdict["reference"].result() for verdict in (first, again, other)] == [True, True, False]
+
+
 def test_the_released_rule_reads_only_the_end_of_a_text():
     grader = Grader(grader="reference", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]

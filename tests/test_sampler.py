@@ -62,6 +62,27 @@ def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
         assert answer == groups[order[number] // 8][order[number] % 8]
 
 
+def test_many_requests_are_handed_to_the_engine_in_turn(sampler, tokenizer, monkeypatch):
+    from bnpo.policy import sampler as module
+
+    engine, held = sampler._llm.llm_engine, []
+    step = engine.step
+
+    def count_then_step():
+        held.append(engine.get_num_unfinished_requests())
+        return step()
+
+    asked = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(40)], sampling_seeds(0, 3, range(40))
+    at_once = sample(sampler, *asked, max_tokens=64, greedy_too=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "MOST_REQUESTS", 8)
+        patch.setattr(engine, "step", count_then_step)
+        in_turn = sample(sampler, *asked, max_tokens=64, greedy_too=True)
+    assert in_turn == at_once
+    assert len(in_turn) == 80
+    assert max(held) == 8
+
+
 def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
     from bnpo.policy.sampler import SamplingError
 

@@ -37,10 +37,11 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file that is complete or absent. Raises OSError."""
+def write_whole(path: Path, parts: Iterable[str]) -> None:
+    """Write a text file from its parts, such as lines. It is complete or absent. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.writelines(parts)
     # In this order: after a power failure the new name must not belong to a file without content.
     flush(unfinished)
     os.replace(unfinished, path)
@@ -49,12 +50,13 @@ def write_whole(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: object) -> None:
     """Write `content` as a JSON file that is complete or absent. Raises OSError."""
-    write_whole(path, json.dumps(content, indent=2, default=str) + "\n")
+    write_whole(path, [json.dumps(content, indent=2, default=str), "\n"])
 
 
-def json_lines(rows: Iterable[dict]) -> str:
-    """Return `rows` as JSON lines."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def json_lines(rows: Iterable[dict]) -> Iterator[str]:
+    """Yield `rows` as JSON lines."""
+    for row in rows:
+        yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def write_json_lines(path: Path, rows: Iterable[dict]) -> None:

@@ -23,8 +23,8 @@ class EvalConfig:
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
-    """Evaluation suite: a name from evals/ (paper, paper-format, quick, quick-format, arithmetic, arithmetic-quick) or
-    the path of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
+    """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025, contests-2026) or the path
+    of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
     runs: tuple[str, ...] = ()
     """Repetitions per problem, in place of the suite's: N for all data sets, or NAME=N for one."""
     limit: int | None = None

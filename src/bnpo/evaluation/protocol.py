@@ -31,6 +31,8 @@ GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 """Packages whose version can change a verdict."""
 MOST_PENDING = 4096
 """Answers that may wait for their verdicts before sampling waits for them, too."""
+Verdicts = dict[str, Future]
+"""Outcomes of `Grader.judge` by rule."""
 
 
 @dataclass(frozen=True)
@@ -130,20 +132,29 @@ def sample_records(
     seeds = [first_seeds[dataset][index] + repetition for dataset, index, repetition in requests]
     prompts = [evaluation.prompts[dataset][index] for dataset, index, _ in requests]
 
-    # The records whose verdicts are being computed, in worker processes, while vLLM keeps sampling.
-    pending: deque[tuple[SampleRecord, dict[str, Future]]] = deque()
-    for position, _, [answer] in sample(
-        prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p
-    ):
-        request = requests[position]
-        problem = evaluation.problems[request.dataset][request.index]
-        text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-        record = _ungraded_record(request, problem.id, seeds[position], text, answer)
-        pending.append((record, grader.judge(text, problem.answer, tags)))
+    def judged() -> Iterator[tuple[SampleRecord, Verdicts]]:
+        for position, _, [answer] in sample(
+            prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p
+        ):
+            request = requests[position]
+            problem = evaluation.problems[request.dataset][request.index]
+            text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+            record = _ungraded_record(request, problem.id, seeds[position], text, answer)
+            yield record, grader.judge(text, problem.answer, tags)
+
+    yield from graded_records(judged(), tags)
+
+
+def graded_records(judged: Iterable[tuple[SampleRecord, Verdicts]], tags: bool) -> Iterator[SampleRecord]:
+    """Yield each record of `judged` with its verdicts, in order. Does not wait for verdicts while others come."""
+    # The records whose verdicts are being computed, in worker processes, while `judged` goes on.
+    pending: deque[tuple[SampleRecord, Verdicts]] = deque()
+    for record, verdicts in judged:
+        pending.append((record, verdicts))
         while pending and (len(pending) > MOST_PENDING or all(future.done() for future in pending[0][1].values())):
-            yield graded(*pending.popleft(), tags)
+            yield _graded(*pending.popleft(), tags)
     for record, verdicts in pending:
-        yield graded(record, verdicts, tags)
+        yield _graded(record, verdicts, tags)
 
 
 def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, answer: Answer) -> SampleRecord:
@@ -163,7 +174,7 @@ def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, an
     }
 
 
-def graded(record: SampleRecord, verdicts: dict[str, Future], tags: bool) -> SampleRecord:
+def _graded(record: SampleRecord, verdicts: Verdicts, tags: bool) -> SampleRecord:
     """Return a copy of `record` with the final answer of its text and with `verdicts` from `Grader.judge`. Waits."""
     final = final_answer(record["text"], tags)
     by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}

@@ -7,21 +7,31 @@ repetitions of a problem, except that `run` in a protocol is the training run of
 from typing import NamedTuple, NotRequired, TypedDict
 
 
-class SampleRecord(TypedDict):
-    """One line of samples.jsonl: a sampled answer and its verdict."""
+class KeptRecord(TypedDict):
+    """What scores need of a sampled answer and its verdict. The memory of a large evaluation holds no more."""
 
     dataset: str
     id: str  # of the problem
     index: int  # of the problem in its data set
     run: int  # repetition of the problem, from 0
     seed: int
-    text: str
     answer: str | None  # the final answer, None where the text has none
     correct: bool  # by the rule `grader` of the protocol
     verdicts: dict[str, bool | str]  # by rule: whether it is correct, or why grading failed (timeout, death, exception)
     vote: str | None  # the final answer in normal form, for the majority vote
     tokens: int
     finish_reason: str  # stop or length
+
+
+class SampleRecord(KeptRecord):
+    """One line of samples.jsonl."""
+
+    text: str
+
+
+def without_text(record: SampleRecord) -> KeptRecord:
+    """Return what stays in memory of a record that has been written."""
+    return {key: value for key, value in record.items() if key != "text"}  # type: ignore[return-value]
 
 
 class Request(NamedTuple):
@@ -32,7 +42,7 @@ class Request(NamedTuple):
     repetition: int
 
     @classmethod
-    def of(cls, record: SampleRecord) -> "Request":
+    def of(cls, record: KeptRecord) -> "Request":
         """Return the request that `record` answers. Raises KeyError or TypeError if it is no record."""
         return cls(record["dataset"], record["index"], record["run"])
 

@@ -1,11 +1,13 @@
 """Grade the kept samples of an evaluation again: after a change of the rules, or by another rule."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
 
-from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, graded, grader_identity, versions
-from bnpo.evaluation.records import Results
+from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, graded_records, grader_identity, versions
+from bnpo.evaluation.records import KeptRecord, Request, Results, SampleRecord, without_text
 from bnpo.evaluation.samples import Samples
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
@@ -31,18 +33,22 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
         found = f"{len(samples.records)} of {len(requests)} samples"
         raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
     grader = Grader(grader=evaluation.suite.grader)
-    tags, verdicts, records, changes = protocol["answer_tags"], {}, {}, []
-    for request, record in samples.records.items():
-        reference = evaluation.problems[request.dataset][request.index].answer
-        verdicts[request] = grader.judge(record["text"], reference, tags)
-    for request, before in tqdm(samples.records.items(), unit="sample"):
-        record = records[request] = graded(before, verdicts[request], tags)
-        for name, verdict in record["verdicts"].items():
-            was = before.get("verdicts", {}).get(name, verdict)  # this rule may be new
-            if verdict != was:
-                reference = evaluation.problems[request.dataset][request.index].answer
-                change = {"dataset": record["dataset"], "id": record["id"], "run": record["run"], "rule": name}
-                changes.append(change | {"was": was, "is": verdict, "answer": record["answer"], "reference": reference})
+    tags, records, changes = protocol["answer_tags"], {}, []
+
+    def reference(record: SampleRecord) -> str:
+        return evaluation.problems[record["dataset"]][record["index"]].answer
+
+    def regraded() -> Iterator[SampleRecord]:
+        judged = ((record, grader.judge(record["text"], reference(record), tags)) for record in samples.whole_records())
+        for record in tqdm(graded_records(judged, tags), total=len(requests), unit="sample"):
+            request = Request.of(record)
+            records[request] = without_text(record)
+            changes.extend(_changes(samples.records[request], record, reference(record)))
+            yield record
+
+    # Beside the old file, which stays until all samples are graded.
+    new_samples = folder / ".regraded.jsonl"
+    write_json_lines(new_samples, regraded())
     grader.close()
     protocol = {key: value for key, value in protocol.items() if not key.startswith("grader")}
     protocol |= grader_identity(evaluation.suite.grader)
@@ -52,12 +58,21 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
         # First of all, so that a regrade that is killed here leaves no scores that its samples do not have.
         for stale in ("results.json", "comparison.json"):
             (folder / stale).unlink(missing_ok=True)
-        write_json_lines(folder / "samples.jsonl", records.values())
+        os.replace(new_samples, folder / "samples.jsonl")
         write_json(folder / "protocol.json", protocol)
         write_json(folder / "results.json", results)
         write_json_lines(folder / CHANGES, changes)
     samples.close()
     return results, changes
+
+
+def _changes(before: KeptRecord, after: SampleRecord, reference: str) -> Iterator[dict]:
+    """Yield a line of CHANGES for each verdict that differs. Rules that have not graded before are left out."""
+    for rule, verdict in after["verdicts"].items():
+        was = before.get("verdicts", {}).get(rule, verdict)
+        if verdict != was:
+            place = {"dataset": after["dataset"], "id": after["id"], "run": after["run"], "rule": rule}
+            yield place | {"was": was, "is": verdict, "answer": after["answer"], "reference": reference}
 
 
 def _evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:

@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bnpo.evaluation.records import Request, SampleRecord
+from bnpo.evaluation.records import KeptRecord, Request, SampleRecord, without_text
 from bnpo.files import InputError, claiming, lock, read_json, write_json
 
 
@@ -36,40 +36,54 @@ def claim_results_folder(folder: Path, protocol: dict) -> dict:
 
 
 class Samples:
-    """The records in <folder>/samples.jsonl, written as they come.
+    """The records in <folder>/samples.jsonl, written as they come. `records` holds them without their texts.
 
     Opening reads the records of an interrupted evaluation and removes a last line that was cut off. Raises InputError
     for a record that answers none of `requests`, or if another process writes the file.
     """
 
     def __init__(self, folder: Path, requests: Iterable[Request]):
-        path = folder / "samples.jsonl"
-        self.records: dict[Request, SampleRecord] = {}
-        refusal = f"{path}: another evaluation is writing it; wait for it, or name another folder with --output-dir"
+        self._path = folder / "samples.jsonl"
+        self.records: dict[Request, KeptRecord] = {}
+        refusal = (
+            f"{self._path}: another evaluation is writing it; wait for it, or name another folder with --output-dir"
+        )
         self._lock = lock(folder, refusal)
-        self._file = path.open("a", encoding="utf-8")
-        content = path.read_bytes()
-        complete = content[: content.rfind(b"\n") + 1]
+        self._file = self._path.open("a", encoding="utf-8")
         expected = set(requests)
-        for line_number, line in enumerate(complete.splitlines(), 1):
-            where = f"{path}:{line_number}"
-            try:
-                record = json.loads(line)
-                request = Request.of(record)
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{where}: not a sample ({error}); delete the folder to start again") from error
+        for where, record, request in self._read():
             if request not in expected or request in self.records:
                 reason = "is repeated" if request in self.records else "is not of this suite"
                 raise InputError(f"{where}: sample {tuple(request)} {reason}; delete the folder to start again")
-            self.records[request] = record
-        if len(complete) < len(content):
-            os.truncate(path, len(complete))
+            self.records[request] = without_text(record)
+
+    def _read(self) -> Iterator[tuple[str, SampleRecord, Request]]:
+        """Yield each record with its place and its request. A last line that was cut off is removed."""
+        complete = 0  # bytes
+        with self._path.open("rb") as file:
+            for line_number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    os.truncate(self._path, complete)
+                    return
+                complete += len(line)
+                where = f"{self._path}:{line_number}"
+                try:
+                    record = json.loads(line)
+                    request = Request.of(record)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise InputError(f"{where}: not a sample ({error}); delete the folder to start again") from error
+                yield where, record, request
+
+    def whole_records(self) -> Iterator[SampleRecord]:
+        """Yield the records in the file, with their texts."""
+        for _, record, _ in self._read():
+            yield record
 
     def add(self, record: SampleRecord) -> None:
         """Add a record. When this returns, a killed process no longer loses it."""
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self._file.flush()
-        self.records[Request.of(record)] = record
+        self.records[Request.of(record)] = without_text(record)
 
     def close(self) -> None:
         """Close the file, and let other processes write it."""

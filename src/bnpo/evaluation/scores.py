@@ -8,12 +8,12 @@ from statistics import multimode
 import numpy as np
 
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import DatasetScores, PairedDifference, Request, Results, SampleRecord, Score
+from bnpo.evaluation.records import DatasetScores, KeptRecord, PairedDifference, Request, Results, Score
 
 RESAMPLES = 10_000  # of the bootstrap
 DETECTED = 2.8
 """Standard errors of a difference that a two-sided test at 5 % finds with a probability of 80 %: 1.96 + 0.84."""
-Records = Mapping[Request, SampleRecord]
+Records = Mapping[Request, KeptRecord]
 
 
 def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
@@ -81,7 +81,8 @@ def describe_detectable(limits: Mapping[str, tuple[float, float]]) -> str:
     """Return the differences of `detectable` by data set, and that of the average over the data sets, in points."""
     limits = dict(limits)
     if len(limits) > 1:
-        limits["average"] = tuple(hypot(*bounds) / len(limits) for bounds in zip(*limits.values(), strict=True))
+        lows, highs = zip(*limits.values(), strict=True)
+        limits["average"] = hypot(*lows) / len(lows), hypot(*highs) / len(highs)
     return ", ".join(f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in limits.items())
 
 
@@ -92,7 +93,7 @@ def average(scores: Sequence[Score]) -> Score:
     return {"pass1": float(mean), "se": float(np.sqrt((errors**2).sum()) / len(errors))}
 
 
-def summarize(records: Sequence[SampleRecord], repetitions: int) -> DatasetScores:
+def summarize(records: Sequence[KeptRecord], repetitions: int) -> DatasetScores:
     """Return all scores of one data set from its records, ordered by problem, `repetitions` of each."""
     correct = verdicts(records, repetitions)
     by_rule: dict[str, Score] = {}
@@ -145,12 +146,12 @@ def compare(evaluation: Evaluation, base: Records, other: Records) -> dict[str, 
     return paired_bootstrap(differences, evaluation.seed)
 
 
-def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[SampleRecord]:
+def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[KeptRecord]:
     """Return the records of data set `name`, ordered by problem and repetition."""
     return [records[request] for request in evaluation.requests() if request.dataset == name]
 
 
-def verdicts(records: Sequence[SampleRecord], repetitions: int, rule: str | None = None) -> np.ndarray:
+def verdicts(records: Sequence[KeptRecord], repetitions: int, rule: str | None = None) -> np.ndarray:
     """Return correct [problems, repetitions] by `rule`, or by that of the protocol, from a data set's records."""
     if rule is None:
         correct = [record["correct"] for record in records]

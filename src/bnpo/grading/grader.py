@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from mathequal.equality import final_answer, quick_verdict
 TIME_LIMIT = 5.0
 """Seconds for one verdict in a worker or one call of a user's function."""
 MAX_WORKERS = 16
+REMEMBERED = 1024
+"""Answers whose verdict by the released rule is not computed again."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
+        # Repetitions of a problem often end in equal texts, and math-verify takes longer than the default rule.
+        self._released_verdict = lru_cache(REMEMBERED)(self._start_released_verdict)
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
             self._check_users_rewards(time_limit)
@@ -143,7 +147,7 @@ class Grader:
             return self._workers.submit("mathequal.symbolic:slow_verdict", reference, answer)
         return _finished(verdict)
 
-    def _released_verdict(self, text: str, reference: str) -> Future:
+    def _start_released_verdict(self, text: str, reference: str) -> Future:
         return self._workers.submit("mathequal.symbolic:released_verdict", reference, text)
 
     def _inline_reward(self, reward: str, text: str, reference: str) -> Future:

@@ -7,6 +7,9 @@ PREFILL_TOKENS = 8192
 MOST_SEQUENCES = 1024
 """Answers that the sampler draws at once, at most. With more, the logits of a decoding step would fill gigabytes."""
 
+MOST_REQUESTS = 4 * MOST_SEQUENCES
+"""Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
+
 
 @dataclass(frozen=True)
 class EngineSettings:

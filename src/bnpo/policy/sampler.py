@@ -5,6 +5,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYN
 from vllm.distributed import get_tp_group
 from vllm.sampling_params import RequestOutputKind
 
-from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
+from bnpo.policy.engine_settings import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.policy.folder import running
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import stop_token_ids
@@ -119,20 +120,27 @@ class Sampler:
         }
         if logprobs:
             common |= {"logprobs": 0, "flat_logprobs": True}
-        parameters = [SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common) for seed in seeds]
-        asked = [(prompt, False, sampled) for prompt, sampled in enumerate(parameters)]
-        if greedy_too:
-            asked += [(prompt, True, SamplingParams(temperature=0.0, **common)) for prompt in range(len(prompts))]
+        asked = []
+        for greedy in (False, True) if greedy_too else (False,):
+            asked += [(prompt, greedy) for prompt in range(len(prompts))]
+        waiting = iter(asked)
         engine = self._llm.llm_engine
         checksum = 0  # of all answers, in any order
         unanswered = {}  # (prompt, greedy) by request id
-        for prompt, greedy, request_parameters in asked:
-            # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
-            request_id = str(self._next_request_id)
-            self._next_request_id += 1
-            unanswered[request_id] = prompt, greedy
-            engine.add_request(request_id, {"prompt_token_ids": prompts[prompt]}, request_parameters)
-        while engine.has_unfinished_requests():
+        while True:
+            # The engine holds more requests than it draws at once, so it draws as if it had all of them.
+            for prompt, greedy in islice(waiting, MOST_REQUESTS - len(unanswered)):
+                if greedy:
+                    parameters = SamplingParams(temperature=0.0, **common)
+                else:
+                    parameters = SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seeds[prompt], **common)
+                # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
+                request_id = str(self._next_request_id)
+                self._next_request_id += 1
+                unanswered[request_id] = prompt, greedy
+                engine.add_request(request_id, {"prompt_token_ids": prompts[prompt]}, parameters)
+            if not engine.has_unfinished_requests():
+                break
             for output in engine.step():
                 prompt, greedy = unanswered.pop(output.request_id)
                 answers = [_answer(completion, logprobs) for completion in output.outputs]
