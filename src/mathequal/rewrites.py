@@ -27,7 +27,7 @@ CHARACTERS = str.maketrans(
     # lost backslashes: \\f of \\frac read as a form feed
     | {"\a": r"\a", "\b": r"\b", "\v": r"\v", "\f": r"\f"}
     | dict.fromkeys("−–—‐‑", "-")
-    | {"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/"}
+    | {"€": " euro ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/"}
     | {"∞": r"\infty ", "°": r"\degree ", "º": r"\degree ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
     | {"⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "′": "'"}
     | {"⟨": r"\langle ", "⟩": r"\rangle ", "∠": r"\angle ", "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor "}
@@ -61,7 +61,8 @@ def rewrite(text: str, table: Table) -> str:
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 
 BEFORE_WORDS = _table(
-    # \\\\frac{1}{2}, where every backslash is doubled
+    # \\\\frac{1}{2}: doubled backslashes
+    (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
     # 10⁻³
     (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
@@ -83,6 +84,11 @@ BEFORE_WORDS = _table(
     # "5 only", \implies 5
     (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})|(?:\\text\s*\{\s*only\s*\}|\sonly)\s*\.?$", " "),
     (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)(?![a-zA-Z])", " "),
+    # all real numbers except 2
+    (
+        r"^\s*(?:\\text\s*\{\s*)?[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?\s*([-\d\\][^a-z]*)$",
+        r"\\reals \\setminus \\{ \1 \\}",
+    ),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # \$5 is 5\text{ dollars}; any other $ begins or ends a formula

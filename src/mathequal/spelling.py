@@ -25,7 +25,7 @@ _OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])or(?![a-zA-Z])\s*")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
 _SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
-_SHORT_UNITS += "|ms|mg|mL|ml|nm|kJ|Hz|Pa"
+_SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
     r"|(?<![a-zA-Z\\{])(?:one|two|six|ten)(?![a-zA-Z])"
