@@ -46,7 +46,6 @@ _REWRITES = [
     (re.compile(r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])"), r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (re.compile(rf"({_OPERAND})\s*\\degree"), r"(\1\\cdot\\frac{\\pi}{180})"),
-    (re.compile(r"\\(?:lg)(?![a-zA-Z])"), r"\\log"),
     # hyperbolic functions that latex2sympy does not know
     (re.compile(rf"\\sech\s*({_POWER})\s*({_OPERAND})"), r"(1/\\cosh\1(\2))"),
     (re.compile(rf"\\csch\s*({_POWER})\s*({_OPERAND})"), r"(1/\\sinh\1(\2))"),
