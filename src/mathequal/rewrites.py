@@ -41,8 +41,8 @@ CHARACTERS = str.maketrans(
     | _spellings(r"⟨ \langle ⟩ \rangle ⌊ \lfloor ⌋ \rfloor ⌈ \lceil ⌉ \rceil ∠ \angle △ \triangle")
 )
 _COMMANDS = _spellings(
-    r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert | \rvert |"
-    r" \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals \dfrac \frac"
+    r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
+    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals \dfrac \frac"
     r" \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le \geq \ge"
     r" \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
 )
@@ -91,7 +91,8 @@ BEFORE_WORDS = _table(
     (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)(?![a-zA-Z])", " "),
     # all real numbers except 2
     (
-        r"^\s*(?:\\text\s*\{\s*)?[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?\s*([-\d\\][^a-z]*)$",
+        r"^\s*(?:\\text\s*\{\s*)?[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
+        r"\s*([-\d\\][^a-z]*)$",
         r"\\reals \\setminus \\{ \1 \\}",
     ),
     # minus 5
@@ -152,14 +153,17 @@ BEFORE_WORDS = _table(
 
 # What a command takes as its argument without braces: the 1 of \frac12
 _ARGUMENT = rf"(?:[0-9a-zA-Z]|\\(?:pi(?![a-zA-Z])|{GREEK}))"
+_ROOT = r"(?:√|\\?(?<![a-zA-Z])sqrt)\s*\(((?>[^()]|\((?>[^()]|\((?>[^()]|\([^()]*\))*\))*\))*)\)"
 
 AFTER_WORDS = _table(
     (r"\\[a-zA-Z]+\s*", lambda match: _COMMANDS.get(match[0].rstrip(), match[0])),
     # ^\circ and ^{\circ}
     (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
     (r"\\?%", r"\\percent "),
-    # √2, √x; spelling.py has taken care of √(x+1)
-    (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
+    # sqrt(x+1), √(1+√2), sqrt2 and √x
+    (_ROOT, r"\\sqrt{\1}"),
+    (_ROOT, r"\\sqrt{\1}"),
+    (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
     (r"√", r"\\sqrt "),
     # 1.5e6 is 1.5 \cdot 10^{6}
     (r"(?<![a-zA-Z\d.\\_^{])(\d*\.?\d+)[eE]([+-]?\d{1,3})(?![\d.a-zA-Z])", r"\1\\cdot 10^{\2}"),
