@@ -137,10 +137,28 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
     return reference, answer
 
 
+# C. x = 42 and \\textbf{(C) }42
+_CHOICE_WITH_TEXT = re.compile(
+    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-J])\)|([A-J])\}?[).:])(?P<rest>.*)"
+)
+
+
+def _is_choice(letter: str, text: str) -> bool:
+    """Whether `text` is the choice `letter` with what is said there."""
+    match = _CHOICE_WITH_TEXT.fullmatch(text)
+    if not match or spelled(letter).text().strip("()").upper() != (match[1] or match[2]):
+        return False
+    return not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
+
+
 def verdict(reference: str, answer: str, judge: Judge) -> Verdict:
     """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
-    one, other = (re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer))
+    one, other = (
+        re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)
+    )
     if one == other != "":
+        return True
+    if any(_is_choice(letter, text) for letter, text in ((reference, answer), (answer, reference))):
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
     same = equal(expected, given, judge)

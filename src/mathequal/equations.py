@@ -63,7 +63,8 @@ def _equations(first: Equation, second: Equation, judge: Judge) -> Verdict:
         # f(x) = 2x and f(y) = 2y
         return _equations(first, _with_variable(second, second_call[2], first_call[2]), judge)
     for call, name in ((first_call, second_name), (second_call, first_name)):
-        if call and call[1] == name and len(first.sides) == len(second.sides) == 2:  # f(x) = 1 and f = 1
+        is_same = call and (name == call[1] or (name == "y" and call[2] == "x"))
+        if is_same and len(first.sides) == len(second.sides) == 2:  # f(x) = 2x, f = 2x and y = 2x
             return equal(first.sides[1], second.sides[1], judge)
     if any(_VALUE_OF_FUNCTION.fullmatch(name or "") for name in (first_name, second_name)):
         return False

@@ -36,8 +36,9 @@ NAME = re.compile(
     )
 )
 
-_TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?(?:\^\d)?"
-COMBINATION = re.compile(rf"{_TERM}(?:\s*(?:[-+]|\\cdot\s)?\s*{_TERM})+")
+_TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?"
+_JOINT = r"\s*(?:[-+]|\\cdot\s)?\s*"
+COMBINATION = re.compile(rf"{_TERM}(?:{_JOINT}{_TERM})+|{_TERM}\^(?P<power>\d)(?:{_JOINT}{_TERM}\^(?P=power))+")
 """Sums and products that problems ask for, such as `m+n`. In `x`, `y` and `z` it would be a line or a plane."""
 
 # Commands and letters that are no variables

@@ -14,7 +14,7 @@ _FRACTION = re.compile(
     r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
     re.ASCII,
 )
-_PLAIN_DECIMAL = re.compile(r"[+-]?[\d,]*\.(\d+)", re.ASCII)
+_PLAIN_DECIMAL = re.compile(r"[+-]?[\d,]*\.(\d+)(?:\s*\\cdot\s*10\^(?:\{(-?\d{1,2})\}|(\d)))?", re.ASCII)
 
 
 def plain_number(latex: str) -> Fraction | None:
@@ -48,7 +48,7 @@ def _fraction_value(match: re.Match) -> Fraction | None:
 def decimal_places(latex: str) -> int:
     """Return how many decimals a plain decimal has, 0 for anything else."""
     match = _PLAIN_DECIMAL.fullmatch(latex)
-    return len(match[1]) if match else 0
+    return max(len(match[1]) - int(match[2] or match[3] or 0), 0) if match else 0
 
 
 def fewest_decimal_places(first: str, second: str) -> int:

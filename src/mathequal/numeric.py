@@ -61,13 +61,13 @@ Point = Mapping[str, mpmath.mpf]
 """The value of each variable, and under "" the number of the point."""
 
 
-def value(expression: sympy.Expr, point: Point, sizes: list[int] | None = None) -> mpmath.mpc:
+def value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc] | None = None) -> mpmath.mpc:
     """Return the value at `point`, to the digits of mpmath's context. Raises Undefined.
 
-    `sizes` gets the binary exponent of every number on the way that is not zero.
+    `steps` gets every number on the way.
     """
     try:
-        number = mpmath.mpc(_value(expression, point, [] if sizes is None else sizes))
+        number = mpmath.mpc(_value(expression, point, [] if steps is None else steps))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise Undefined from error
     if not mpmath.isfinite(number):
@@ -75,14 +75,18 @@ def value(expression: sympy.Expr, point: Point, sizes: list[int] | None = None) 
     return number
 
 
-def _value(expression: sympy.Expr, point: Point, sizes: list[int]) -> mpmath.mpc:
-    arguments = [_value(argument, point, sizes) for argument in expression.args]
+def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpmath.mpc:
+    arguments = [_value(argument, point, steps) for argument in expression.args]
     number = _value_from_arguments(expression, arguments, point)
     if isinstance(expression, sympy.Rational):
-        sizes += [int(expression.p).bit_length(), int(expression.q).bit_length()]
-    if number and mpmath.isfinite(number):
-        sizes.append(mpmath.mag(number))
+        steps += [mpmath.mpf(int(expression.p)), mpmath.mpf(int(expression.q))]
+    steps.append(number)
     return number
+
+
+def _sizes(steps: list[mpmath.mpc]) -> list[int]:
+    """Return the binary exponents of the numbers that are not zero."""
+    return [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]
 
 
 def _value_from_arguments(expression: sympy.Expr, arguments: list[mpmath.mpc], point: Point) -> mpmath.mpc:
@@ -193,16 +197,17 @@ def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point]) -> bool | 
 
 
 def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int) -> tuple[bool, bool]:
-    """Return whether two values agree, and whether both are real.
+    """Return whether two values agree, and whether both are real, as is every number on the way.
 
     Numbers on the way may be of very different sizes, as in 1 + 10^{-1000}. The digits reach from the largest to 30
     digits below the smallest, and `certainty` digits further.
     """
-    sizes: list[int] = []
+    steps: list[mpmath.mpc] = []
     with mp.workdps(DIGITS):
-        one, other = value(first, point, sizes), value(second, point, sizes)
+        one, other = value(first, point, steps), value(second, point, steps)
+        sizes = _sizes(steps)
         smallest, largest = min(sizes, default=0), max(sizes, default=0)
-        both_real = is_real(one) and is_real(other)
+        both_real = all(map(is_real, steps))
         if not is_close(one, other) and largest - smallest < DIGITS:  # 60 bits of the 60 digits
             return False, both_real
     digits = DIGITS + certainty + (largest - smallest) * 3 // 10
@@ -240,15 +245,15 @@ def zeros_shared(first: sympy.Expr, second: sympy.Expr) -> bool:
     with mp.workdps(DIGITS):
         for start in points(names(first, second))[: len(_RANGES)]:
             for name in sorted(names(first)):
-                sizes: list[int] = []
+                steps: list[mpmath.mpc] = []
                 try:
-                    size = abs(value(second, start, sizes))
-                    value(first, start, sizes)
+                    size = abs(value(second, start, steps))
+                    value(first, start, steps)
                     zero = _zero(first, start, name)
                     shared = zero is None or abs(value(second, zero)) <= _CLOSE * max(1, size)
                 except (Undefined, ValueError, ZeroDivisionError):
                     continue
-                if not shared or min(sizes, default=0) < -DIGITS:  # 10^{-40} would pass for zero
+                if not shared or min(_sizes(steps), default=0) < -DIGITS:  # 10^{-40} would pass for zero
                     return False
                 found += zero is not None
     return found >= _NEEDED

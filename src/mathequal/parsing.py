@@ -46,7 +46,6 @@ _REWRITES = [
     (re.compile(r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])"), r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (re.compile(rf"({_OPERAND})\s*\\degree"), r"(\1\\cdot\\frac{\\pi}{180})"),
-    (re.compile(r"\\(?:lg)(?![a-zA-Z])"), r"\\log"),
     # hyperbolic functions that latex2sympy does not know
     (re.compile(rf"\\sech\s*({_POWER})\s*({_OPERAND})"), r"(1/\\cosh\1(\2))"),
     (re.compile(rf"\\csch\s*({_POWER})\s*({_OPERAND})"), r"(1/\\sinh\1(\2))"),
@@ -92,15 +91,14 @@ def expression(latex: str) -> sympy.Basic:
         return sympy.ImmutableMatrix(parsed)
     if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
-    meanings: dict[sympy.Basic, sympy.Basic] = {}
-    for symbol in parsed.free_symbols:
-        if symbol.name == "i":
-            meanings[symbol] = sympy.I
-        elif symbol.name in atoms:
-            meanings[symbol] = atoms[symbol.name]
-    for call in parsed.atoms(AppliedUndef):  # x(2) is a product, x(0) is none
-        if 0 not in call.args:
-            meanings[call] = sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args)
+    while calls := [
+        call for call in parsed.atoms(AppliedUndef) if 0 not in call.args
+    ]:  # x(2) is a product, x(0) is none
+        products = {call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args) for call in calls}
+        parsed = parsed.xreplace(products)
+    meanings = {
+        symbol: sympy.I if symbol.name == "i" else atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols
+    }
     return parsed.xreplace(meanings)
 
 
@@ -115,6 +113,7 @@ _ATOM = re.compile(
     rf"|\\(?:bar|d?dot|hat|tilde|overline)\s*(?:\{{{_ONE_LETTER}{_SCRIPTS}\}}|{_ONE_LETTER}){_SCRIPTS}"
     rf"|\\[a-zA-Z]+{_SCRIPTS}|[a-zA-Z]{_SCRIPTS}"
 )
+_DERIVATIVE = re.compile(r"\\frac\{\s*d(?:\^\{?(\d)\}?)?(.+?)\}\{\s*d|\\(d?)dot(.*)", re.DOTALL)
 
 
 def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
@@ -131,6 +130,10 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
 
     def name_for_match(match: re.Match) -> str:
         text = re.sub(r"[{}\s]", "", match[0])
+        derivative = _DERIVATIVE.match(match[0])
+        if derivative:  # dx/dt, \dot x and x' are one variable
+            order, top, dots, below_dots = derivative.groups()
+            text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (2 if dots == "d" else int(order or 1))
         is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
         if (
             text.startswith("q_9")

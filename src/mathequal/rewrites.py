@@ -16,32 +16,37 @@ _GREEK_LETTERS = {
     for code in range(0x391, 0x3CA)
     if " LETTER " in unicodedata.name(chr(code), "")
 }
+
+
+def _spellings(pairs: str) -> dict[str, str]:
+    """Return what each sign or command stands for, with a space behind it where that is a command."""
+    words = pairs.split()
+    meanings = [word + " " if word[-1].isalpha() else word for word in words[1::2]]
+    return dict(zip(words[::2], meanings, strict=True))
+
+
 CHARACTERS = str.maketrans(
     {letter: rf"\{name if letter.islower() else name.capitalize()} " for letter, name in _GREEK_LETTERS.items()}
-    # full-width signs, superscripts, subscripts, fractions
+    # full-width signs, subscripts, fractions
     | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
     | {sign: f"_{{{value}}}" for value, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
     | {sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
     # what is not seen, and what is only decoration
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
-    | {"\a": r"\a", "\b": r"\b", "\v": r"\v", "\f": r"\f"}
+    | {"\a": r"\a", "\b": r"\b", "\v": r"\v", "\f": r"\f", "€": " euro "}
     | dict.fromkeys("−–—‐‑", "-")
-    | {"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/"}
-    | {"∞": r"\infty ", "°": r"\degree ", "º": r"\degree ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "}
-    | {"⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "′": "'"}
-    | {"⟨": r"\langle ", "⟩": r"\rangle ", "∠": r"\angle ", "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor "}
-    | {
-        "⌈": r"\lceil ",
-        "⌉": r"\rceil ",
-        "ℝ": r"\mathbb{R}",
-        "∅": r"\emptyset ",
-        "’": "'",
-        "∖": r"\setminus ",
-        "、": ", ",
-        "∙": r"\cdot ",
-    }
+    | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
+    | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
+    | _spellings(r"⟨ \langle ⟩ \rangle ⌊ \lfloor ⌋ \rfloor ⌈ \lceil ⌉ \rceil ∠ \angle △ \triangle")
 )
+_COMMANDS = _spellings(
+    r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
+    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals \dfrac \frac"
+    r" \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le \geq \ge"
+    r" \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
+)
+"""Commands of the same meaning."""
 
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
@@ -61,7 +66,8 @@ def rewrite(text: str, table: Table) -> str:
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 
 BEFORE_WORDS = _table(
-    # \\\\frac{1}{2}, where every backslash is doubled
+    # \\\\frac{1}{2}: doubled backslashes
+    (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
     # 10⁻³
     (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
@@ -83,6 +89,12 @@ BEFORE_WORDS = _table(
     # "5 only", \implies 5
     (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})|(?:\\text\s*\{\s*only\s*\}|\sonly)\s*\.?$", " "),
     (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)(?![a-zA-Z])", " "),
+    # all real numbers except 2
+    (
+        r"^\s*(?:\\text\s*\{\s*)?[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
+        r"\s*([-\d\\][^a-z]*)$",
+        r"\\reals \\setminus \\{ \1 \\}",
+    ),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # \$5 is 5\text{ dollars}; any other $ begins or ends a formula
@@ -141,16 +153,17 @@ BEFORE_WORDS = _table(
 
 # What a command takes as its argument without braces: the 1 of \frac12
 _ARGUMENT = rf"(?:[0-9a-zA-Z]|\\(?:pi(?![a-zA-Z])|{GREEK}))"
+_ROOT = r"(?:√|\\?(?<![a-zA-Z])sqrt)\s*\(((?>[^()]|\((?>[^()]|\((?>[^()]|\([^()]*\))*\))*\))*)\)"
 
 AFTER_WORDS = _table(
-    # ^\circ, ^{\circ}, \textdegree
-    (
-        r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|\^\s*\\degree|\\degree(?![a-zA-Z])|\\textdegree(?![a-zA-Z])",
-        r"\\degree ",
-    ),
+    (r"\\[a-zA-Z]+\s*", lambda match: _COMMANDS.get(match[0].rstrip(), match[0])),
+    # ^\circ and ^{\circ}
+    (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
     (r"\\?%", r"\\percent "),
-    # √2, √x; spelling.py has taken care of √(x+1)
-    (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
+    # sqrt(x+1), √(1+√2), sqrt2 and √x
+    (_ROOT, r"\\sqrt{\1}"),
+    (_ROOT, r"\\sqrt{\1}"),
+    (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
     (r"√", r"\\sqrt "),
     # 1.5e6 is 1.5 \cdot 10^{6}
     (r"(?<![a-zA-Z\d.\\_^{])(\d*\.?\d+)[eE]([+-]?\d{1,3})(?![\d.a-zA-Z])", r"\1\\cdot 10^{\2}"),
@@ -159,26 +172,15 @@ AFTER_WORDS = _table(
     (r"(?<![a-zA-Z\\])(?:infinity|infty|inf|oo)(?![a-zA-Z])", r"\\infty "),
     # 2**3 is a power, 2*3 and 2 \times 3 are products
     (r"\*\*", "^"),
-    (r"\\(?:times|cdot|ast|cdotp)(?![a-zA-Z])\s*|\*", r"\\cdot "),
-    (r"\\div(?![a-zA-Z])\s*", "/"),
-    # signs with several names: \leq, <=, \geqslant, \neq, \not=
-    (r"\\(?:leqslant|leqq?|le)(?![a-zA-Z])\s*|<\s*=", r"\\le "),
-    (r"\\(?:geqslant|geqq?|ge)(?![a-zA-Z])\s*|>\s*=", r"\\ge "),
-    (r"\\(?:neq?)(?![a-zA-Z])\s*|\\not\s*=|(?<![\d)])!=", r"\\ne "),
+    (r"\*", r"\\cdot "),
+    # <=, >=, !=, \not= and \|
+    (r"<\s*=", r"\\le "),
+    (r">\s*=", r"\\ge "),
+    (r"\\not\s*=|(?<![\d)])!=", r"\\ne "),
+    (r"\\\|", "|"),
     # <1, 2> is a vector
     (r"^<([^<>]*,[^<>]*)>$", r"\\langle \1\\rangle "),
-    (r"\\lt(?![a-zA-Z])", "<"),
-    (r"\\gt(?![a-zA-Z])", ">"),
-    (r"\\(?:colon|ratio)(?![a-zA-Z])", ":"),
-    (r"\\[lr]?[vV]ert(?![a-zA-Z])|\\\||\\mid(?![a-zA-Z])", "|"),
-    (r"\\lbrace(?![a-zA-Z])", r"\\{"),
-    (r"\\rbrace(?![a-zA-Z])", r"\\}"),
-    (r"\\lbrack(?![a-zA-Z])", "["),
-    (r"\\rbrack(?![a-zA-Z])", "]"),
-    (r"\\varnothing(?![a-zA-Z])", r"\\emptyset "),
-    (r"\\(?:mathbb|mathds)\s*\{?\s*R\s*\}?|\\R(?![a-zA-Z])", r"\\reals "),
-    (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
-    (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+    (r"\\(?:mathbb|mathds)\s*\{?\s*R\s*\}?", r"\\reals "),
     # \frac12, \frac{1}2, \sqrt3, \sqrt[3]5: braces around arguments
     (rf"\\(frac|binom)\s*({_ARGUMENT})", r"\\\1{\2}"),
     (r"\\(frac|binom)\s+\{", r"\\\1{"),

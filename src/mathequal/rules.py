@@ -162,7 +162,7 @@ def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
     entries = [entry for row in matrix.rows for entry in row]
     is_row = len(matrix.rows) == 1
     is_column = len(entries) == len(matrix.rows)  # a row has one entry at least
-    is_tuple = group.opening + group.closing in ("()", "")
+    is_tuple = group.opening + group.closing in ("()", "[]", "")
     return (is_row or is_column) and is_tuple and in_order(entries, group.items, judge)
 
 

@@ -28,7 +28,8 @@ _FOR_ALL = re.compile(
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
-    rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
+    rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*"
+    r"\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
     rf"|\s*{_TEXT}\(\s*note\b.*\)\s*\}}?$",
     re.IGNORECASE | re.DOTALL,
 )
@@ -86,7 +87,7 @@ _REASON = re.compile(r"(?:because|since|as)\b.*")
 def is_verdict_with_reason(verdict: str, sentence: str) -> bool:
     """Whether `sentence` is `verdict`, which is yes, no, true or false, with a reason and no condition behind it.
 
-    >>> is_verdict_with_reason("yes", "yes, since 2 is even"), is_verdict_with_reason("yes", "yes, because it is even")
+    >>> is_verdict_with_reason("yes", "yes, if 2 is even"), is_verdict_with_reason("yes", "yes, because 2 is even")
     (False, True)
     """
     match = re.fullmatch(r"(yes|no|true|false)\s*[,.;:(-]\s*(.*)", sentence)
@@ -100,7 +101,8 @@ NO_SOLUTIONS = re.compile(
     r"(?:(?:there (?:is|are|exists?)|(?:the )?(?:equation|system|problem) has) )?no "
     r"(?:(?:such|real|integer|positive|natural|possible|other|valid) )*"
     r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?|polynomials?|[a-z])"
-    r"(?: exists?| (?:is|are) possible)?|there (?:does|do) not exist (?:any )?such [a-z]+|none(?: exists?)?|(?:the )?empty set|(?:it )?does not exist|dne"
+    r"(?: exists?| (?:is|are) possible)?|there (?:does|do) not exist (?:any )?such [a-z]+|none(?: exists?)?"
+    r"|(?:the )?empty set|(?:it )?does not exist|dne"
 )
 INFINITELY_MANY = re.compile(
     r"(?:there are )?(?:infinitely many|infinite(?:ly)?|an infinite number)(?: (?:of )?[a-z]+)?"

@@ -22,10 +22,10 @@ _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?
 
 _AND = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])and(?![a-zA-Z])\s*")
 _OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])or(?![a-zA-Z])\s*")
-_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*)?\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
 _SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
-_SHORT_UNITS += "|ms|mg|mL|ml|nm|kJ|Hz|Pa"
+_SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
     r"|(?<![a-zA-Z\\{])(?:one|two|six|ten)(?![a-zA-Z])"
@@ -89,22 +89,10 @@ class _WordList:
         self.words.append(plain)
         return chr(FIRST_WORD + len(self.words) - 1)
 
-    def add_match(self, match: re.Match) -> str:
-        return self.add(match[0])
-
     def add_text(self, match: re.Match) -> str:
         r"""Replace a `\text{...}`; a comma at its beginning or end stays, since it may separate items of a list."""
-        inside = match[1].strip()
-        bare = inside.strip(",").strip()
-        if bare == "and":
-            return AND
-        if bare == "or":
-            return OR
-        if inside.startswith(","):
-            return "," + self.add(match[1])
-        if inside.endswith(","):
-            return self.add(match[1]) + ","
-        return self.add(match[1])
+        before, words, behind = match.groups(default="")
+        return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + self.add(words) + behind.strip()
 
 
 @lru_cache(maxsize=4096)  # references and frequent answers come again and again
@@ -129,17 +117,16 @@ def spelled(text: str) -> Spelled:
     text = _AND.sub(lambda _: AND, text)
     text = _OR.sub(lambda _: OR, text)
     text = _REPEATED_DIGIT.sub(r"\1\\overline{\2}", text)
-    text = _latex_roots(text)
     text = _REPEATING_DECIMAL.sub(_repeating_fraction, text)
     text = rewrite(text, AFTER_WORDS)
-    text = _PLAIN_WORD.sub(words.add_match, text)
-    text = _SHORT_WORD.sub(words.add_match, text)
+    for pattern in (_PLAIN_WORD, _SHORT_WORD):
+        text = pattern.sub(lambda match: words.add(match[0]), text)
     return Spelled(" ".join(_ENDING.sub("", text).split()), tuple(words.words))
 
 
 def _unwrapped(text: str) -> str:
     r"""Return what is inside a `\text{...}` around the whole, if that is more than words: `24 cm`, `x = 5`."""
-    match = re.fullmatch(rf"{_TEXT.pattern}(\^\{{?\d\}}?)?", text)
+    match = re.fullmatch(r"\\text\{([^{}]*)\}(\^\{?\d\}?)?", text)
     if match and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", match[1]):
         return match[1].strip() + (match[2] or "")
     return text
@@ -160,20 +147,3 @@ def _repeating_fraction(match: re.Match) -> str:
     nines = 10 ** len(digits) * (10 ** len(period) - 1)
     top = int(whole + digits + period) - int(whole + digits or 0)
     return rf"\frac{{{top}}}{{{nines}}}"
-
-
-def _latex_roots(text: str) -> str:
-    r"""Return `text` with `\sqrt{...}` for `sqrt(...)`, whose brackets may be nested, and for `sqrt2`."""
-    while match := re.search(r"\\?(?<![a-zA-Z])sqrt\s*\(|√\s*\(", text):
-        depth, end = 1, match.end()
-        while end < len(text) and depth:
-            if text[end] == "(":
-                depth += 1
-            elif text[end] == ")":
-                depth -= 1
-            end += 1
-        if depth:  # the bracket is never closed
-            return text
-        inside = text[match.end() : end - 1]
-        text = rf"{text[: match.start()]}\sqrt{{{inside}}}{text[end:]}"
-    return re.sub(r"(?<![a-zA-Z\\])sqrt\s*(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}", text)

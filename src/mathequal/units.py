@@ -2,56 +2,23 @@
 
 import re
 
-# Each unit by its name in pint, and its other spellings in small letters. A plural with -s needs no entry.
-_SPELLINGS = {
-    **{"degree": "deg", "radian": "rad", "percent": "pct percentage", "dollar": "usd", "cent": "", "euro": "eur"},
-    **{"inch": "in inches", "foot": "ft feet", "yard": "yd", "mile": "mi", "acre": "", "hectare": "ha", "knot": ""},
-    **{"mile/hour": "mph", "kilometer/hour": "kph kmh", "second": "sec s", "minute": "min", "hour": "hr h", "day": ""},
-    **{"week": "", "month": "mo", "year": "yr", "decade": "", "century": "centuries", "pound": "lb", "ounce": "oz"},
-    **{"ton": "", "tonne": "", "gallon": "gal", "quart": "qt", "pint": "", "cup": "", "tablespoon": "", "teaspoon": ""},
-    **{"angstrom": "aa å", "erg": "", "atmosphere": "atm", "bar": "", "calorie": "cal", "joule": "j", "watt": "w"},
-    **{"volt": "v", "newton": "n", "hertz": "hz", "pascal": "pa", "kelvin": "", "celsius": "", "fahrenheit": ""},
-    **{"arcsecond": ""},
-    **{
-        "mole": "mol",
-        "ampere": "amp",
-        "coulomb": "",
-        "ohm": "",
-        "tesla": "",
-        "electron_volt": "ev",
-        "liter": "litre l",
-    },
-    **{"meter": "metre m", "gram": "gm g", "byte": "", "bit": ""},
-}
-_PREFIXES = {
-    "milli": "m",
-    "centi": "c",
-    "kilo": "k",
-    "micro": "μ",
-    "nano": "n",
-    "deci": "d",
-    "pico": "p",
-    "mega": "mega",
-}
-_PREFIXED = (
-    "meter",
-    "gram",
-    "liter",
-    "second",
-    "joule",
-    "watt",
-    "volt",
-    "newton",
-    "pascal",
-    "hertz",
-    "calorie",
-    "mole",
-)
+# Units by their names in pint, each with its other spellings in small letters. A plural with -s needs no entry.
+_TABLE = """
+degree deg, radian rad, arcsecond, percent pct percentage, dollar usd, cent, euro eur, inch in inches, foot ft feet,
+yard yd, mile mi, acre, hectare ha, knot, mile/hour mph, kilometer/hour kph kmh, second sec s, minute min, hour hr h,
+day, week, month mo, year yr, decade, century centuries, pound lb, ounce oz, ton, tonne, gallon gal, quart qt, pint,
+cup, tablespoon, teaspoon, angstrom å, erg, atmosphere atm, bar, calorie cal, joule j, watt w, volt v, newton n,
+hertz hz, pascal pa, kelvin, celsius, fahrenheit, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
+liter litre l, meter metre m, gram gm g, byte, bit
+"""
+_SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
+_PREFIXES = zip("milli centi kilo micro nano deci pico".split(), "mckμndp", strict=True)
+_PREFIXED = "meter gram liter second joule watt volt newton pascal hertz calorie mole".split()
 
-_UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in (unit, *words.split())}
-for _unit in _PREFIXED:
-    for _prefix, _sign in _PREFIXES.items():
-        for _word in (_unit, *_SPELLINGS[_unit].split()):
+_UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in words}
+for _prefix, _sign in _PREFIXES:
+    for _unit in _PREFIXED:
+        for _word in _SPELLINGS[_unit]:
             _UNITS.setdefault((_prefix if len(_word) > 3 else _sign) + _word, _prefix + _unit)
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 
@@ -64,7 +31,8 @@ _NO_UNIT = re.compile(
     r"|plus|minus|times? \w+|divided|remainders?|r|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?"
     r"|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?|square ?roots?|roots?|score|scores|gross"
     r"|squared|cubed|factorials?|dozens?|infinity|choose|bases?|mod|modulus|sqrt|hundreds?|thousands?|\w*illions?"
-    r"|lakhs?|crores?|myriads?|googols?|reciprocals?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved|inverses?|negatives?"
+    r"|lakhs?|crores?|myriads?|googols?|reciprocals?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved"
+    r"|inverses?|negatives?"
     r"|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?|nines?|if|when|where|for"
     r"|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|plus|versus|vs|this|thus|are|even|odd"
     r"|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
