@@ -36,8 +36,11 @@ def main() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
     flags = sys.argv[1:]
     script = next((i for i, flag in enumerate(flags) if flag.endswith(".py")), len(flags))
+    # In a process of its own, which imports torch while the flags are checked, and frees its memory at its end.
+    answer, checker_end = get_context("fork").Pipe()
     config = None
     if Path(*flags[script : script + 1]).name == "train.py":
+        get_context("fork").Process(target=answer_model_problem, args=(checker_end,), daemon=True).start()
         has_cuda = has_gpu and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
         # Of several machines only the number of ranks on each is known, which must divide the questions, too.
         ranks = flags[flags.index("--num_gpus") + 1] if "--num_gpus" in flags[:script] else "1"
@@ -47,11 +50,9 @@ def main() -> None:
     if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags[:script]):
         port = reserve_port()
         flags = ["--master_port", str(port.getsockname()[1]), *flags]
-    # In a process of its own, which frees the memory that torch takes.
-    answer, sender = get_context("fork").Pipe(duplex=False)
-    if config:
-        get_context("fork").Process(target=send_model_problem, args=(sender, config), daemon=True).start()
-    sender.close()
+    checker_end.close()
+    with suppress(OSError):  # nobody asks
+        answer.send(config)
     launcher = Path(sys.executable).with_name("deepspeed")
     # A new session: the terminal sends Ctrl-C to this process only.
     program = subprocess.Popen([str(launcher), "--quiet", *flags], start_new_session=True)
@@ -69,7 +70,7 @@ def main() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
         signal.signal(number, pass_on)
-    with suppress(EOFError):  # nothing is wrong with the model, or nothing was checked
+    with suppress(EOFError, OSError):  # nothing is wrong with the model, or nothing was checked
         problem = answer.recv()
         if program.poll() is None:
             os.killpg(program.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
@@ -126,20 +127,24 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
     return None
 
 
-def send_model_problem(sender: "Connection", config: "TrainConfig") -> None:
-    """Send a line if train.py would refuse the model of `config`, its tokenizer or its template."""
+def answer_model_problem(asker: "Connection") -> None:
+    """Send a line if train.py would refuse the model of the configuration that `asker` sends, or its template."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
+    setup_environment()
     from bnpo.evaluation.suites import load_suite
     from bnpo.files import InputError
     from bnpo.policy.folder import model_folder
     from bnpo.task import longest_sequence, prepare_tokenizer
 
+    config = asker.recv()
+    if config is None:
+        return
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     try:
         prepare_tokenizer(config, model_folder(config.data.model), longest_sequence(config, suite))
     except InputError as error:
-        sender.send(str(error))
+        asker.send(str(error))
 
 
 if __name__ == "__main__":

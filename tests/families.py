@@ -72,7 +72,7 @@ NOT_TRAINED = {
     "llama4_text": ({}, "it has layers of chunked_attention"),
     "mamba": ({}, "it has layers of linear_attention"),
     "qwen3_next": (EXPERTS | {"head_dim": 32}, "it has layers of linear_attention"),
-    "recurrent_gemma": ({}, "it has convolutions over tokens"),
+    "recurrent_gemma": ({}, "it has convolutions over tokens, as in state-space models and linear attention"),
     "stablelm": ({}, "its attention layers do not pass keyword arguments on"),
     "t5": ({}, "it is an encoder-decoder"),
 }
