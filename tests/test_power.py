@@ -8,8 +8,11 @@ from scipy.stats import ttest_1samp
 
 import compare
 import power
-from bnpo.evaluation.scores import detectable, paired_bootstrap
+from bnpo.evaluation.config import EvalConfig
+from bnpo.evaluation.scores import describe_detectable, detectable, paired_bootstrap
 from bnpo.files import InputError, write_json, write_json_lines
+from bnpo.flags import Planning
+from bnpo.planning.dry_run import dry_run_evaluation
 from study.rows import Rows
 
 
@@ -24,6 +27,19 @@ def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
         d = second - first
         found += abs(d.mean()) > 1.96 * d.std(ddof=1) / np.sqrt(problems)
     assert 0.75 < found / 1000 < 0.85
+
+
+def test_the_average_of_data_sets_finds_less_than_each():
+    assert describe_detectable({"a": (0.03, 0.3)}) == "a 3.0 to 30.0"
+    assert describe_detectable({"a": (0.03, 0.3), "b": (0.04, 0.4)}).endswith("b 4.0 to 40.0, average 2.5 to 25.0")
+
+
+def test_a_dry_run_prints_the_detectable_difference_without_data_and_model(capsys):
+    config = EvalConfig("Qwen/Qwen2.5-Math-1.5B", suite="contests-2026", planning=Planning(dry_run=True))
+    dry_run_evaluation(config)
+    printed = capsys.readouterr().out
+    assert "AIME2026: 30 problems x 16 repetitions" in printed
+    assert "in points: AIME2026 9.0 to 36.1, HMMT-Feb-2026 8.6 to 34.5, average 6.2 to 25.0\n" in printed
 
 
 def test_with_unrelated_scores_the_second_bound_holds():
