@@ -50,7 +50,7 @@ class Args:
     output_dir: Path = ROOT / "runs" / "soak"
     """Folder for the reference, the runs and results.jsonl. An existing reference is used again."""
     flags: str = ""
-    """More flags of train.py, such as "--lora-rank 8". Use another --output-dir for other flags."""
+    """More flags of train.py, as in --flags="--lora-rank 8". Each set of flags needs an --output-dir of its own."""
 
 
 def main() -> None:

@@ -14,9 +14,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+import families
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import InputError, read_json, write_json
 from bnpo.policy.folder import model_folder, whole_model
+from bnpo.policy.lora import add_adapter
 from bnpo.runs.prepare import prepare_run
 from conftest import make_model, run_ranks
 from programs.learner_check import fixed_experience
@@ -242,6 +244,26 @@ def test_what_overflows_in_fp16_is_refused_by_name(tmp_path, layer, scale, messa
     done = run_ranks(1, "train.py", *flags, "--eval-every", "0", check=False)
     assert done.returncode == 2
     assert re.search(message, done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("family", "adapted"),
+    [
+        ("llama", "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"),
+        ("gpt2", "c_attn c_proj c_fc"),
+        ("qwen3_moe", "q_proj k_proj v_proj o_proj"),
+        ("qwen2_moe", "q_proj k_proj v_proj o_proj"),  # its shared expert has layers that are called as the experts'
+        ("mixtral", "q_proj k_proj v_proj o_proj"),
+    ],
+)
+def test_of_a_mixture_of_experts_only_the_attention_is_adapted(family, adapted):
+    config, _ = parse_train_config(["--preset", "tiny", "--lora-rank", "4"], has_cuda=False)
+    shape = (families.TRAINED | families.ALSO_TRAINED)[family]
+    model = AutoModelForCausalLM.from_config(families.family_config(family, **shape))
+    add_adapter(model, str(TINY_MODEL), config)
+    trained = {name.split(".lora_")[0] for name, weight in model.named_parameters() if weight.requires_grad}
+    assert {name.rpartition(".")[2] for name in trained} == set(adapted.split())
+    assert not any("expert" in name for name in trained)
 
 
 @pytest.mark.parametrize(
