@@ -151,7 +151,7 @@ def rank_memory(
     table = {part: in_(phases, value) for part, value in resident.items()}
     table |= {
         "sampler": in_(("sample", "sync: check"), sampler),
-        "gathered weights": in_(("save", "sync: weights"), size.gathered_group())
+        "gathered weights": in_(("save", "sync: weights"), size.group * size.gathers)
         | {
             "sample": size.left_gathered(),  # by the check of the last weight sync
             "update: head": size.gathered(head=True),
@@ -207,6 +207,8 @@ class _Sizes:
         self.gathers = ranks > 1 or self.offload_weights
         kept = sum(size for size in self.adapter if size <= self.zero.param_persistence_threshold)
         self.small_weights = self.bytes * (shape.persistent + kept) * self.gathers
+        # Weights on their way to the sampler or to disk are gathered and cloned in groups.
+        self.group = min(GROUP_BYTES + self.bytes * shape.largest, self.bytes * shape.parameters)
         # An offloaded optimizer: master weights, two moments, and gradients twice, as they were reduced, and as AdamW
         # reads them.
         self.optimizer = 20 * self.partition * self.offload
@@ -291,16 +293,9 @@ class _Sizes:
         size = (8 if self.offload else 12) if self.on_cpu else (0 if self.offload else 8)  # bytes per parameter
         return size * group
 
-    def group(self) -> int:
-        """Weights on their way to the sampler or to disk: a group at a time is gathered, then cloned."""
-        return min(GROUP_BYTES + self.bytes * self.shape.largest, self.bytes * self.shape.parameters)
-
-    def gathered_group(self) -> int:
-        return self.group() * self.gathers
-
     def cloned_group(self) -> int:
-        """A group's clones, and with LoRA the fp32 temporaries of merging a weight."""
-        return self.group() + 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) * bool(self.adapter)
+        """Clones of weights on their way to the sampler or to disk, and with LoRA the fp32 temporaries of merging."""
+        return self.group + 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) * bool(self.adapter)
 
     def scoring(self) -> int:
         """The learner scores one answer of the longest length; nothing is saved for a backward pass."""
