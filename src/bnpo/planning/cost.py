@@ -138,6 +138,7 @@ def assumption_lines(speeds: list[GpuSpeed], answer_tokens: int) -> list[str]:
         lines.append(
             f"  {speed.name}: {speed.flops / 1e12:.0f} TFLOP/s in bf16 and {speed.bandwidth / 1e12:.2f} TB/s (data "
             f"sheet), {speed.host / GIB:.0f} GiB of CPU memory per GPU; sampling reaches {speed.bandwidth_use:.0%} of "
-            f"the bandwidth and {speed.sampling_use:.0%} of the operations, updates reach {speed.mfu:.0%} (MFU); measured: {speed.measured or 'nothing'}"
+            f"the bandwidth and {speed.sampling_use:.0%} of the operations, updates reach "
+            f"{speed.mfu:.0%} (MFU); measured: {speed.measured or 'nothing'}"
         )
     return lines

@@ -132,10 +132,6 @@ def rank_memory(
     on_cpu, checkpointing = device == "cpu", config.hardware.gradient_checkpointing
     asleep = ("update: head", "update: layers", "update: reduction", "update: optimizer", "save", "sync: weights")
     phases = ("sample", *asleep, "sync: check") if of_sampler else asleep[:-1]
-
-    def in_(phases: tuple[str, ...], size: int) -> dict[str, int]:
-        return dict.fromkeys(phases, size)
-
     resident = {"weights": size.weights * (on_cpu or not size.offload_weights)}
     if size.offload:
         resident["optimizer"] = size.optimizer * on_cpu
@@ -148,19 +144,21 @@ def rank_memory(
     # While the sampler's weights are loaded again, the largest is there twice, and its graphs come back as well.
     shard = size.bytes * shape.parameters // config.hardware.sampler_ranks
     reload = size.bytes * shape.largest // config.hardware.sampler_ranks
-    table = {part: in_(phases, value) for part, value in resident.items()}
+    table = {part: dict.fromkeys(phases, value) for part, value in resident.items()}
     table |= {
-        "sampler": in_(("sample", "sync: check"), sampler),
-        "gathered weights": in_(("save", "sync: weights"), size.group * size.gathers)
+        "sampler": dict.fromkeys(("sample", "sync: check"), sampler),
+        "gathered weights": dict.fromkeys(("save", "sync: weights"), size.group * size.gathers)
         | {
             "sample": size.left_gathered(),  # by the check of the last weight sync
             "update: head": size.gathered(head=True),
             "update: layers": size.gathered(head=False),
             "sync: check": size.gathered(head=True),
         },
-        "sampler asleep": in_(asleep, ASLEEP * of_sampler),
-        "layer inputs": in_(("update: head", "update: layers"), size.saved_for_backward() * checkpointing),
-        "activations": in_(("update: head", "update: layers"), size.saved_for_backward() * (not checkpointing))
+        "sampler asleep": dict.fromkeys(asleep, ASLEEP * of_sampler),
+        "layer inputs": dict.fromkeys(("update: head", "update: layers"), size.saved_for_backward() * checkpointing),
+        "activations": dict.fromkeys(
+            ("update: head", "update: layers"), size.saved_for_backward() * (not checkpointing)
+        )
         | {"sync: check": size.scoring()},
         # The backward pass computes the log-probabilities again, so both passes count.
         "logits": {"update: head": max(size.logits(size.tokens, backward=back) for back in (False, True))}
@@ -172,7 +170,7 @@ def rank_memory(
         "layer gradients": {"update: layers": size.bytes * size.trained_layer},
         "reduction": {"update: layers": size.reduction() * (not on_cpu), "update: reduction": size.reduction()},
         "optimizer temporaries": {"update: optimizer": size.optimizer_step()},
-        "cloned weights": in_(("save", "sync: weights"), size.cloned_group()),
+        "cloned weights": dict.fromkeys(("save", "sync: weights"), size.cloned_group()),
         "sampler weights": {"sync: weights": shard},
         "reload": {"sync: weights": reload},
         "sampler graphs": {"sync: weights": GRAPHS},
