@@ -43,15 +43,23 @@ def cell(run: PlannedRun) -> str | None:
 
 
 def table() -> list[str]:
-    """Return the lines of the table. Where a model fits no GPU of a kind, there is no line."""
+    """Return the lines of the table.
+
+    There is no line where a model does not fit, and none for more GPUs of a kind than need no flag.
+    """
     lines = [f"| model | GPUs | all weights | `--lora-rank {LORA_RANK}` |", "| --- | --- | --- | --- |"]
     config = preset_config("paper-1.5b")
     for model in MODELS:
         shape = read_shape(ROOT / "data" / "models" / model)
+        easy = set()  # GPUs on which no flag is needed
         for gpus, gpu in MACHINES:
+            if gpu in easy:
+                continue
             speed = speed_of(gpu, shape)
             run = PlannedRun(shape, config, Machine.assumed(gpus, speed.memory, speed.host), 4096)
             cells = [cell(run), cell(replace(run, config=with_settings(config, lora_rank=LORA_RANK)))]
+            if all(text and "no flag" in text for text in cells):
+                easy.add(gpu)
             if any(cells):
                 texts = " | ".join(text or "does not fit" for text in cells)
                 lines.append(f"| {model} | {gpus} x {gpu} ({round(speed.memory / GIB)} GiB) | {texts} |")

@@ -8,17 +8,21 @@ import pytest
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.files import InputError
+from bnpo.files import ROOT, InputError
 from bnpo.planning.fit import (
     USABLE,
     Machine,
     MemoryPlan,
     PlannedRun,
+    fitting_changes,
+    flags_text,
     plan_here,
     plan_memory,
     require_memory_plan,
     share_left,
+    token_bytes,
 )
+from bnpo.planning.gpus import speed_of
 from bnpo.planning.memory import GIB, read_shape
 from conftest import make_model, run_ranks
 
@@ -144,9 +148,49 @@ def test_a_sampler_that_draws_few_answers_at_once_is_warned_about(shapes):
     assert planned(shapes, "7b", 4).warning == ""
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "gpu", "flags", "needed"),  # with LoRA, the flags with which alone it fits; None: with none
+    [
+        ("Qwen2.5-Math-1.5B", 1, "RTX-5080", (), ""),
+        ("Qwen2.5-Math-7B", 1, "L40S", (), ""),
+        ("Qwen2.5-Math-7B", 1, "RTX-4090", (), None),
+        ("Qwen2.5-Math-7B", 1, "RTX-5090", (), "--offload-weights"),
+        ("Qwen2.5-32B", 8, "H100", (), "--sampler-ranks 2"),
+        ("Qwen2.5-32B", 8, "H100", ("--sampler-ranks", "2"), ""),
+        ("Qwen2.5-72B", 16, "H100", (), "--sampler-ranks 4"),
+    ],
+)
+def test_what_fits_with_lora(model, gpus, gpu, flags, needed):
+    shape = read_shape(ROOT / "data" / "models" / model)
+    speed = speed_of(gpu, shape)
+    config, _ = parse_train_config(["--preset", "paper-1.5b", "--lora-rank", "32", *flags], has_cuda=True)
+    run = PlannedRun(shape, config, Machine.assumed(gpus, speed.memory, speed.host), 4096)
+    changes = fitting_changes(run)
+    assert flags_text(changes) == (needed or "")
+    assert bool(plan_memory(run.with_settings(**changes)).problem) == (needed is None)
+
+
+def test_a_shared_sampler_has_a_part_of_weights_and_cache_on_each_rank(shapes):
+    whole, shared = (planned(shapes, "7b", 8, "--sampler-ranks", size).rank for size in ("1", "4"))
+    for part in ("sampler weights", "reload"):
+        assert shared.table[part]["sync: weights"] == whole.table[part]["sync: weights"] // 4
+    assert token_bytes(shapes["7b"], 2, 4) == token_bytes(shapes["7b"], 2, 1) // 4
+    assert token_bytes(shapes["7b"], 2, 8) == token_bytes(shapes["7b"], 2, 4)  # 4 key heads: two ranks hold the same
+
+
+def test_offloaded_weights_are_in_cpu_memory(shapes):
+    flags = ("--lora-rank", "32", "--gpu-memory", "0.4")
+    on_gpu, offloaded = (planned(shapes, "7b", 1, *flags, *more).rank for more in ((), ("--offload-weights",)))
+    weights = on_gpu.table["weights"]["sample"]
+    assert offloaded.offloaded == weights > 2 * 7.6e9
+    assert on_gpu.offloaded == 0
+    assert offloaded.resident == on_gpu.resident - weights + offloaded.table["small weights"]["sample"]
+    assert offloaded.table["gathered weights"]["update: head"] > 0  # also on a single rank
+
+
 def test_offloading_needs_the_memory_of_the_machine(shapes):
     with pytest.raises(
-        InputError, match=r"--offload-optimizer takes 141\.9 GiB of 128\.0 GiB of CPU memory; it fits on 16 ranks"
+        InputError, match=r"--offload-optimizer takes 141\.9 GiB of 128\.0 GiB of CPU memory; --lora-rank 32 makes"
     ):
         planned(shapes, "7b", 1, "--offload-optimizer", host=128 * GIB, checked=True)
 

@@ -25,6 +25,7 @@ from bnpo.planning.memory import read_shape
 from conftest import run_ranks
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
+fitting = importlib.import_module("fitting")
 reproduce = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(reproduce)
 
@@ -203,6 +204,19 @@ def test_a_table_is_planned_without_network_or_model(checkout):
     assert "9,600 answers per evaluation" in printed
 
 
+def test_the_page_on_training_has_the_table_of_what_fits():
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    assert "\n".join(fitting.table()) in page, "python scripts/fitting.py prints another table"
+
+
+def test_a_sampler_on_several_gpus_reads_less_and_exchanges_sums():
+    settings = {"answers": 1, "at_once": 1, "samplers": 1}
+    one, two = (sampling_seconds(SHAPE, H20, TokenLengths(100, 100, 100), **settings, gpus=gpus) for gpus in (1, 2))
+    tokens = np.exp(-np.arange(100) / 100).sum()
+    # Half of the reading, and two sums per layer of 20 us each and of 2 x 1536 bytes at 50 GB/s.
+    assert one - two == pytest.approx(tokens * (0.001288 / 2 - 2 * 28 * (20e-6 + 2 * 1536 / 50e9)), rel=2e-2)
+
+
 def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
     page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
     for table in ("table1", "table2"):
@@ -214,4 +228,5 @@ def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
         overview = capsys.readouterr().out.partition("\n| GPUs |")
         message = f"python scripts/reproduce.py {table} --dry-run has other estimates"
         assert overview[1] + overview[2] in page, message
-        assert all(f"\n  {gpu}: " in overview[0] for gpu in ("H20", "A100-80GB", "H100", "H200"))  # what the estimate assumes
+        # What the estimate assumes.
+        assert all(f"\n  {gpu}: " in overview[0] for gpu in ("H20", "A100-80GB", "H100", "H200"))

@@ -145,6 +145,15 @@ def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp
     assert one["loss"] == pytest.approx(two["loss"], rel=1e-5, abs=1e-8)
 
 
+def test_weights_in_cpu_memory_change_nothing(tiny_run, tmp_path):
+    run = tmp_path / "run"
+    run_ranks(2, "train.py", *TINY, "--steps", 2, "--eval-every", 0, "--offload-weights", "--output-dir", run)
+    for step in (1, 2):
+        assert rollouts_of(run, step) == rollouts_of(tiny_run, step)
+        for name in ("loss", "grad_norm", "sync/difference", "entropy"):
+            assert metrics_of(run)[step - 1][name] == metrics_of(tiny_run)[step - 1][name]
+
+
 def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tmp_path):
     run, data = tmp_path / "run", tmp_path / "math.jsonl"
     lines = (data_dir / "math_train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

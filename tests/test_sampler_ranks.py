@@ -64,7 +64,8 @@ def test_two_ranks_as_one_sampler_draw_what_one_rank_draws(alone, shared):
         expected, found = (lines(folder / "run" / name) for folder in (alone, shared))
         assert len(found) == 8 * 4
         assert [unnamed(row) for row in found] == [unnamed(row) for row in expected]
-        for one, two in zip(*(lines(folder / f"run/tokens/step-{step}.jsonl") for folder in (alone, shared))):
+        tokens = [lines(folder / f"run/tokens/step-{step}.jsonl") for folder in (alone, shared)]
+        for one, two in zip(*tokens, strict=True):
             assert two["ids"] == one["ids"]
             for who in ("sampler", "learner"):
                 # The learner has no log-probabilities of an answer without a gradient.

@@ -100,7 +100,7 @@ def main() -> None:
     held = sampler.parameters(pair.names)
     del held[pair.names[0]]
     report["errors"]["no embedding"] = [None, pair.bits(held)]
-    if pair.config.hardware.sampler_ranks > 1:  # each rank now draws for itself, a token of which depends on no other rank
+    if pair.config.hardware.sampler_ranks > 1:  # of one token, no draw waits for other ranks
         prompts, settings = [pair.prompt] * 32, {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()}
         report["errors"]["drawn apart"] = error_of(lambda: list(sampler.sample(prompts, range(32), **settings)))
     if dist.get_rank() == 0:

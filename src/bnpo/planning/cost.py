@@ -137,7 +137,8 @@ def assumption_lines(speeds: list[GpuSpeed], answer_tokens: int) -> list[str]:
     for speed in dict.fromkeys(speeds):  # two models may share one line
         lines.append(
             f"  {speed.name}: {speed.flops / 1e12:.0f} TFLOP/s in bf16 and {speed.bandwidth / 1e12:.2f} TB/s (data "
-            f"sheet), {speed.host / GIB:.0f} GiB of CPU memory per GPU; sampling reaches {speed.bandwidth_use:.0%} of the bandwidth and {speed.sampling_use:.0%} of the "
-            f"operations, updates reach {speed.mfu:.0%} (MFU); measured: {speed.measured or 'nothing'}"
+            f"sheet), {speed.host / GIB:.0f} GiB of CPU memory per GPU; sampling reaches {speed.bandwidth_use:.0%} of "
+            f"the bandwidth and {speed.sampling_use:.0%} of the operations, updates reach "
+            f"{speed.mfu:.0%} (MFU); measured: {speed.measured or 'nothing'}"
         )
     return lines

@@ -136,10 +136,6 @@ def rank_memory(
     on_cpu, checkpointing = device == "cpu", config.hardware.gradient_checkpointing
     asleep = ("update: head", "update: layers", "update: reduction", "update: optimizer", "save", "sync: weights")
     phases = ("sample", *asleep, "sync: check") if of_sampler else asleep[:-1]
-
-    def in_(phases: tuple[str, ...], size: int) -> dict[str, int]:
-        return dict.fromkeys(phases, size)
-
     resident = {"weights": size.weights * (on_cpu or not size.offload_weights)}
     if size.offload:
         resident["optimizer"] = size.optimizer * on_cpu
@@ -152,19 +148,21 @@ def rank_memory(
     # While the sampler's weights are loaded again, the largest is there twice, and its graphs come back as well.
     shard = size.bytes * shape.parameters // config.hardware.sampler_ranks
     reload = size.bytes * shape.largest // config.hardware.sampler_ranks
-    table = {part: in_(phases, value) for part, value in resident.items()}
+    table = {part: dict.fromkeys(phases, value) for part, value in resident.items()}
     table |= {
-        "sampler": in_(("sample", "sync: check"), sampler),
-        "gathered weights": in_(("save", "sync: weights"), size.gathered_group())
+        "sampler": dict.fromkeys(("sample", "sync: check"), sampler),
+        "gathered weights": dict.fromkeys(("save", "sync: weights"), size.group * size.gathers)
         | {
             "sample": size.left_gathered(),  # by the check of the last weight sync
             "update: head": size.gathered(head=True),
             "update: layers": size.gathered(head=False),
             "sync: check": size.gathered(head=True),
         },
-        "sampler asleep": in_(asleep, ASLEEP * of_sampler),
-        "layer inputs": in_(("update: head", "update: layers"), size.saved_for_backward() * checkpointing),
-        "activations": in_(("update: head", "update: layers"), size.saved_for_backward() * (not checkpointing))
+        "sampler asleep": dict.fromkeys(asleep, ASLEEP * of_sampler),
+        "layer inputs": dict.fromkeys(("update: head", "update: layers"), size.saved_for_backward() * checkpointing),
+        "activations": dict.fromkeys(
+            ("update: head", "update: layers"), size.saved_for_backward() * (not checkpointing)
+        )
         | {"sync: check": size.scoring()},
         # The backward pass computes the log-probabilities again, so both passes count.
         "logits": {"update: head": max(size.logits(size.tokens, backward=back) for back in (False, True))}
@@ -176,7 +174,7 @@ def rank_memory(
         "layer gradients": {"update: layers": size.bytes * size.trained_layer},
         "reduction": {"update: layers": size.reduction() * (not on_cpu), "update: reduction": size.reduction()},
         "optimizer temporaries": {"update: optimizer": size.optimizer_step()},
-        "cloned weights": in_(("save", "sync: weights"), size.cloned_group()),
+        "cloned weights": dict.fromkeys(("save", "sync: weights"), size.cloned_group()),
         "sampler weights": {"sync: weights": shard},
         "reload": {"sync: weights": reload},
         "sampler graphs": {"sync: weights": GRAPHS},
@@ -211,6 +209,8 @@ class _Sizes:
         self.gathers = ranks > 1 or self.offload_weights
         kept = sum(size for size in self.adapter if size <= self.zero.param_persistence_threshold)
         self.small_weights = self.bytes * (shape.persistent + kept) * self.gathers
+        # Weights on their way to the sampler or to disk are gathered and cloned in groups.
+        self.group = min(GROUP_BYTES + self.bytes * shape.largest, self.bytes * shape.parameters)
         # An offloaded optimizer: master weights, two moments, and gradients twice, as they were reduced, and as AdamW
         # reads them.
         self.optimizer = 20 * self.partition * self.offload
@@ -295,16 +295,9 @@ class _Sizes:
         size = (8 if self.offload else 12) if self.on_cpu else (0 if self.offload else 8)  # bytes per parameter
         return size * group
 
-    def group(self) -> int:
-        """Weights on their way to the sampler or to disk: a group at a time is gathered, then cloned."""
-        return min(GROUP_BYTES + self.bytes * self.shape.largest, self.bytes * self.shape.parameters)
-
-    def gathered_group(self) -> int:
-        return self.group() * self.gathers
-
     def cloned_group(self) -> int:
-        """A group's clones, and with LoRA the fp32 temporaries of merging a weight."""
-        return self.group() + 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) * bool(self.adapter)
+        """Clones of weights on their way to the sampler or to disk, and with LoRA the fp32 temporaries of merging."""
+        return self.group + 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) * bool(self.adapter)
 
     def scoring(self) -> int:
         """The learner scores one answer of the longest length; nothing is saved for a backward pass."""

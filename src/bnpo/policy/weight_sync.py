@@ -78,9 +78,7 @@ def compared_names(model: torch.nn.Module) -> dict[str, str]:
     return compared
 
 
-def check_equal(
-    model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0
-) -> None:
+def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0) -> None:
     """Raise SyncError on all ranks if a compared parameter differs from the sampler's in any bit. A collective.
 
     `sampler_tensors` are this rank's, by name: shards if several ranks share a sampler, of which this one has number
