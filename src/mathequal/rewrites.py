@@ -42,9 +42,9 @@ CHARACTERS = str.maketrans(
 )
 _COMMANDS = _spellings(
     r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
-    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals \dfrac \frac"
-    r" \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le \geq \ge"
-    r" \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
+    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
+    r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
+    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
 )
 """Commands of the same meaning."""
 
