@@ -5,12 +5,15 @@ r"""Compare the default grader with the rule of the released code on the data se
 Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
 the next problem (left out where the two are spelled alike). Then the references of MATH are rewritten by the rules of
 tests/answers: by spellings.py into other spellings, which are right, and by changes.py into other answers.
+A second table has the labelled pairs of tests/answers, also by math-verify as its README calls it.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
+
+import math_verify
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "answers"))
@@ -47,6 +50,31 @@ def rewritten(folder: Path) -> tuple[Pairs, Pairs]:
     return tables[0], tables[1]
 
 
+def by_math_verify(pairs: Pairs) -> list[bool]:
+    """Return the verdicts of math-verify as its README calls it, within its own time limits."""
+    verdicts = []
+    for reference, answer in pairs:
+        gold = math_verify.parse(f"${reference}$")
+        given = math_verify.parse(rf"The answer is $\boxed{{{answer}}}$.")
+        verdicts.append(bool(math_verify.verify(gold, given)))
+    return verdicts
+
+
+def print_labelled(graders: dict[str, PairGrader]) -> None:
+    """Print how each rule agrees with the labels of grader_cases.jsonl."""
+    lines = (ROOT / "tests" / "answers" / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    cases = [json.loads(line) for line in lines]
+    pairs = [(case["gold"], case["prediction"]) for case in cases]
+    verdicts = {rule: grader(pairs, wrap=r"The answer is $\boxed{%s}$.") for rule, grader in graders.items()}
+    verdicts["math-verify"] = by_math_verify(pairs)
+    print("\n| rule | agrees with the label | accepts wrongly | refuses wrongly |\n| --- | --- | --- | --- |")
+    for rule, accepted in verdicts.items():
+        wrong = [right and not case["equal"] for case, right in zip(cases, accepted, strict=True)]
+        missed = [case["equal"] and not right for case, right in zip(cases, accepted, strict=True)]
+        agreement = 1 - (sum(wrong) + sum(missed)) / len(cases)
+        print(f"| {rule} | {agreement:.1%} | {sum(wrong)} | {sum(missed)} |")
+
+
 def main() -> None:
     folder = Path(os.environ.get("BNPO_DATA", ROOT / "data"))
     graders = {rule: PairGrader(rule) for rule in RULES}
@@ -64,6 +92,7 @@ def main() -> None:
                 if ours != theirs:
                     disagreements.append((name, pair, ours, theirs))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    print_labelled(graders)
     print("\nDisagreements (default, reference):")
     for name, (reference, answer), ours, theirs in disagreements:
         print(f"{name}: reference {reference!r}, answer {answer!r}: {ours}, {theirs}")

@@ -78,11 +78,11 @@ class LimitedGrader:
         return self._outcomes[pair].equal
 
     def _outcome(self, reference: str, text: str) -> Outcome:
-        if final_answer(text) is None:
-            text = f"\\boxed{{{text}}}"
+        answer = final_answer(text)
         if self._rule == "reference":
-            return self._child.verdict("released_verdict", reference, text)
-        answer = final_answer(text) or ""
+            boxed = f"\\boxed{{{text}}}" if answer is None else text
+            return self._child.verdict("released_verdict", reference, boxed)
+        answer = text if answer is None else answer
         verdict = quick_verdict(reference, answer)
         return self._child.verdict("slow_verdict", reference, answer) if verdict is None else Outcome(verdict)
 

@@ -129,7 +129,7 @@ _ANY_NUMBER = (
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
-    """Return both with one name for a number that may be any: \pi k and \pi n, x^2+C and x^2+k."""
+    r"""Return both with one name for a number that may be any: \pi k and \pi n, x^2+C and x^2+k."""
     for pattern in _ANY_NUMBER:
         letters = [match[1] for match in map(pattern.match, (reference, answer)) if match]
         if len(letters) == 2 and letters[0] not in answer and letters[1] not in reference:

@@ -10,9 +10,10 @@ from mathequal.values import Based, Equation, Group, Matrix, Region, Relation, S
 @rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region)
 def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> Verdict:
     last = equation.sides[-1]
-    if isinstance(value, Scalar | Word) and isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex):
-        if isinstance(value, Word) or value.latex.isupper() or re.fullmatch("[a-e]", equation.names[0] or ""):
-            return False  # a = b is not choice B
+    ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
+    is_choice = isinstance(value, Word) or (isinstance(value, Scalar) and value.latex.isupper())
+    if ends_in_letter and (is_choice or re.fullmatch("[a-e]", equation.names[0] or "")):
+        return False  # a = b is not choice B
     *names, name = equation.names
     if isinstance(value, Group) and value.names == tuple(names) and name is None:  # a = b = 5 and a = 5, b = 5
         return every(equal(last, item, judge) for item in value.items)

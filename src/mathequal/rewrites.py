@@ -42,9 +42,9 @@ CHARACTERS = str.maketrans(
 )
 _COMMANDS = _spellings(
     r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
-    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals \dfrac \frac"
-    r" \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le \geq \ge"
-    r" \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
+    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
+    r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
+    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
 )
 """Commands of the same meaning."""
 
@@ -67,7 +67,7 @@ _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|
 
 BEFORE_WORDS = _table(
     # \\\\frac{1}{2}: doubled backslashes
-    (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
+    (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
     # 10⁻³
     (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
@@ -122,6 +122,7 @@ BEFORE_WORDS = _table(
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
+    (r"\\(?:operatorname|mathrm|text)\s*\{\s*((?:arc)?c?tg)\s*\}", r"\\\1 "),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),

@@ -43,8 +43,13 @@ def pairs(a: Fraction, b: Fraction) -> Iterator[tuple[str, Value]]:
     for text in (rf"x={x},y={y}", rf"x={x}\text{{ or }}x={y}", f"x^2-({x}+{y})x+({x})({y})=0", f"{x}<x<{y}"):
         yield text, None
     yield rf"\text{{{x} or {y}}}", None
-    for text in (rf"\{{{x}|{y}\}}", rf"\{{x|{y}\}}", rf"\{{x:{y}\}}"):
+    for text in (rf"\{{{x}|{y}\}}", rf"\{{x|{y}\}}", rf"\{{x:{y}\}}", rf"{x}=\[{x} {y}\]", rf"f({x})>{y}"):
         yield text, None
+    if a.denominator == b.denominator == 1 and b >= 0:
+        yield f"{x} {y}", None
+        yield rf"{x}\quad {y}", None
+    for joint in (r"\text{ (or }%s\text{)}", r"\text{, i.e. }%s", r"\text{, which is }%s", r"\text{ or }x=%s"):
+        yield x + joint % y, a if a == b else None
     yield rf"\frac{{{x}}}{{{y}}}", a / b if b else None
     yield rf"({x})/({y})", a / b if b else None
 
@@ -56,11 +61,30 @@ def singles(a: Fraction) -> Iterator[tuple[str, Value]]:
         yield text, a
     for text in (f"|x|={x}", f"x^2={x}", f"2x={x}", f"x+y={x}", f"x>{x}", f"x\\ge {x}", f"x\\ne {x}", rf"\pm {x}"):
         yield text, a if a == 0 and "pm" in text else None
+    for tiny in (Fraction(1, 10**40), Fraction(1, 2**2011), Fraction(-1, 10**300)):
+        yield f"{x}{'-' if tiny < 0 else '+'}{_power(abs(tiny))}", a + tiny
+    for text in (
+        rf"{x}+\frac{{1}}{{1000!}}",
+        f"{x}+e^{{-2000}}",
+        rf"{x}\cdot\tanh(200)",
+        f"{x}=six hundred",
+        f"{x}=blue",
+    ):
+        yield text, None
+    for text in (f"{x}5", f"{x}.5", f"{x}th power", f"{x} lakh", f"{x} crore", rf"{x}\text{{ k}}", f"{x} gross"):
+        yield text, a if a == 0 and ("lakh" in text or "crore" in text) else None
     words = ("or more", "or less", "million", "thousand", "at most", "dozen", "and more", "is wrong", "or not", "a.m.")
     for word in words:
         yield rf"{x}\text{{ {word}}}", a if a == 0 and word in ("million", "thousand") else None
     for text in (f"{x}i", f"{x}x", f"{x}!", f"{x}'", rf"{x}\sqrt{{2}}", rf"{x}\pi", rf"\sqrt{{{x}}}", f"{x}e"):
         yield text, None
+
+
+def _power(number: Fraction) -> str:
+    """Return 10^{-40} or 2^{-2011}."""
+    base = 10 if number.denominator % 5 == 0 else 2
+    exponent = len(str(number.denominator)) - 1 if base == 10 else number.denominator.bit_length() - 1
+    return f"{base}^{{-{exponent}}}"
 
 
 def candidates(value: Fraction) -> Iterator[tuple[str, Value]]:
