@@ -2,13 +2,14 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.ranks import gather
@@ -37,12 +38,23 @@ def whole_weights(
     hold them for longer.
     """
     for group in _parameter_groups(model, tied_too, group_bytes):
-        with deepspeed.zero.GatheredParameters([parameter for _, parameter in group]):
+        with gathered([parameter for _, parameter in group]):
             clones = {name: parameter.detach().clone() for name, parameter in group}
         tensors = deque(revert_weight_conversion(model, clones).items())
         clones.clear()
         while tensors:  # hand them over one by one, so that none is held while the next group is gathered
             yield tensors.popleft()
+
+
+def gathered(parameters: Iterable[torch.nn.Parameter]) -> deepspeed.zero.GatheredParameters:
+    """Return a context in which partitioned `parameters` are whole. A collective.
+
+    Parameters that are so small that DeepSpeed keeps them whole stay so. Its context alone would free them at its end,
+    and the next forward pass would have to gather them again.
+    """
+    available = ZeroParamStatus.AVAILABLE
+    partitioned = [p for p in parameters if not (p.ds_persist and p.ds_status is available)]
+    return deepspeed.zero.GatheredParameters(partitioned)
 
 
 def _parameter_groups(
@@ -92,7 +104,7 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
         raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
     # Every rank holds the same names in the same order, so that all of them gather the same parameters.
     compared = {own_names[name]: parameters[own_names[name]] for name in sampler_tensors}
-    with deepspeed.zero.GatheredParameters(list(compared.values())):
+    with gathered(compared.values()):
         tensors = revert_weight_conversion(model, {name: tensor.detach() for name, tensor in compared.items()})
         differing = [
             name
