@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.logprobs import LogprobsProcessor
+from vllm.v1.outputs import LogprobsLists
 
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.policy.sampled import Answer, SampledGroup
@@ -64,6 +66,7 @@ class Sampler:
             **(_gpu_arguments(settings) if on_gpu else _CPU_ARGUMENTS),
         )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
+        LogprobsProcessor._update_sample_logprobs = _keep_logprobs
         self._next_request_id = 0
 
         # A hook on the module that computes the logits acts on samples and on scores alike.
@@ -178,6 +181,15 @@ def _gpu_arguments(settings: EngineSettings) -> dict:
     if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
         arguments["sleep_mode_offload_cudagraph"] = True
     return arguments
+
+
+def _keep_logprobs(processor: LogprobsProcessor, new: LogprobsLists) -> None:
+    """Add the log-probabilities of a request's new tokens, and nothing else.
+
+    This replaces a method of vLLM that also adds ids, ranks and places of the tokens, number by number. With the tiny
+    model that takes 2 % of sampling.
+    """
+    processor.logprobs.logprobs += new.logprobs[:, 0].tolist()
 
 
 def _answer(completion, logprobs: bool) -> Answer:
