@@ -78,7 +78,9 @@ def measure(benchmark: str) -> dict[str, float]:
     rows = {}
     name, *flags = shlex.split(benchmark)
     command = [sys.executable, "-u", f"benchmarks/{name}.py", *flags]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    # The others compute on CPUs: their ranks use gloo, which cannot reduce-scatter tensors on GPUs.
+    environment = os.environ | ({} if name == "gpu" else {"CUDA_VISIBLE_DEVICES": ""})
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             if found := re.fullmatch(r"([\w.-]+): (\S+)\n", line):
