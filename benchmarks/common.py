@@ -19,8 +19,8 @@ def row(name: str, value: float) -> None:
 
 
 def launch(ranks: int, *command: str | Path) -> str:
-    """Run a program under the DeepSpeed launcher. Return its standard output, or print its errors and exit."""
-    launcher = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks)]
+    """Run a program on ranks, which meet at a free port. Return its standard output, or print its errors and exit."""
+    launcher = [sys.executable, "scripts/launch.py", "--num_gpus", str(ranks)]
     result = subprocess.run([*launcher, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
     if result.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}")

@@ -10,6 +10,7 @@ the recorded ones by more than 10 %, and rows that miss their targets, are liste
 
 import json
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -64,10 +65,12 @@ class Args:
 
 
 def kind() -> str:
-    """Return the type of this machine: the name of its GPU, or its number of cores."""
+    """Return the type of this machine: the name of its GPU, or the maker and the number of its cores."""
     if torch.cuda.is_available():
         return re.sub(r"\W+", "-", torch.cuda.get_device_name()).lower()
-    return f"cpu-{len(os.sched_getaffinity(0))}-cores"
+    cpuinfo = Path("/proc/cpuinfo")
+    maker = re.search("AMD|Intel", cpuinfo.read_text()) if cpuinfo.exists() else None
+    return f"{maker[0].lower() if maker else platform.machine()}-{len(os.sched_getaffinity(0))}-cores"
 
 
 def measure(benchmark: str) -> dict[str, float]:
@@ -75,7 +78,9 @@ def measure(benchmark: str) -> dict[str, float]:
     rows = {}
     name, *flags = shlex.split(benchmark)
     command = [sys.executable, "-u", f"benchmarks/{name}.py", *flags]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    # The others compute on CPUs: their ranks use gloo, which cannot reduce-scatter tensors on GPUs.
+    environment = os.environ | ({} if name == "gpu" else {"CUDA_VISIBLE_DEVICES": ""})
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             if found := re.fullmatch(r"([\w.-]+): (\S+)\n", line):

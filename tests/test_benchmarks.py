@@ -37,6 +37,17 @@ def test_a_row_is_worse_in_the_direction_of_its_aim(bench, name, value, kept, is
     assert bench.worse(name, value, kept) == is_worse
 
 
+@pytest.mark.program
+@pytest.mark.parametrize(("name", "rows"), [("gpu", {"gpus": 7.0}), ("step", {})])
+def test_only_the_benchmark_of_gpus_sees_gpus(bench, monkeypatch, tmp_path, name, rows):
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    (tmp_path / "benchmarks").mkdir()
+    code = "import os; print('gpus:', os.environ['CUDA_VISIBLE_DEVICES'])"
+    (tmp_path / "benchmarks" / f"{name}.py").write_text(code)
+    assert bench.measure(name) == rows
+
+
 def test_rows_are_compared_with_those_of_this_kind_of_machine(bench, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     (tmp_path / "benchmarks" / "rows").mkdir(parents=True)

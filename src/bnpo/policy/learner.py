@@ -152,7 +152,7 @@ class Learner:
             for mini_batch in mini_batches:
                 self._accumulate_gradient(experience, mini_batch, old_logprobs, sums)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
-                self._engine.step()
+                self._optimizer_step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
@@ -226,6 +226,18 @@ class Learner:
             self._engine.backward(surrogate.loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
                 sums.add(surrogate, entropy, old, sampler_logprobs)
+
+    def _optimizer_step(self) -> None:
+        """Let DeepSpeed update the weights, and gather those that it keeps whole because they are small.
+
+        DeepSpeed itself would gather them one by one: 50 collectives for the tiny model, 141 for a 7B model.
+        """
+        optimizer = self._engine.optimizer
+        small_parameters, optimizer.persistent_parameters = optimizer.persistent_parameters, []
+        self._engine.step()
+        optimizer.persistent_parameters = small_parameters
+        if small_parameters:
+            small_parameters[0].all_gather_coalesced(small_parameters).wait()
 
     def _operations(self, experience: Experience) -> float:
         """Return the operations of the training passes of one call of `update` (Chowdhery et al. 2022, appendix B).

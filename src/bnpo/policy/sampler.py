@@ -19,6 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
 from vllm.distributed import get_tp_group
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.logprobs import LogprobsProcessor
+from vllm.v1.outputs import LogprobsLists
 
 from bnpo.policy.engine_settings import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.policy.folder import running
@@ -77,6 +79,7 @@ class Sampler:
                 **(_gpu_arguments(settings) if on_gpu else _CPU_ARGUMENTS),
             )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
+        LogprobsProcessor._update_sample_logprobs = _keep_logprobs
         self._next_request_id = 0
         self._sharing_ranks = get_tp_group().cpu_group if shared else None
         self.place = get_tp_group().rank_in_group if shared else 0
@@ -233,6 +236,15 @@ def _exchange_without_files() -> None:
 
     CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
     MessageQueue.create_from_process_group = lambda *_: None
+
+
+def _keep_logprobs(processor: LogprobsProcessor, new: LogprobsLists) -> None:
+    """Add the log-probabilities of a request's new tokens, and nothing else.
+
+    This replaces a method of vLLM that also adds ids, ranks and places of the tokens, number by number. With the tiny
+    model that takes 2 % of sampling.
+    """
+    processor.logprobs.logprobs += new.logprobs[:, 0].tolist()
 
 
 def _answer(completion, logprobs: bool) -> Answer:

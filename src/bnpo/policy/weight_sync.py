@@ -2,13 +2,14 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.policy.lora import Weight, named_weights
@@ -38,7 +39,7 @@ def whole_weights(
     their group, and the receiver may hold them for longer.
     """
     for group in _weight_groups(model, tied_too, group_bytes):
-        with deepspeed.zero.GatheredParameters([part for _, weight in group for part in weight.parts()]):
+        with gathered(part for _, weight in group for part in weight.parts()):
             clones = {name: weight.merged().clone() for name, weight in group}
         tensors = deque(revert_weight_conversion(model, clones).items())
         clones.clear()
@@ -47,6 +48,17 @@ def whole_weights(
     parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
     yield from revert_weight_conversion(model, buffers).items()
+
+
+def gathered(parameters: Iterable[torch.nn.Parameter]) -> deepspeed.zero.GatheredParameters:
+    """Return a context in which partitioned `parameters` are whole. A collective.
+
+    Parameters that are so small that DeepSpeed keeps them whole stay so. Its context alone would free them at its end,
+    and the next forward pass would have to gather them again.
+    """
+    available = ZeroParamStatus.AVAILABLE
+    partitioned = [p for p in parameters if not (p.ds_persist and p.ds_status is available)]
+    return deepspeed.zero.GatheredParameters(partitioned)
 
 
 def _weight_groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterator[list[tuple[str, Weight]]]:
@@ -96,7 +108,7 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
         raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
     # Every rank holds the same names in the same order, so that all of them gather the same parameters.
     compared = {own_names[name]: weights[own_names[name]] for name in sampler_tensors}
-    with deepspeed.zero.GatheredParameters([part for weight in compared.values() for part in weight.parts()]):
+    with gathered(part for weight in compared.values() for part in weight.parts()):
         tensors = revert_weight_conversion(model, {name: weight.merged() for name, weight in compared.items()})
         differing = [
             name
