@@ -94,7 +94,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if trained:
                 weight_gradient += _product(d.t(), hidden[part])
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
-        of_weight = weight_gradient.to(weight.dtype) if trained else None
+        of_weight = None if weight_gradient is None else weight_gradient.to(weight.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 6
 
 
