@@ -23,7 +23,7 @@ from bnpo.planning.gpus import speed_of
 from bnpo.planning.inputs import find_model, training_inputs
 from bnpo.planning.memory import read_shape
 from conftest import run_ranks
-from paper.fitting import table
+from paper import fitting
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
 reproduce = importlib.util.module_from_spec(SPEC)
@@ -206,7 +206,7 @@ def test_a_table_is_planned_without_network_or_model(checkout):
 
 def test_the_page_on_training_has_the_table_of_what_fits():
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    assert "\n".join(table()) in page, "python scripts/fitting.py prints another table"
+    assert "\n".join(fitting.table()) in page, "python scripts/fitting.py prints another table"
 
 
 def test_a_sampler_on_several_gpus_reads_less_and_exchanges_sums():
