@@ -133,7 +133,7 @@ def ranks(monkeypatch):
         (["--temperature", "2.5"], r"--temperature: is 2\.5, must be from 0\.01 to 2\.0, vLLM's limits"),
         (["--temperature", "0.001"], r"--temperature: is 0\.001, must be from 0\.01 to 2\.0"),
         (["--betas", "0.9", "nan"], r"--betas: are 0\.9 nan, must be in \[0, 1\)"),
-        (["--dtype", "half"], "--dtype: unknown dtype 'half'; known: bfloat16, float32"),
+        (["--dtype", "half"], "--dtype: unknown dtype 'half'; known: bfloat16, float16, float32"),
         (["--rewards", "accuracy,src/bnpo/loop.py:mean"], "--rewards: reward/mean is a metric of every run; give"),
         (["--reward-range", "1", "0"], "--reward-range: 1 0: must be two finite numbers, the lower one first"),
         (["--reward-range", "0", "inf"], "--reward-range: 0 inf: must be two finite numbers"),
