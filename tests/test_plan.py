@@ -23,9 +23,9 @@ from bnpo.planning.gpus import speed_of
 from bnpo.planning.inputs import find_model, training_inputs
 from bnpo.planning.memory import read_shape
 from conftest import run_ranks
+from paper import fitting
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
-fitting = importlib.import_module("fitting")
 reproduce = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(reproduce)
 
