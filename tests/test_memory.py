@@ -63,7 +63,7 @@ def test_shapes_are_exact_without_weights(shapes):
 
 
 def test_whole_layers_are_prefetched(shapes):
-    from bnpo.policy.learner import prefetch_bucket  # DeepSpeed, where it is needed
+    from bnpo.policy.zero import prefetch_bucket  # DeepSpeed, where it is needed
 
     assert prefetch_bucket(shapes["7b"].layer) == shapes["7b"].layer
     assert prefetch_bucket(shapes["1.5b"].layer) == 50_000_000

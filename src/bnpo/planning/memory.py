@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
 from bnpo.policy.engine_settings import MOST_SEQUENCES
-from bnpo.policy.learner import deepspeed_settings, prefetch_bucket
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
 from bnpo.policy.weight_sync import GROUP_BYTES
+from bnpo.policy.zero import deepspeed_settings, prefetch_bucket
 from bnpo.task import longest_sequence
 
 GIB = 2**30
@@ -230,8 +230,7 @@ class _Sizes:
 
     def reused_layers(self) -> int:
         """Return how many layers stay gathered after a forward pass, because DeepSpeed expects to use them soon."""
-        # DeepSpeed measures the distance to the next use through the head.
-        layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1
+        layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1  # counted through the head
         return min(max(layers, 0), self.shape.layers)
 
     def left_gathered(self) -> int:
@@ -255,8 +254,7 @@ class _Sizes:
         """Return the bytes that autograd keeps of one layer."""
         shape = self.shape
         norms = 2 * shape.hidden * (4 + 2 * self.bytes)  # computed in fp32
-        # Queries, keys, values and the output, for two layouts.
-        attention = self.bytes * (3 * shape.queries + 2 * shape.keys) + 4 * shape.heads
+        attention = self.bytes * (3 * shape.queries + 2 * shape.keys) + 4 * shape.heads  # q, k, v, output in two layouts
         feed_forward = self.bytes * 4 * shape.intermediate  # gate, up, activation, product
         return self.tokens * (norms + attention + feed_forward)
 
@@ -271,10 +269,8 @@ class _Sizes:
         if not backward:
             normalized = logits * (3 if self.config.logging.exact_entropy else 2)
             return max(normalized, logits * (1 + several) + weight)
-        # In fp32 the gradient overwrites the logits; in bf16 it is a second array.
-        chunk = logits + 2 * elements * half
-        # This chunk's part of the weight's gradient.
-        product = 0 if self.adapter else 4 * shape.head + logits * half * self.on_cpu
+        chunk = logits + 2 * elements * half  # in fp32 the gradient overwrites the logits; in bf16 it is a second array
+        product = 0 if self.adapter else 4 * shape.head + logits * half * self.on_cpu  # of the weight's gradient
         return chunk + max((logits + weight) * several, product)
 
     def layer_backward(self) -> int:

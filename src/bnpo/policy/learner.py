@@ -1,7 +1,6 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import deepspeed
@@ -17,13 +16,19 @@ from bnpo.algorithm.aggregation import token_weights
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
-from bnpo.files import InputError
 from bnpo.policy.attention import ATTENTION
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import Policy, compute_buffers_again, largest_layer, layer_classes, switch_off_dropout
+from bnpo.policy.model import (
+    Policy,
+    compute_buffers_again,
+    largest_layer,
+    layer_classes,
+    refuse_overflow,
+    switch_off_dropout,
+)
 from bnpo.policy.update import Experience, TokenSums, Update
-from bnpo.ranks import gather
+from bnpo.policy.zero import deepspeed_settings, prefetch_bucket
 from bnpo.speed import update_operations
 
 
@@ -275,57 +280,3 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
     parts = np.split(logprobs.cpu().numpy(), ends[:-1])
     for index, part in zip(micro_batch.indices, parts, strict=False):  # an empty micro-batch has one empty part
         by_answer[int(index)] = part
-
-
-def refuse_overflow(model: torch.nn.Module, folder: str) -> None:
-    """Raise InputError on all ranks if fp16 cannot hold a weight of the partitioned model from `folder`."""
-    own = [name for name, weight in model.named_parameters() if not weight.ds_tensor.isfinite().all()]
-    if names := sorted(set(chain.from_iterable(gather(own)))):
-        largest = torch.finfo(torch.float16).max
-        raise InputError(f"{folder}: {names[0]} has values beyond {largest:g}; use --dtype bfloat16 or float32")
-
-
-def prefetch_bucket(layer: int) -> int:
-    """Return how many elements ZeRO-3 prefetches: one layer of `layer` elements, or DeepSpeed's default if larger.
-
-    If it were less than a layer, every layer would wait until the rest of its weights is fetched.
-    """
-    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
-
-
-def deepspeed_settings(config: TrainConfig) -> dict:
-    """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
-    # Two limits of how many weights ZeRO-3 keeps gathered, stage3_max_live_parameters and stage3_max_reuse_distance,
-    # must stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
-    # leave prefetched weights gathered, and the weight sync fails.
-    zero: dict[str, object] = {"stage": 3}
-    if config.hardware.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu"}
-    if config.hardware.offload_weights:
-        zero["offload_param"] = {"device": "cpu", "pin_memory": True}  # copied in every pass, twice as fast if pinned
-    fp16 = {"enabled": True, "loss_scale": config.hardware.loss_scale} if config.hardware.dtype == "float16" else {}
-    return {
-        # Micro-batches differ in size and number: the learner itself says which one is the last of an update.
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "zero_optimization": zero,
-        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on where it runs.
-        "zero_force_ds_cpu_optimizer": False,
-        "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
-        "fp16": fp16,
-        # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions
-        # would be lost.
-        "data_types": {"grad_accum_dtype": "fp32"},
-        "communication_data_type": "fp32",
-        "gradient_clipping": config.update.max_grad_norm,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": config.update.lr,
-                "betas": list(config.update.betas),
-                "weight_decay": config.update.weight_decay,
-                "torch_adam": True,
-            },
-        },
-        "steps_per_print": 10**9,
-    }

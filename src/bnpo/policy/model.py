@@ -1,5 +1,7 @@
 """The policy's model: a causal language model that returns log-probabilities in place of logits."""
 
+from itertools import chain
+
 import torch
 import torch.nn.functional as F
 from accelerate import init_empty_weights
@@ -7,7 +9,9 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from bnpo.algorithm.batching import MicroBatch
 from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
+from bnpo.files import InputError
 from bnpo.policy.attention import ATTENTION
+from bnpo.ranks import gather
 
 
 class LogprobHead(torch.nn.Module):
@@ -143,3 +147,11 @@ def largest_layer(model: torch.nn.Module) -> int:
     layers = [module for module in model.modules() if type(module).__name__ in classes]
     # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
     return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
+
+
+def refuse_overflow(model: torch.nn.Module, folder: str) -> None:
+    """Raise InputError on all ranks if fp16 cannot hold a weight of the partitioned model from `folder`."""
+    own = [name for name, weight in model.named_parameters() if not weight.ds_tensor.isfinite().all()]
+    if names := sorted(set(chain.from_iterable(gather(own)))):
+        largest = torch.finfo(torch.float16).max
+        raise InputError(f"{folder}: {names[0]} has values beyond {largest:g}; use --dtype bfloat16 or float32")
