@@ -14,6 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 from bnpo.files import InputError
 from bnpo.policy.model_check import check_model
 from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    setup_environment()
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     if not has_gpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
@@ -98,7 +99,6 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
 
     Returns the configuration if it names a model folder, which remains to be checked.
     """
-    setup_environment()
     from bnpo.config import check_config, parse_train_config
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.files import InputError

@@ -40,8 +40,12 @@ def flush(path: Path) -> None:
 def write_whole(path: Path, parts: Iterable[str]) -> None:
     """Write a text file from its parts, such as lines. It is complete or absent. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.writelines(parts)
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.writelines(parts)
+    except BaseException:
+        unfinished.unlink()
+        raise
     # In this order: after a power failure the new name must not belong to a file without content.
     flush(unfinished)
     os.replace(unfinished, path)

@@ -58,7 +58,7 @@ _ABOUT = r"(?<![a-zA-Z\\])(?:about|approximately|approx\.?|roughly|around|\\appr
 _THAT_IS = r"(?:which is|which equals|that is|i\.e\.|equivalently|equal to),?"
 # 2^5 (or 32); 2^5, i.e. 32; 6\pi, which is about 18.8
 _RESTATED = re.compile(
-    rf"(?P<value>[^\s].*?)\s*,?\s*(?:{_TEXT}|\(\s*){{0,2}}"
+    rf"(?P<value>[^\s].*?)\s*,?\s*(?:\\text\s*\{{\s*,?\s*|\(\s*){{0,2}}"
     rf"(?:(?:(?:or|{_THAT_IS})\s*)?(?P<about>{_ABOUT})|{_THAT_IS}|(?:(?<=\()|(?<=\(\\text{{))or\b),?\s*\}}?\s*(?P<other>.*\d.*)",
     re.IGNORECASE | re.DOTALL,
 )
@@ -71,7 +71,7 @@ def _restatement(text: str) -> str:
         return text
     if match["value"].count("{") != match["value"].count("}"):
         return text
-    other = match["other"].strip(" .")
+    other = re.sub(r"\\text\s*\{\s*\)\s*\}$", ")", match["other"].strip(" ."))
     while (other.endswith(")") and other.count(")") > other.count("(")) or other.count("}") > other.count("{"):
         other = other[:-1].strip(" .")
     return f"{match['value']} = {other}" if match["about"] is None else rf"{match['value']} \approx {other}"

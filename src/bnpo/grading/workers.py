@@ -112,7 +112,9 @@ class _Worker:
         if self._over:
             raise RuntimeError("the program is ending")
         pipe, theirs = self._context.Pipe()
-        process = self._context.Process(target=_keep, args=(theirs, get_temp_dir()), name="bnpo worker", daemon=True)
+        # A process that multiprocessing started shares this folder with its parent, which still needs it.
+        folder = get_temp_dir() if multiprocessing.parent_process() is None else None
+        process = self._context.Process(target=_keep, args=(theirs, folder), name="bnpo worker", daemon=True)
         process.start()
         theirs.close()
         self._pipe, self._process = pipe, process
@@ -152,7 +154,7 @@ class _Worker:
         return Failure("death", "workers die before they take a call")
 
 
-def _keep(pipe: Connection, folder: str) -> None:
+def _keep(pipe: Connection, folder: str | None) -> None:
     """Fork the worker. When it ends, or END comes, kill it and all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all of
@@ -178,7 +180,7 @@ def _keep(pipe: Connection, folder: str) -> None:
     while status is None and signal.sigwait({END, signal.SIGCHLD}) == signal.SIGCHLD:
         status = _reap(worker)
     _kill_descendants()
-    if not multiprocessing.parent_process().is_alive():
+    if folder and not multiprocessing.parent_process().is_alive():
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(0 if status is None else status if status >= 0 else 128 - status)  # shells report signals like this
 

@@ -254,7 +254,7 @@ class _Sizes:
         """Return the bytes that autograd keeps of one layer."""
         shape = self.shape
         norms = 2 * shape.hidden * (4 + 2 * self.bytes)  # computed in fp32
-        attention = self.bytes * (3 * shape.queries + 2 * shape.keys) + 4 * shape.heads  # q, k, v, output in two layouts
+        attention = self.bytes * (3 * shape.queries + 2 * shape.keys) + 4 * shape.heads  # q, k, v, output: two layouts
         feed_forward = self.bytes * 4 * shape.intermediate  # gate, up, activation, product
         return self.tokens * (norms + attention + feed_forward)
 
