@@ -168,7 +168,8 @@ def run_in_process(check: Check, args: Args, gpus: int, rows: Rows, outcome: dic
 def end_with_children(pid: int) -> None:
     """Kill a process and all that it has started."""
     process = psutil.Process(pid)
-    for started in [*process.children(recursive=True), process]:
+    # The process first: it could take the end of what it waits for as its own success.
+    for started in [process, *process.children(recursive=True)]:
         started.kill()
 
 

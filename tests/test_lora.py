@@ -20,7 +20,7 @@ from bnpo.files import InputError, read_json, write_json
 from bnpo.policy.folder import model_folder, whole_model
 from bnpo.policy.lora import add_adapter
 from bnpo.runs.prepare import prepare_run
-from conftest import make_model, run_ranks
+from conftest import ROOT, make_model, run_ranks, temporary_folder, users_environment
 from programs.learner_check import fixed_experience
 from programs.lora_check import SETTINGS, SIZE, VOCABULARY, flags_of
 from test_learner import logprobs_of
@@ -208,8 +208,11 @@ def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
     samples = []
     for model, results in (("adapter", "results"), ("merged", "results of merged")):
         flags = ("--suite", "arithmetic", "--limit", "8", "--runs", "1", "--output-dir", folders[results])
-        # Nothing may be left in the temporary directory, which `run_ranks` checks.
-        run_ranks(0, "eval.py", "--ckpt", folders[model], *flags)
+        # As users start it: merging uses threads, after which processes must not be forked. Nothing may be left in the
+        # temporary directory, which `temporary_folder` checks.
+        command = [sys.executable, "eval.py", "--ckpt", str(folders[model]), *map(str, flags)]
+        with temporary_folder() as folder:
+            subprocess.run(command, cwd=ROOT, env=users_environment() | folder, check=True, capture_output=True)
         lines = (folders[results] / "samples.jsonl").read_text().splitlines()
         samples.append(sorted((line["index"], line["answer"]) for line in map(json.loads, lines)))
     assert samples[0] == samples[1] != []
