@@ -3,7 +3,7 @@
 import gc
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -126,36 +126,49 @@ class Sampler:
         asked = []
         for greedy in (False, True) if greedy_too else (False,):
             asked += [(prompt, greedy) for prompt in range(len(prompts))]
-        waiting = iter(asked)
-        engine = self._llm.llm_engine
+
+        def parameters(prompt: int, greedy: bool) -> SamplingParams:
+            if greedy:
+                return SamplingParams(temperature=0.0, **common)
+            return SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seeds[prompt], **common)
+
         checksum = 0  # of all answers, in any order
+        for prompt, greedy, completions in self._complete(prompts, asked, parameters):
+            answers = [_answer(completion, logprobs) for completion in completions]
+            if self._sharing_ranks:
+                checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
+            if prompt in own:
+                yield SampledGroup(prompt - first, greedy, answers)
+        if len(set(self._of_sharing_ranks(checksum))) > 1:
+            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
+
+    def _complete(
+        self,
+        prompts: Sequence[list[int]],
+        asked: Sequence[tuple[int, bool]],
+        parameters: Callable[[int, bool], SamplingParams],
+    ) -> Iterator[tuple[int, bool, list]]:
+        """Yield (prompt, greedy, vLLM's completions) for each (prompt, greedy) in `asked`, in the order of their ends.
+
+        Raises SamplingError for prompts that got no answers.
+        """
+        engine, waiting = self._llm.llm_engine, iter(asked)
         unanswered = {}  # (prompt, greedy) by request id
         while True:
             # The engine holds more requests than it draws at once, so it draws as if it had all of them.
             for prompt, greedy in islice(waiting, MOST_REQUESTS - len(unanswered)):
-                if greedy:
-                    parameters = SamplingParams(temperature=0.0, **common)
-                else:
-                    parameters = SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seeds[prompt], **common)
                 # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
                 request_id = str(self._next_request_id)
                 self._next_request_id += 1
                 unanswered[request_id] = prompt, greedy
-                engine.add_request(request_id, {"prompt_token_ids": prompts[prompt]}, parameters)
+                engine.add_request(request_id, {"prompt_token_ids": prompts[prompt]}, parameters(prompt, greedy))
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():
-                prompt, greedy = unanswered.pop(output.request_id)
-                answers = [_answer(completion, logprobs) for completion in output.outputs]
-                if self._sharing_ranks:
-                    checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
-                if prompt in own:
-                    yield SampledGroup(prompt - first, greedy, answers)
+                yield *unanswered.pop(output.request_id), output.outputs
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[prompt]) for prompt, _ in unanswered.values())
             raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {len(asked)} prompts, of tokens {lost}")
-        if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
