@@ -147,7 +147,7 @@ def sample_records(
 
 def graded_records(judged: Iterable[tuple[SampleRecord, Verdicts]], tags: bool) -> Iterator[SampleRecord]:
     """Yield each record of `judged` with its verdicts, in order. Does not wait for verdicts while others come."""
-    # The records whose verdicts are being computed, in worker processes, while `judged` goes on.
+    # The records whose verdicts are being computed, in worker processes, while `judged` yields more.
     pending: deque[tuple[SampleRecord, Verdicts]] = deque()
     for record, verdicts in judged:
         pending.append((record, verdicts))
