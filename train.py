@@ -15,17 +15,17 @@ from bnpo.environment import setup_environment
 
 def main() -> None:
     setup_environment()
-    from bnpo.files import InputError
+    from bnpo.files import RunError
 
     try:
         run(sys.argv[1:])
-    except InputError as error:
+    except RunError as error:
         # All ranks of a machine read the same input and find the same error. The first one prints it, and the launcher
         # then ends the others.
         if os.environ.get("LOCAL_RANK", "0") != "0":
             time.sleep(10)
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(2)
+        sys.exit(error.exit_status)
 
 
 def run(argv: list[str]) -> None:

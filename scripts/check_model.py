@@ -1,6 +1,6 @@
-"""Say whether a model can be trained: the checks that a run makes before its first update, on a CPU within a minute.
+"""Say whether a model can be trained: the checks that a run makes before its first update, on a CPU.
 
-    python scripts/check_model.py MODEL    # a folder or a hub name
+    python scripts/check_model.py MODEL    # a folder or a hub name; about half a minute for models up to 8B
 
 First the code of the model's layers is checked, without weights. Then learner and sampler compute the log-probabilities
 of an answer, and both are compared with the model's own code. This takes the weights if they are in the folder and fit

@@ -29,7 +29,7 @@ import tyro
 
 from bnpo.files import write_json
 from gpu_check_parts import CheckError, Rows, attention, long_answer, sleep
-from gpu_check_runs import tensor_parallel, train
+from gpu_check_runs import sampler_ranks, tensor_parallel, train
 from gpu_check_step import first_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,6 +105,7 @@ CHECKS = (
     training("bf16-eager-all", "bfloat16", 130, eager=True, all_gpus=True),
     training("bf16-graphs-all", "bfloat16", 170, all_gpus=True),
     Check("tensor-parallel", "eval.py with the model on two GPUs scores as on one", 90, tensor_parallel, all_gpus=True),
+    Check("sampler-ranks", "as bf16-graphs, by two ranks that share a sampler", 170, sampler_ranks, all_gpus=True),
     training("large", "bfloat16", 250, large=True),
     training("large-all", "bfloat16", 300, all_gpus=True, large=True),
 )

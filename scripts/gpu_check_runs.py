@@ -18,7 +18,18 @@ ROOT = Path(__file__).resolve().parents[1]
 SCORE_TOLERANCE = 0.15
 
 
-def train(args, gpus: int, rows: Rows, *, name: str, dtype: str, eager: bool, large: bool, short: bool) -> None:
+def train(
+    args,
+    gpus: int,
+    rows: Rows,
+    *,
+    name: str,
+    dtype: str = "bfloat16",
+    eager: bool = False,
+    large: bool = False,
+    short: bool = False,
+    sampler_ranks: int = 1,
+) -> None:
     """Train for --steps steps, resume for as many, and evaluate the checkpoint with eval.py.
 
     A `short` check does not resume or evaluate, and starts train.py without DeepSpeed's launcher, which takes seconds.
@@ -27,6 +38,7 @@ def train(args, gpus: int, rows: Rows, *, name: str, dtype: str, eager: bool, la
     graphs = ["--enforce-eager"] if eager else []
     flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, "--sync-tolerance", TOLERANCE[dtype], *graphs]
     flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
+    flags += ["--sampler-ranks", sampler_ranks]
     if large:
         flags += ["--preset", "paper-1.5b", "--model", large_model(args), "--train-data", "arithmetic"]
         flags += ["--max-answer-tokens", 512, "--rewards", "scripts/gpu_check_parts.py:even_length"]
@@ -45,6 +57,11 @@ def train(args, gpus: int, rows: Rows, *, name: str, dtype: str, eager: bool, la
     if not short:
         score = evaluate(log, run, run / "eval", "--dtype", dtype, "--data-parallel", gpus, *graphs)
         verify_scores("the sampler in training and eval.py", steps[-1]["eval/average"], score)
+
+
+def sampler_ranks(args, _gpus: int, rows: Rows) -> None:
+    """Make the check `train` with two ranks whose GPUs share one sampler."""
+    train(args, 2, rows, name="sampler-ranks", sampler_ranks=2)
 
 
 def only_rank() -> dict[str, str]:

@@ -178,15 +178,15 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     flags += ("--eval-every", 0, "--steps", 9, "--output-dir", run)
     failed = run_ranks(2, "train.py", *SMALL, *flags, check=False)
     assert failed.returncode == 1
-    assert failed.stdout.count("Traceback") == 1
+    assert "Traceback" not in failed.stdout
     assert (
-        "BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row, up to step 2 "
+        "error: the loss or the gradient norm was not finite in 2 steps in a row, up to step 2 "
         f"(--max-bad-steps). Their updates were skipped, and their batches are in {run}/bad\n"
     ) in failed.stdout
     end = json.loads((run / "end.json").read_text())
     assert end["step"] == 2
     assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row")
-    assert (run / "console.log").read_text().count("Traceback") == 1
+    assert (run / "console.log").read_text().count("error: the loss or the gradient norm") == 1
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [(line["updates/skipped"], line["bad_steps"]) for line in lines] == [(1, 1), (1, 2)]

@@ -19,8 +19,16 @@ ROOT = Path(__file__).resolve().parents[2]
 """The folder of the checkout, which contains data sets and suites."""
 
 
-class InputError(Exception):
+class RunError(Exception):
+    """A run cannot continue. The message is one line for the user, who needs no traceback."""
+
+    exit_status = 1
+
+
+class InputError(RunError):
     """Bad input from the user. The message is one line: what is wrong, where, and what to do."""
+
+    exit_status = 2
 
 
 def line_of(error: BaseException) -> str:

@@ -21,7 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.files import InputError
+from bnpo.files import InputError, RunError
 
 ECHO_SECONDS = 1.0
 """Signals this soon after the first one count as the same request. Ctrl-C reaches a rank twice: from the terminal, and
@@ -68,7 +68,7 @@ class Ranks:
     `run` names the run. Entering raises InputError on a rank that meets the ranks of another run.
 
     If an exception leaves the context, the rank that raised it first (rank 0 if all raised it) prints the traceback,
-    and it becomes SystemExit. InputError passes through. Rank 0 calls `on_failure` with a line that says why all end.
+    and it becomes SystemExit. RunError passes through. Rank 0 calls `on_failure` with a line that says why all end.
     """
 
     def __init__(self, run: str) -> None:
@@ -145,8 +145,8 @@ class Ranks:
         line = f"{kind.__name__}: {error}"
         if self._rank == 0:
             self.on_failure(line)
-        if isinstance(error, InputError):
-            self._leave(End(2, f"error: {error}"))
+        if isinstance(error, RunError):
+            self._leave(End(error.exit_status, f"error: {error}"))
             return
         sys.excepthook(kind, error, trace)
         # Before the others know: they end at once, and the launcher then kills this process.

@@ -22,6 +22,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.outputs import LogprobsLists
 
+from bnpo.files import RunError
 from bnpo.policy.engine_settings import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.policy.folder import running
 from bnpo.policy.sampled import Answer, SampledGroup
@@ -29,7 +30,7 @@ from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
 
 
-class SamplingError(RuntimeError):
+class SamplingError(RunError):
     """The engine returned no answers to some of the prompts, or other answers on another of its ranks."""
 
 

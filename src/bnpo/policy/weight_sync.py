@@ -12,6 +12,7 @@ import torch.distributed as dist
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from transformers.core_model_loading import revert_weight_conversion
 
+from bnpo.files import RunError
 from bnpo.policy.lora import Weight, named_weights
 from bnpo.ranks import gather
 
@@ -24,7 +25,7 @@ GROUP_BYTES = 2**30
 """Bytes of parameters gathered at once: few collectives, and little memory beside the model."""
 
 
-class SyncError(RuntimeError):
+class SyncError(RunError):
     """Sampler and learner disagree after a weight sync."""
 
 

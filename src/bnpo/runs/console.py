@@ -1,5 +1,6 @@
 """Copies of what a run prints, in its folder: console.log, and console-1.log and so on from earlier starts."""
 
+import logging
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,11 @@ def copy_console(run: Path) -> None:
         # Line-buffered, so that a killed process loses no line.
         file = (run / "console.log").open("a", encoding="utf-8", buffering=1)
     sys.stdout, sys.stderr = _Copied(sys.stdout, file), _Copied(sys.stderr, file)
+    # Tracebacks of errors that users see in one line go to the file only.
+    logger = logging.getLogger("bnpo")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(logging.StreamHandler(file))
+    logger.propagate = False
 
 
 def archive_console(run: Path) -> None:

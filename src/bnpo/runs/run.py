@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from bnpo.config import json_settings
 from bnpo.evaluation.live import evaluate_live
-from bnpo.files import write_json, writing
+from bnpo.files import RunError, write_json, writing
 from bnpo.grading.rewards import reward_name
 from bnpo.planning.fit import sampler_share
 from bnpo.policy.learner import Learner
@@ -28,7 +28,7 @@ from bnpo.runs.tracking import Tracker
 from bnpo.summary import summary
 
 
-class BadStepsError(RuntimeError):
+class BadStepsError(RunError):
     """Too many steps in a row had an update whose loss or gradient norm was not finite."""
 
 
