@@ -6,7 +6,7 @@ The ranks then finish the step, save, and exit with 0. DeepSpeed's launcher exit
 itself, and kills ranks that need more than 30 seconds. Its messages are printed only if something fails.
 
 Without --master_port the ranks meet at a free port, so that two runs on one machine need no further flags. Flags and
-files of train.py are checked here, in a second, and a model folder while the ranks start, which takes them ten seconds.
+data of train.py are checked here, in a second, and a model folder while the ranks start, which takes them ten seconds.
 They check everything again.
 """
 
@@ -95,7 +95,7 @@ def reserve_port() -> socket.socket:
 
 
 def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConfig | None":
-    """Exit with one line if train.py would refuse `argv` for a reason that is known without torch and the network.
+    """Exit with one line if train.py would refuse `argv` for a reason that is known without torch.
 
     Returns the configuration if it names a model folder, which remains to be checked.
     """
@@ -103,6 +103,7 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.files import InputError
     from bnpo.policy.folder import local_folder, model_folder
+    from bnpo.problems import check_enough
     from bnpo.runs.folder import check_output_dir
     from bnpo.sources import load_sources
 
@@ -111,11 +112,12 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
         check_config(config, config.planning.gpus or ranks)
         if config.planning.dry_run:
             return None
-        load_sources([name for name in config.data.train_data if not name.startswith("hub:")], config.columns)
+        # A data set of the hub is downloaded here, once, and all ranks find it in the cache.
+        problems, _ = load_sources(config.data.train_data, config.columns)
+        check_enough(problems, config.batch.questions_per_step, config.data.train_data)
         if config.logging.eval_every:
             for dataset in load_suite(config.logging.eval_suite).datasets.values():
-                if not dataset.data.startswith("hub:"):
-                    dataset_problems(dataset)
+                dataset_problems(dataset)
         if not config.folder.resume:
             check_output_dir(config)
             if local_folder(config.data.model):

@@ -60,6 +60,7 @@ def refuse(tmp_path, flags, message) -> float:
         (("--questions-per-step", "3"), "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (("--train-data", "absent.jsonl"), "absent.jsonl: no such data file"),
         (("--train-data", "examples/data.jsonl", "--answer-field", "x"), "examples/data.jsonl:1: field 'x' is missing"),
+        (("--train-data", "examples/data.jsonl", "--questions-per-step", "512"), "512 different questions are needed"),
         (("--model", "/absent/model"), "/absent/model: no such model folder"),
         (("--model", "{unsafe}"), "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
         (("--eval-suite", "nowhere"), "no evaluation suite 'nowhere'"),

@@ -90,6 +90,15 @@ def stop_token_ids(tokenizer) -> list[int]:
     return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 
+def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:
+    """Raise InputError if there are fewer `problems` than a step has questions."""
+    if len(problems) < questions_per_step:
+        raise InputError(
+            f"--questions-per-step: {questions_per_step} different questions are needed, {' '.join(sources)} has "
+            f"{len(problems)}; lower it"
+        )
+
+
 def questions_of_step(count: int, questions_per_step: int, step: int, seed: int) -> np.ndarray:
     """Return the indices of the problems of `step` (from 0) [questions_per_step].
 

@@ -11,7 +11,7 @@ from bnpo.files import InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.model_check import check_model
-from bnpo.problems import Problem, chat_template, encode_prompt
+from bnpo.problems import Problem, chat_template, check_enough, encode_prompt
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def encode_problems(
 
     Raises InputError if fewer problems remain than a step needs.
     """
-    data, longest, needed = config.data, config.sampling.max_prompt_tokens, config.batch.questions_per_step
+    data, longest = config.data, config.sampling.max_prompt_tokens
     template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
     short_problems, prompts = [], []
     for problem in problems:
@@ -61,9 +61,5 @@ def encode_problems(
             prompts.append(prompt)
     if not short_problems:
         raise InputError(f"{' '.join(data.train_data)}: every prompt is longer than --max-prompt-tokens {longest}")
-    if len(short_problems) < needed:
-        raise InputError(
-            f"--questions-per-step: {needed} different questions are needed, {' '.join(data.train_data)} "
-            f"has {len(short_problems)}; lower it"
-        )
+    check_enough(short_problems, config.batch.questions_per_step, data.train_data)
     return short_problems, prompts
