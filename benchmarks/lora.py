@@ -14,6 +14,10 @@ import json
 
 from common import launch, median, row, training_steps
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 STEPS = 10
 """Measured steps per run."""
 
@@ -44,9 +48,6 @@ def main() -> None:
 
 def measure_bytes(lora_rank: int) -> dict[str, int]:
     """Return the bytes of the optimizer and of the gradients on this rank, the only one, after one update."""
-    from bnpo.environment import setup_environment
-
-    setup_environment()
     import numpy as np
     import torch
     import torch.distributed as dist
