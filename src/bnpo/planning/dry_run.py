@@ -153,8 +153,7 @@ def training_lines(plan: TrainingPlan) -> list[str]:
     if memory.rank.offloaded:
         lines.append(f"CPU memory per rank: {memory.rank.offloaded / GIB:.1f} GiB")
     if not memory.problem:
-        sampler = f"{memory.gpu_memory:.0%} of the GPU memory, {memory.sequences} answers at once"
-        lines.append(f"sampler: {sampler}, a cache of {memory.cache:,} tokens")
+        lines.append(f"sampler: {memory.gpu_memory:.0%} of the GPU memory, {memory.sequences} answers at once")
         lines += [f"warning: {memory.warning}"] if memory.warning else []
     return lines
 

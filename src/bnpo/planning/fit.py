@@ -56,7 +56,6 @@ class MemoryPlan:
 
     gpu_memory: float | None = None  # the sampler's share
     sequences: int | None = None  # answers that the sampler draws at once
-    cache: int = 0  # tokens that the sampler's cache holds
     rank: RankMemory | None = None
     problem: str = ""  # why the run does not fit; empty if it does
     warning: str = ""  # why sampling will be slow; empty if it will not
@@ -165,11 +164,10 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
         gpu_memory = percent / 100
     share = int(gpu_memory * run.gpu)
     memory = rank_memory(run.shape, config, run.ranks, sampler=share)
-    left = share - sampler.fixed
-    sequences = answers_at_once(answers, left / (sampler.token + sampler.logits / (longest / 4)), longest)
-    cache = max(0, (left - sampler.logits * min(sequences, MOST_SEQUENCES)) // sampler.token)
+    cached = (share - sampler.fixed) / (sampler.token + sampler.logits / (longest / 4))  # tokens
+    sequences = answers_at_once(answers, cached, longest)
     problem, warning = _problem(run, memory, share, least), _warning(run, sequences, answers)
-    return MemoryPlan(gpu_memory, sequences, cache, memory, problem, warning, least)
+    return MemoryPlan(gpu_memory, sequences, memory, problem, warning, least)
 
 
 def answers_per_question(config: TrainConfig) -> int:
@@ -211,12 +209,10 @@ def _warning(run: PlannedRun, sequences: int, answers: int) -> str:
 
 
 def explain_problem(run: PlannedRun, problem: str) -> str:
-    """Return one line: the problem of a run that does not fit, and flags or a number of ranks with which it does."""
-    changes, ranks = fitting_changes(run), _fitting_ranks(run)
-    advice = [f"{flags_text(changes)} makes it fit"] if changes else []
-    advice += [f"it fits on {ranks} ranks with a GPU each"] if ranks else []
-    text = ", or ".join(advice) or "no flag makes it fit: use larger GPUs or a smaller model"
-    return f"{run.config.data.model}: {problem}; {text}"
+    """Return one line: the problem of a run that does not fit, and the flags with which it does."""
+    flags = flags_text(fitting_changes(run))
+    advice = f"{flags} makes it fit" if flags else "no flag makes it fit: use more or larger GPUs, or a smaller model"
+    return f"{run.config.data.model}: {problem}; {advice}"
 
 
 def flags_text(changes: dict[str, object]) -> str:
@@ -245,28 +241,18 @@ def fitting_changes(run: PlannedRun) -> dict[str, object]:
 
 def _possible_changes(run: PlannedRun) -> Iterator[dict[str, object]]:
     """Yield settings that take less memory: none, then fewer changes first, then those that cost less time."""
-    config, hardware = run.config, run.config.hardware
+    hardware, least_tokens = run.config.hardware, longest_sequence(run.config, None)
     halves = [hardware.micro_batch_tokens // 2**count for count in range(1, 64)]
+    # A value that is set already does no harm: the same settings without it have been tried before.
     choices: dict[str, list] = {
-        "gpu_memory": [] if hardware.gpu_memory is None else [None],
-        "micro_batch_tokens": [tokens for tokens in halves if tokens >= longest_sequence(config, None)],
-        "gradient_checkpointing": [] if hardware.gradient_checkpointing else [True],
+        "gpu_memory": [None],
+        "micro_batch_tokens": [tokens for tokens in halves if tokens >= least_tokens],
+        "gradient_checkpointing": [True],
         "offload_optimizer": [not hardware.offload_optimizer],  # False saves CPU memory
         "sampler_ranks": [size for size in (2, 4, 8) if not sharing_problem(run.shape, size, run.ranks_here)],
-        "offload_weights": [] if hardware.offload_weights else [True],
+        "offload_weights": [True],
     }
     for count in range(len(choices) + 1):
         for names in combinations(choices, count):
             for values in product(*[choices[name] for name in names]):
                 yield dict(zip(names, values, strict=True))
-
-
-def _fitting_ranks(run: PlannedRun) -> int | None:
-    """Return the smallest larger number of ranks with which the run fits, or None."""
-    questions = run.config.batch.questions_per_step
-    for ranks in range(run.ranks + 1, questions + 1):
-        larger = replace(run, ranks=ranks, ranks_here=min(ranks, GPUS_PER_MACHINE))
-        whole = questions % ranks == 0 and larger.ranks_here % run.config.hardware.sampler_ranks == 0
-        if whole and not plan_memory(larger).problem:
-            return ranks
-    return None
