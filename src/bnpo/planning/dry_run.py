@@ -49,7 +49,6 @@ class EvaluationPlan:
     """What an evaluation needs."""
 
     tokens: float  # of all answers, estimated
-    cache: int  # tokens that fit a sampler's cache
     seconds: dict[str, float]  # by what takes them; empty without --gpu
 
 
@@ -91,7 +90,7 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
     lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
     tokens = inputs.eval_answers * lengths.answer
     if planning.gpu is None:
-        return EvaluationPlan(tokens, 0, {})
+        return EvaluationPlan(tokens, {})
     speed, gpus = speed_of(planning.gpu, model.shape), config.tensor_parallel
     sampler = fit.SamplerSizes.of(model.shape, 2, gpus, model.longest)
     fixed = sampler.fixed + MOST_SEQUENCES * sampler.logits
@@ -104,9 +103,10 @@ def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> Eva
     samplers = config.data_parallel or max(1, (planning.gpus or 1) // gpus)
     answers = ceil(inputs.eval_answers / samplers)
     at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
-    load = {"answers": answers, "at_once": at_once, "samplers": samplers, "gpus": gpus}
-    seconds = cost.sampling_seconds(model.shape, speed, lengths, **load)
-    return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
+    seconds = cost.sampling_seconds(
+        model.shape, speed, lengths, answers=answers, at_once=at_once, samplers=samplers, gpus=gpus
+    )
+    return EvaluationPlan(tokens, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
 def disk_problem(folder: Path, needed: int) -> str:
@@ -179,10 +179,8 @@ def dry_run_evaluation(config: EvalConfig) -> None:
             continue
         speed = speed_of(config.planning.gpu, inputs.model.shape)
         weights = 2 * inputs.model.shape.parameters / config.tensor_parallel
-        print(
-            f"memory per GPU: the sampler takes {config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB: weights "
-            f"{weights / GIB:.1f} GiB, a cache of {plan.cache:,} tokens"
-        )
+        share = f"{config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB"
+        print(f"memory per GPU: the sampler takes {share}: weights {weights / GIB:.1f} GiB, the rest for its cache")
         _print_estimate(plan.seconds, config.planning, speed)
 
 

@@ -194,9 +194,7 @@ def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str
         given = f"--gpu-memory {hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
         return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
     if offloaded > USABLE * run.host:
-        flags = [name for name in ("offload_optimizer", "offload_weights") if getattr(hardware, name)]
-        text = flags_text(dict.fromkeys(flags, True))
-        return f"{text} takes {offloaded / GIB:.1f} GiB of {run.host / GIB:.1f} GiB of CPU memory"
+        return f"offloading takes {offloaded / GIB:.1f} GiB of {run.host / GIB:.1f} GiB of CPU memory"
     return ""
 
 

@@ -128,7 +128,8 @@ def rank_memory(
         phases["sync: weights"] = size.sync()
         for phase, parts in phases.items():
             phases[phase] = {"sampler asleep": ASLEEP, **parts}
-        phases["sync: check"] = {"sampler": sampler, **size.check()}  # more than beside the sampling of a step
+        # Sampling the answers of a step takes less than this: the learner computes nothing meanwhile.
+        phases["sync: check"] = {"sampler": sampler, **size.check()}
     for phase, parts in phases.items():
         all_parts = resident | parts
         phases[phase] = {part: taken for part, taken in all_parts.items() if taken}
