@@ -124,7 +124,7 @@ def memory_problem(shape: str, folder: Path, total: int) -> str:
         if shape in NO_UPDATE:
             if phase.startswith("update"):
                 continue
-            size -= memory.parts(phase)["AdamW's moments"]  # the first update would create them
+            size -= memory.phases[phase]["AdamW's moments"]  # the first update would create them
         needed = max(needed, size)
     if needed <= USABLE * total:
         return ""

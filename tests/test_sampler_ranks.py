@@ -154,7 +154,7 @@ def test_key_heads_that_are_fewer_than_ranks_are_repeated():
     for size in (1, 2, 4):
         check_sampler_ranks(shape, size, 4)
     with pytest.raises(InputError, match="its 4 key heads cannot be divided by 3"):
-        check_sampler_ranks(replace(shape, intermediate=9000, keys=4 * 128), 3, 3)
+        check_sampler_ranks(replace(shape, intermediate=9000, key_heads=4), 3, 3)
 
 
 @pytest.mark.program

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.devices import check_compiler, compiler_problem, cuda_problem, memory_problem
+from bnpo.devices import check_compiler, check_free_memory, compiler_problem, cuda_problem
 from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
@@ -182,8 +182,11 @@ def test_only_a_machine_with_gpus_needs_a_compiler(monkeypatch):
         check_compiler()
 
 
-def test_a_gpu_that_another_program_uses_is_a_line_with_the_cure():
-    assert memory_problem(free=70 << 30, total=80 << 30, needed=70 << 30) is None
-    problem = memory_problem(free=69 << 30, total=80 << 30, needed=70 << 30)
-    assert problem.startswith("69.0 of 80.0 GiB are free, but a rank of this run takes 70.0. Another program uses this")
+def test_a_gpu_that_another_program_uses_is_a_line_with_the_cure(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda gpu: (69 << 30, 80 << 30))
+    check_free_memory(69 << 30)
+    with pytest.raises(InputError) as error:
+        check_free_memory(70 << 30)
+    problem = str(error.value)
+    assert problem.startswith("GPU 0: 69.0 of 80.0 GiB are free, but a rank of this run takes 70.0. Another program")
     assert "\n" not in problem

@@ -5,7 +5,7 @@ from dataclasses import replace
 from bnpo.config import preset_config
 from bnpo.files import ROOT
 from bnpo.flags import with_settings
-from bnpo.planning.fit import LORA_RANK, Machine, PlannedRun, fitting_changes, flags_text, plan_memory
+from bnpo.planning.fit import LORA_RANK, PlannedRun, fitting_changes, flags_text, plan_memory
 from bnpo.planning.gpus import speed_of
 from bnpo.planning.memory import GIB, read_shape
 
@@ -50,7 +50,7 @@ def table() -> list[str]:
             if gpu in easy:
                 continue
             speed = speed_of(gpu, shape)
-            run = PlannedRun(shape, config, Machine.assumed(gpus, speed.memory, speed.host), 4096)
+            run = PlannedRun.on_gpus(gpus, speed, shape, config, 4096)
             cells = [cell(run), cell(replace(run, config=with_settings(config, lora_rank=LORA_RANK)))]
             if all(text and "no flag" in text for text in cells):
                 easy.add(gpu)

@@ -98,17 +98,10 @@ def compiler_problem() -> str | None:
 def check_free_memory(needed: int) -> None:
     """Raise InputError if this rank's GPU has less than `needed` bytes free, because other programs use it."""
     gpu = int(os.environ.get("LOCAL_RANK", "0"))
-    problem = memory_problem(*torch.cuda.mem_get_info(gpu), needed)
-    if problem:
-        raise InputError(f"GPU {gpu}: {problem}")
-
-
-def memory_problem(free: int, total: int, needed: int) -> str | None:
-    """Return in one line that a GPU with `free` of `total` bytes has no place for `needed` bytes. None: it has."""
-    if free >= needed:
-        return None
-    return (
-        f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, but a rank of this run takes {needed / 2**30:.1f}. "
-        "Another program uses this GPU. End it (nvidia-smi lists programs), or use other GPUs: deepspeed --include "
-        "localhost:1 train.py ..."
-    )
+    free, total = torch.cuda.mem_get_info(gpu)
+    if free < needed:
+        raise InputError(
+            f"GPU {gpu}: {free / 2**30:.1f} of {total / 2**30:.1f} GiB are free, but a rank of this run takes "
+            f"{needed / 2**30:.1f}. Another program uses this GPU. End it (nvidia-smi lists programs), or use other "
+            "GPUs: deepspeed --include localhost:1 train.py ..."
+        )

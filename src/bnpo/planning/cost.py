@@ -11,7 +11,7 @@ from math import ceil
 import numpy as np
 
 from bnpo.config import TrainConfig
-from bnpo.planning.fit import PlannedRun, answers_per_question, token_bytes
+from bnpo.planning.fit import PlannedRun, answers_per_question
 from bnpo.planning.gpus import GpuSpeed
 from bnpo.planning.memory import GIB, ModelShape, number_bytes
 from bnpo.speed import update_operations
@@ -39,10 +39,11 @@ def sampling_seconds(
 
     Each draws `answers` in bf16, `at_once` at a time.
     """
+    token_cache = 2 * 2 * shape.key_heads * shape.head_size * shape.layers  # bytes of its keys and values
 
     def token_seconds(live: np.ndarray, context: np.ndarray) -> np.ndarray:
         # One token for each of `live` answers: weights and cache are read, and the weights multiply one row per answer.
-        read = 2 * shape.parameters + live * token_bytes(shape, 2, 1) * context
+        read = 2 * shape.parameters + live * token_cache * context
         reading = read / (speed.bandwidth * speed.bandwidth_use)
         computing = 2 * shape.parameters * live / (speed.flops * speed.sampling_use)
         sums = EXCHANGE_SECONDS + 2 * shape.hidden * live / LINK  # of the hidden states, over the GPUs
@@ -61,7 +62,7 @@ def sampling_seconds(
 
 def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> float:
     """Return the seconds of the updates of one step, if every answer has a gradient."""
-    shape, batch, ranks = run.shape, run.config.batch, run.machine.ranks
+    shape, batch, ranks = run.shape, run.config.batch, run.ranks
     prompt, answer = lengths.prompt, lengths.answer
     questions, answers = batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
     tokens = questions * prompt + answers * answer  # the answers to a question share one pass of its prompt
@@ -89,13 +90,13 @@ def training_seconds(
     def sampling(answers: int) -> float:  # of every rank
         if answers == 0:
             return 0.0
-        of_sampler = {"answers": answers * sharing, "at_once": at_once, "samplers": ranks // sharing, "gpus": sharing}
-        return sampling_seconds(shape, speed, lengths, **of_sampler)
+        samplers = {"answers": answers * sharing, "at_once": at_once, "samplers": ranks // sharing, "gpus": sharing}
+        return sampling_seconds(shape, speed, lengths, **samplers)
 
     def times(every: int) -> int:
         return ceil(steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
 
-    shape, config, ranks = run.shape, run.config, run.machine.ranks
+    shape, config, ranks = run.shape, run.config, run.ranks
     sharing = config.hardware.sampler_ranks
     per_question = answers_per_question(config)
     watched = ceil(config.logging.watch_questions / ranks) * per_question
@@ -126,19 +127,12 @@ def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:
 
 
 def assumption_lines(speeds: list[GpuSpeed], answer_tokens: int) -> list[str]:
-    """Return what the estimates assume: in general, and for every GPU."""
-    lines = [
-        "the estimate assumes:",
-        f"  {answer_tokens} tokens per answer on average (--answer-tokens), exponentially distributed, all trained on",
-        f"  {1000 * TOKEN_SECONDS:.0f} ms per sampled token besides the GPU's work, links of {LINK / 1e9:.0f} GB/s, "
-        f"{1e6 * EXCHANGE_SECONDS:.0f} us per sum over the GPUs of a sampler, "
-        f"a disk of {DISK / 1e9:.0f} GB/s, {START_SECONDS:.0f} s to start a program",
-    ]
+    """Return what the estimates assume of answers and of every GPU. docs/reproduce.md has the other assumptions."""
+    lines = [f"the estimate assumes {answer_tokens} tokens per answer on average (--answer-tokens), and:"]
     for speed in dict.fromkeys(speeds):  # two models may share one line
         lines.append(
             f"  {speed.name}: {speed.flops / 1e12:.0f} TFLOP/s in bf16 and {speed.bandwidth / 1e12:.2f} TB/s (data "
-            f"sheet), {speed.host / GIB:.0f} GiB of CPU memory per GPU; sampling reaches {speed.bandwidth_use:.0%} of "
-            f"the bandwidth and {speed.sampling_use:.0%} of the operations, updates reach "
-            f"{speed.mfu:.0%} (MFU); measured: {speed.measured or 'nothing'}"
+            f"sheet), {speed.host / GIB:.0f} GiB of CPU memory per GPU, updates at {speed.mfu:.0%} of the operations "
+            f"(MFU); measured: {speed.measured or 'nothing'}"
         )
     return lines

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, sqrt
 from pathlib import Path
@@ -16,13 +14,11 @@ from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
 from bnpo.flags import Planning, flat_settings
 from bnpo.planning import cost, fit
-from bnpo.planning.fit import PlannedRun, plan_memory
-from bnpo.planning.gpus import speed_of
+from bnpo.planning.gpus import GpuSpeed, speed_of
 from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
 from bnpo.planning.memory import GIB
-from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.folder import local_folder
-from bnpo.task import longest_sequence
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"
 
@@ -39,9 +35,13 @@ class TrainingPlan:
     tokens: float  # of all answers, estimated
     checkpoint: int  # bytes
     most_checkpoints: int  # that exist at once
-    run: PlannedRun | None  # None: no --gpu is named
+    run: fit.PlannedRun | None  # None: no --gpu is named
     changes: dict[str, object]  # settings with which alone the run fits; empty if it fits without, or never
     seconds: dict[str, float]  # by what takes them; empty without --gpu, or if it does not fit
+
+    @property
+    def with_flags(self) -> str:
+        return f" with {fit.flags_text(self.changes)}" if self.changes else ""
 
 
 @dataclass(frozen=True)
@@ -49,26 +49,24 @@ class EvaluationPlan:
     """What an evaluation needs."""
 
     tokens: float  # of all answers, estimated
-    cache: int  # tokens that fit a sampler's cache
     seconds: dict[str, float]  # by what takes them; empty without --gpu
 
 
 def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
     """Return what a training run needs. Raises InputError for an unknown GPU."""
     batch, planning, shape = config.batch, config.planning, inputs.model.shape
+    longest_answer = config.sampling.max_answer_tokens
     steps = batch.steps or batch.epochs * (inputs.problems // batch.questions_per_step)
     answers = steps * batch.questions_per_step * fit.answers_per_question(config)
-    longest_answer = config.sampling.max_answer_tokens
     lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
     run, changes, seconds = None, {}, {}
     if planning.gpu is not None:
         speed = speed_of(planning.gpu, shape)
-        machine = fit.Machine.assumed(planning.gpus or 1, speed.memory, speed.host)
-        fit.check_sampler_ranks(shape, config.hardware.sampler_ranks, machine.ranks_here)
-        run = PlannedRun(shape, config, machine, inputs.model.longest)
-        changes = fit.fitting_changes(run) if plan_memory(run).problem else {}
+        run = fit.PlannedRun.on_gpus(planning.gpus or 1, speed, shape, config, inputs.model.longest)
+        fit.check_sampler_ranks(shape, config.hardware.sampler_ranks, run.ranks_here)
+        changes = fit.fitting_changes(run)
         fitting_run = run.with_settings(**changes)
-        memory = plan_memory(fitting_run)
+        memory = fit.plan_memory(fitting_run)
         if not memory.problem:
             seconds = cost.training_seconds(fitting_run, speed, lengths, memory.sequences, steps, inputs.eval_answers)
     return TrainingPlan(
@@ -88,28 +86,27 @@ def plan_training(config: TrainConfig, inputs: PlanInputs) -> TrainingPlan:
 
 def plan_evaluation(config: EvalConfig, inputs: PlanInputs, suite: Suite) -> EvaluationPlan:
     """Return what an evaluation in bf16 needs. Raises InputError for a GPU that is unknown or too small."""
-    planning, model = config.planning, inputs.model
-    longest_answer = suite.max_answer_tokens
+    planning, model, longest_answer = config.planning, inputs.model, suite.max_answer_tokens
     lengths = cost.TokenLengths(inputs.prompt, min(planning.answer_tokens, longest_answer), longest_answer)
     tokens = inputs.eval_answers * lengths.answer
     if planning.gpu is None:
-        return EvaluationPlan(tokens, 0, {})
-    speed = speed_of(planning.gpu, model.shape)
-    size = config.tensor_parallel
-    fixed = fit.sampler_bytes(model.shape, 2, max(PREFILL_TOKENS, model.longest), size)
-    fixed += MOST_SEQUENCES * fit.logit_bytes(model.shape)
-    cache = int((config.gpu_memory * speed.memory - fixed) / fit.token_bytes(model.shape, 2, size))
+        return EvaluationPlan(tokens, {})
+    speed, gpus = speed_of(planning.gpu, model.shape), config.tensor_parallel
+    sampler = fit.SamplerSizes.of(model.shape, 2, gpus, model.longest)
+    fixed = sampler.fixed + MOST_SEQUENCES * sampler.logits
+    cache = int((config.gpu_memory * speed.memory - fixed) / sampler.token)
     if cache < model.longest:  # not even one answer fits
         raise InputError(
-            f"--gpu: {size} x {speed.memory / GIB:.1f} GiB are too little for a sampler of {model.name}: its weights "
+            f"--gpu: {gpus} x {speed.memory / GIB:.1f} GiB are too little for a sampler of {model.name}: its weights "
             f"and workspace take {fixed / GIB:.1f} GiB per GPU. Share them with --tensor-parallel"
         )
-    samplers = config.data_parallel or max(1, (planning.gpus or 1) // size)
+    samplers = config.data_parallel or max(1, (planning.gpus or 1) // gpus)
     answers = ceil(inputs.eval_answers / samplers)
     at_once = fit.answers_at_once(min(answers, MOST_SEQUENCES), cache, model.longest)
-    of_sampler = {"answers": answers, "at_once": at_once, "samplers": samplers, "gpus": size}
-    seconds = cost.sampling_seconds(model.shape, speed, lengths, **of_sampler)
-    return EvaluationPlan(tokens, cache, {"sampling": seconds, "start": cost.START_SECONDS})
+    seconds = cost.sampling_seconds(
+        model.shape, speed, lengths, answers=answers, at_once=at_once, samplers=samplers, gpus=gpus
+    )
+    return EvaluationPlan(tokens, {"sampling": seconds, "start": cost.START_SECONDS})
 
 
 def disk_problem(folder: Path, needed: int) -> str:
@@ -132,16 +129,8 @@ def dry_run_training(config: TrainConfig) -> None:
     if problem:
         print(f"not enough disk space: {problem}")
     if plan.seconds:
-        _print_estimate(plan.seconds, config.planning, inputs, fit.flags_text(plan.changes))
-
-
-def _print_estimate(seconds: dict[str, float], planning: Planning, inputs: PlanInputs, flags: str = "") -> None:
-    parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
-    hours = sum(seconds.values()) / 3600
-    gpu_hours = hours * (planning.gpus or 1)
-    print(f"estimate{' with ' * bool(flags)}{flags}: {hours:.1f} hours, {gpu_hours:.1f} GPU-hours (in hours: {parts})")
-    speed = speed_of(planning.gpu, inputs.model.shape)
-    print(*cost.assumption_lines([speed], planning.answer_tokens), sep="\n")
+        speed = speed_of(config.planning.gpu, inputs.model.shape)
+        _print_estimate(plan.seconds, config.planning, speed, plan.with_flags)
 
 
 def training_lines(plan: TrainingPlan) -> list[str]:
@@ -155,51 +144,18 @@ def training_lines(plan: TrainingPlan) -> list[str]:
     ]
     if run is None:
         return [*lines, NO_GPU]
-    gpus = f"{run.machine.ranks} x {plan.config.planning.gpu} with {run.machine.gpu / GIB:.1f} GiB"
-    memory, flags = plan_memory(run), fit.flags_text(plan.changes)
+    memory = fit.plan_memory(run)
     if memory.problem:
-        lines.append(f"does not fit: {fit.explain_problem(run, memory)}")
-    memory = plan_memory(run.with_settings(**plan.changes))
-    lines += [f"memory per rank on {gpus}{' with ' * bool(flags)}{flags}, estimated:", str(memory.rank)]
+        lines.append(f"does not fit: {fit.explain_problem(run, memory.problem)}")
+        memory = fit.plan_memory(run.with_settings(**plan.changes))
+    gpus = f"{run.ranks} x {plan.config.planning.gpu} with {run.gpu / GIB:.1f} GiB"
+    lines += [f"memory per rank on {gpus}{plan.with_flags}, estimated:", str(memory.rank)]
     if memory.rank.offloaded:
         lines.append(f"CPU memory per rank: {memory.rank.offloaded / GIB:.1f} GiB")
-    return lines if memory.problem else lines + _sampler_lines(run.with_settings(**plan.changes))
-
-
-def _sampler_lines(run: PlannedRun) -> list[str]:
-    """Return lines about the sampler of a run that fits, and the largest values of two flags that still fit."""
-    plan, batch, longest = plan_memory(run), run.config.batch, longest_sequence(run.config, None)
-    rank_tokens = batch.questions_per_step * batch.samples_per_question // run.machine.ranks * longest
-    of_parts = f" in {run.config.hardware.sampler_ranks} parts" * (run.config.hardware.sampler_ranks > 1)
-    tokens = _largest_fitting(run, "micro_batch_tokens", range(longest, rank_tokens + 1, 1024))
-    shares = [percent / 100 for percent in range(round(100 * plan.gpu_memory), 100)]
-    share = _largest_fitting(run, "gpu_memory", shares)
-    largest_cache = plan_memory(run.with_settings(gpu_memory=share)).cache
-    warning = [f"warning: {plan.warning}"] if plan.warning else []
-    return [
-        f"sampler{of_parts}: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once, a cache of "
-        f"{plan.cache:,} tokens",
-        *warning,
-        f"largest --gpu-memory that fits: {share:g} (a cache of {largest_cache:,} tokens)",
-        f"largest --micro-batch-tokens that fits: {tokens}",
-    ]
-
-
-def _largest_fitting(run: PlannedRun, setting: str, values: Sequence) -> object:
-    """Return the last of the ascending `values` of a setting with which the run fits, by bisection."""
-
-    def is_too_large(value: object) -> bool:
-        return bool(plan_memory(run.with_settings(**{setting: value})).problem)
-
-    return values[max(0, bisect_left(values, True, key=is_too_large) - 1)]
-
-
-def _detectable_line(suite: Suite, problems: dict[str, int]) -> str:
-    """Return the differences that an evaluation finds. The variances are the largest that answers can have."""
-    limits = {}
-    for name, count in problems.items():
-        limits[name] = detectable(count, suite.datasets[name].runs, within=0.25, error=sqrt(0.25 / count))
-    return f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}"
+    if not memory.problem:
+        lines.append(f"sampler: {memory.gpu_memory:.0%} of the GPU memory, {memory.sequences} answers at once")
+        lines += [f"warning: {memory.warning}"] if memory.warning else []
+    return lines
 
 
 def dry_run_evaluation(config: EvalConfig) -> None:
@@ -214,14 +170,22 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         print(*inputs.lines, sep="\n")
         plan = plan_evaluation(config, inputs, suite)
         print(f"{inputs.eval_answers:,} answers, about {plan.tokens / 1e6:,.1f} million tokens")
-        print(_detectable_line(suite, inputs.eval_problems))
+        limits = {}
+        for name, count in inputs.eval_problems.items():  # with the largest variances that answers can have
+            limits[name] = detectable(count, suite.datasets[name].runs, within=0.25, error=sqrt(0.25 / count))
+        print(f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}")
         if config.planning.gpu is None:
             print(NO_GPU)
             continue
         speed = speed_of(config.planning.gpu, inputs.model.shape)
         weights = 2 * inputs.model.shape.parameters / config.tensor_parallel
-        print(
-            f"memory per GPU: the sampler takes {config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB: weights "
-            f"{weights / GIB:.1f} GiB, a cache of {plan.cache:,} tokens"
-        )
-        _print_estimate(plan.seconds, config.planning, inputs)
+        share = f"{config.gpu_memory:.0%} of {speed.memory / GIB:.1f} GiB"
+        print(f"memory per GPU: the sampler takes {share}: weights {weights / GIB:.1f} GiB, the rest for its cache")
+        _print_estimate(plan.seconds, config.planning, speed)
+
+
+def _print_estimate(seconds: dict[str, float], planning: Planning, speed: GpuSpeed, flags: str = "") -> None:
+    parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
+    hours = sum(seconds.values()) / 3600
+    print(f"estimate{flags}: {hours:.1f} hours, {hours * (planning.gpus or 1):.1f} GPU-hours (in hours: {parts})")
+    print(*cost.assumption_lines([speed], planning.answer_tokens), sep="\n")

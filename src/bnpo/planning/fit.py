@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from itertools import combinations, product
 from math import ceil, floor
 from pathlib import Path
@@ -15,6 +16,7 @@ from bnpo.config import TrainConfig
 from bnpo.devices import check_free_memory
 from bnpo.files import InputError
 from bnpo.flags import with_settings
+from bnpo.planning.gpus import GpuSpeed
 from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.ranks import gather
@@ -27,29 +29,22 @@ LORA_RANK = 32  # of the adapter that is proposed where not all weights can be t
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The number of ranks of a run and the memory that they have."""
+class PlannedRun:
+    """All that the memory of a run depends on."""
 
+    shape: ModelShape
+    config: TrainConfig
+    longest: int  # tokens of the longest prompt plus answer that the sampler gets
     ranks: int
     ranks_here: int  # ranks that share one machine's CPU memory
     gpu: int  # bytes of one GPU
     host: int  # bytes of CPU memory of one machine
 
     @classmethod
-    def assumed(cls, gpus: int, gpu_bytes: int, host_bytes: int) -> "Machine":
-        """Return machines for a dry run, with so many bytes of CPU memory per GPU."""
+    def on_gpus(cls, gpus: int, speed: GpuSpeed, shape: ModelShape, config: TrainConfig, longest: int) -> "PlannedRun":
+        """Return a run for a dry run, on machines with the assumed CPU memory."""
         here = min(gpus, GPUS_PER_MACHINE)
-        return cls(gpus, here, gpu_bytes, here * host_bytes)
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """All that the memory of a run depends on."""
-
-    shape: ModelShape
-    config: TrainConfig
-    machine: Machine
-    longest: int  # tokens of the longest prompt plus answer that the sampler gets
+        return cls(shape, config, longest, gpus, here, speed.memory, here * speed.host)
 
     def with_settings(self, **changes: object) -> "PlannedRun":
         return replace(self, config=with_settings(self.config, **changes))
@@ -61,11 +56,29 @@ class MemoryPlan:
 
     gpu_memory: float | None = None  # the sampler's share
     sequences: int | None = None  # answers that the sampler draws at once
-    cache: int = 0  # tokens that the sampler's cache holds
     rank: RankMemory | None = None
     problem: str = ""  # why the run does not fit; empty if it does
     warning: str = ""  # why sampling will be slow; empty if it will not
     least: int = 0  # bytes with which the sampler can draw one answer
+
+
+@dataclass(frozen=True)
+class SamplerSizes:
+    """Bytes that each GPU of a sampler needs."""
+
+    fixed: int  # weights, the workspace of a prefill, CUDA graphs
+    token: int  # of the cache: keys and values
+    logits: int  # of one answer: in fp32, with two copies
+
+    @classmethod
+    def of(cls, shape: ModelShape, size: int, gpus: int, longest: int) -> "SamplerSizes":
+        """Return those of a sampler on `gpus` GPUs with numbers of `size` bytes and sequences of `longest` tokens."""
+        prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // gpus + 6 * shape.hidden)
+        weights = size * shape.parameters // gpus
+        # Of fewer key heads than GPUs, each is on several GPUs.
+        width = max(ceil(shape.key_heads * shape.head_size / gpus), shape.head_size)
+        token = 2 * size * width * shape.layers
+        return cls(weights + size * prefill + GRAPHS + ASLEEP, token, 12 * shape.vocabulary)
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
@@ -81,8 +94,10 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
-    machine = Machine(ranks, ranks_here, gpu, psutil.virtual_memory().total)
-    plan = require_memory_plan(PlannedRun(shape, config, machine, longest))
+    run = PlannedRun(shape, config, longest, ranks, ranks_here, gpu, psutil.virtual_memory().total)
+    plan = plan_memory(run)
+    if plan.problem:
+        raise InputError(explain_problem(run, plan.problem))
     check_free_memory(plan.rank.total(plan.rank.peak))
     return plan
 
@@ -95,11 +110,13 @@ def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
 
 def sharing_problem(shape: ModelShape, size: int, ranks_here: int) -> str:
     """Return what cannot be divided among `size` ranks that share a sampler, or an empty string."""
-    key_heads = shape.keys // (shape.queries // shape.heads)
-    counts = {f"the {ranks_here} ranks of a machine": ranks_here, f"the model's {shape.heads} heads": shape.heads}
-    counts[f"its feed-forward width {shape.intermediate}"] = shape.intermediate
-    # Of fewer key heads, vLLM gives each to several ranks.
-    counts[f"its {key_heads} key heads"] = max(key_heads, size) if size % key_heads == 0 else key_heads
+    keys = shape.key_heads
+    counts = {
+        f"the {ranks_here} ranks of a machine": ranks_here,
+        f"the model's {shape.heads} heads": shape.heads,
+        f"its feed-forward width {shape.intermediate}": shape.intermediate,
+        f"its {keys} key heads": max(keys, size) if size % keys == 0 else keys,  # vLLM repeats key heads if too few
+    }
     return next((f"{name} cannot be divided by {size}" for name, count in counts.items() if count % size), "")
 
 
@@ -126,43 +143,31 @@ def share_left(plan: MemoryPlan, total: int, free: int) -> float:
     return max(0, round(100 * plan.gpu_memory) - ceil(100 * excess / total)) / 100
 
 
-def require_memory_plan(run: PlannedRun) -> MemoryPlan:
-    """Return the plan of a run. Raises InputError, with flags that make the run fit, if it does not fit."""
-    plan = plan_memory(run)
-    if plan.problem:
-        raise InputError(explain_problem(run, plan))
-    return plan
-
-
 def plan_memory(run: PlannedRun) -> MemoryPlan:
     """Return how a rank divides its GPU memory.
 
     The sampler's share is --gpu-memory. By default it is what the learner leaves, but at most twice what the answers of
     a step can use (twice, because vLLM's own needs are an estimate).
     """
-    shape, config, machine, longest = run.shape, run.config, run.machine, run.longest
-    parts = config.hardware.sampler_ranks
+    config, longest = run.config, run.longest
+    sharing, gpu_memory = config.hardware.sampler_ranks, config.hardware.gpu_memory
     # Of a sampler per step.
-    answers = config.batch.questions_per_step * parts // machine.ranks * answers_per_question(config)
-    size = number_bytes(config)
-    token = token_bytes(shape, size, parts)
-    fixed = sampler_bytes(shape, size, max(PREFILL_TOKENS, longest), parts)
-    logits = logit_bytes(shape)
-    least = fixed + logits + token * longest  # one answer must fit
-    gpu_memory = config.hardware.gpu_memory
+    answers = config.batch.questions_per_step * sharing // run.ranks * answers_per_question(config)
+    sampler = SamplerSizes.of(run.shape, number_bytes(config), sharing, longest)
+    least = sampler.fixed + sampler.logits + sampler.token * longest  # one answer must fit
     if gpu_memory is None:
-        learner = rank_memory(shape, config, machine.ranks, sampler=1)  # any number above 0 plans for a sampler
-        free = USABLE * machine.gpu - max(learner.total("sample"), learner.total("sync: check"))
-        most = fixed + logits * min(answers, MOST_SEQUENCES) + token * longest * answers
+        learner = rank_memory(run.shape, config, run.ranks, sampler=1)  # any number above 0 plans for a sampler
+        free = USABLE * run.gpu - learner.total("sync: check")
+        most = sampler.fixed + sampler.logits * min(answers, MOST_SEQUENCES) + sampler.token * longest * answers
         # In whole percents, rounded down. The least that works is rounded up.
-        percent = max(ceil(100 * least / machine.gpu), floor(100 * min(free, 2 * most) / machine.gpu))
+        percent = max(ceil(100 * least / run.gpu), floor(100 * min(free, 2 * most) / run.gpu))
         gpu_memory = percent / 100
-    share = int(gpu_memory * machine.gpu)
-    memory = rank_memory(shape, config, machine.ranks, sampler=share)
-    problem = _problem(run, memory, share, least)
-    sequences = answers_at_once(answers, (share - fixed) / (token + logits / (longest / 4)), longest)
-    cache = max(0, (share - fixed - logits * min(sequences, MOST_SEQUENCES)) // token)
-    return MemoryPlan(gpu_memory, sequences, cache, memory, problem, _warning(run, sequences, answers), least)
+    share = int(gpu_memory * run.gpu)
+    memory = rank_memory(run.shape, config, run.ranks, sampler=share)
+    cached = (share - sampler.fixed) / (sampler.token + sampler.logits / (longest / 4))  # tokens
+    sequences = answers_at_once(answers, cached, longest)
+    problem, warning = _problem(run, memory, share, least), _warning(run, sequences, answers)
+    return MemoryPlan(gpu_memory, sequences, memory, problem, warning, least)
 
 
 def answers_per_question(config: TrainConfig) -> int:
@@ -176,39 +181,20 @@ def answers_at_once(answers: int, cache: int, longest: int) -> int:
     return max(1, min(answers, int(cache / (longest / 4))))
 
 
-def token_bytes(shape: ModelShape, size: int, parts: int) -> int:
-    """Return the bytes of one token in the cache of a sampler in `parts`: keys and values of `size` bytes, per part."""
-    return size * 2 * max(ceil(shape.keys / parts), shape.queries // shape.heads) * shape.layers
-
-
-def logit_bytes(shape: ModelShape) -> int:
-    """Return the bytes of one answer's logits in the sampler: in fp32, with two copies."""
-    return 12 * shape.vocabulary
-
-
-def sampler_bytes(shape: ModelShape, size: int, tokens: int, parts: int) -> int:
-    """Return the bytes of one of the `parts` of vLLM, for a prefill of `tokens`, without its cache and logits."""
-    prefill = size * tokens * (3 * shape.intermediate // parts + 6 * shape.hidden)
-    return size * shape.parameters // parts + prefill + GRAPHS + ASLEEP
-
-
 def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
     """Return why the run does not fit, or an empty string."""
-    machine = run.machine
-    host = machine.ranks_here * memory.offloaded
-    needed = memory.total(memory.peak)
-    if needed > USABLE * machine.gpu:
-        parts = sorted(memory.parts(memory.peak).items(), key=lambda part: -part[1])
-        largest = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts[:3])
-        given = f"{machine.ranks} x {machine.gpu / GIB:.1f} GiB of GPU memory"
+    hardware, needed = run.config.hardware, memory.total(memory.peak)
+    offloaded = run.ranks_here * memory.offloaded
+    if needed > USABLE * run.gpu:
+        parts = memory.phases[memory.peak]
+        largest = ", ".join(f"{part} {parts[part] / GIB:.1f}" for part in nlargest(3, parts, key=parts.get))
+        given = f"{run.ranks} x {run.gpu / GIB:.1f} GiB of GPU memory"
         return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
     if share < least:
-        given = f"--gpu-memory {run.config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
+        given = f"--gpu-memory {hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
         return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
-    if host > USABLE * machine.host:
-        flags = [name for name in ("offload_optimizer", "offload_weights") if getattr(run.config.hardware, name)]
-        text = flags_text(dict.fromkeys(flags, True))
-        return f"{text} takes {host / GIB:.1f} GiB of {machine.host / GIB:.1f} GiB of CPU memory"
+    if offloaded > USABLE * run.host:
+        return f"offloading takes {offloaded / GIB:.1f} GiB of {run.host / GIB:.1f} GiB of CPU memory"
     return ""
 
 
@@ -220,24 +206,20 @@ def _warning(run: PlannedRun, sequences: int, answers: int) -> str:
     return f"slow: each sampler has memory for {sequences} of its {answers} answers at once. Use {cure}"
 
 
-def explain_problem(run: PlannedRun, plan: MemoryPlan) -> str:
-    """Return one line: why the run does not fit, and flags or a number of ranks with which it does."""
-    changes, ranks = fitting_changes(run), _fitting_ranks(run)
-    advice = []
-    if changes:
-        advice.append(f"{flags_text(changes)} makes it fit")
-    if ranks is not None:
-        advice.append(f"it fits on {ranks} ranks with a GPU each")
-    text = ", or ".join(advice) or "no flag makes it fit: use larger GPUs or a smaller model"
-    return f"{run.config.data.model}: {plan.problem}; {text}"
+def explain_problem(run: PlannedRun, problem: str) -> str:
+    """Return one line: the problem of a run that does not fit, and the flags with which it does."""
+    flags = flags_text(fitting_changes(run))
+    advice = f"{flags} makes it fit" if flags else "no flag makes it fit: use more or larger GPUs, or a smaller model"
+    return f"{run.config.data.model}: {problem}; {advice}"
 
 
 def flags_text(changes: dict[str, object]) -> str:
     """Return the command-line flags of settings by name."""
     flags = []
     for name, value in changes.items():
-        flag = ("no-" if value is False else "") + name.replace("_", "-")
-        flags.append(f"--{flag}" if isinstance(value, bool) else f"--{flag} {value}")
+        flag = name.replace("_", "-")
+        switches = {True: f"--{flag}", False: f"--no-{flag}"}
+        flags.append(switches[value] if isinstance(value, bool) else f"--{flag} {value}")
     return " ".join(flags)
 
 
@@ -257,28 +239,18 @@ def fitting_changes(run: PlannedRun) -> dict[str, object]:
 
 def _possible_changes(run: PlannedRun) -> Iterator[dict[str, object]]:
     """Yield settings that take less memory: none, then fewer changes first, then those that cost less time."""
-    config, hardware = run.config, run.config.hardware
+    hardware, least_tokens = run.config.hardware, longest_sequence(run.config, None)
     halves = [hardware.micro_batch_tokens // 2**count for count in range(1, 64)]
+    # A value that is set already does no harm: the same settings without it have been tried before.
     choices: dict[str, list] = {
-        "gpu_memory": [] if hardware.gpu_memory is None else [None],
-        "micro_batch_tokens": [tokens for tokens in halves if tokens >= longest_sequence(config, None)],
-        "gradient_checkpointing": [] if hardware.gradient_checkpointing else [True],
+        "gpu_memory": [None],
+        "micro_batch_tokens": [tokens for tokens in halves if tokens >= least_tokens],
+        "gradient_checkpointing": [True],
         "offload_optimizer": [not hardware.offload_optimizer],  # False saves CPU memory
-        "sampler_ranks": [size for size in (2, 4, 8) if not sharing_problem(run.shape, size, run.machine.ranks_here)],
-        "offload_weights": [] if hardware.offload_weights else [True],
+        "sampler_ranks": [size for size in (2, 4, 8) if not sharing_problem(run.shape, size, run.ranks_here)],
+        "offload_weights": [True],
     }
     for count in range(len(choices) + 1):
         for names in combinations(choices, count):
             for values in product(*[choices[name] for name in names]):
                 yield dict(zip(names, values, strict=True))
-
-
-def _fitting_ranks(run: PlannedRun) -> int | None:
-    """Return the smallest larger number of ranks with which the run fits, or None."""
-    questions = run.config.batch.questions_per_step
-    for ranks in range(run.machine.ranks + 1, questions + 1):
-        larger = replace(run.machine, ranks=ranks, ranks_here=min(ranks, GPUS_PER_MACHINE))
-        whole = questions % ranks == 0 and larger.ranks_here % run.config.hardware.sampler_ranks == 0
-        if whole and not plan_memory(replace(run, machine=larger)).problem:
-            return ranks
-    return None

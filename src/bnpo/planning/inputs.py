@@ -5,9 +5,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
@@ -16,7 +16,6 @@ from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import ModelShape, read_shape
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
-from bnpo.problems import Problem
 from bnpo.sources import load_sources
 from bnpo.task import encode_problems, longest_sequence
 
@@ -33,7 +32,6 @@ class LocalModel:
     shape: ModelShape
     tokenizer: PreTrainedTokenizerBase | None  # None: not on this machine
     longest: int  # tokens of the longest prompt plus answer that it gets
-    lines: list[str]  # what is missing, to be printed
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,16 @@ def find_model(name: str, longest: int) -> LocalModel:
     """
     folder = local_folder(name)
     if folder is None:
-        try:
-            folder = Path(snapshot_download(name, local_files_only=True))
-        except LocalEntryNotFoundError:
-            folder = ROOT / "data" / "models" / Path(name).name
+        cached = try_to_load_from_cache(name, "config.json")
+        folder = Path(cached).parent if isinstance(cached, str) else ROOT / "data" / "models" / Path(name).name
     if not (folder / "config.json").is_file():
         raise InputError(
             f"{name}: no config.json in a folder of this name, in the Hugging Face cache or in data/models. A dry run "
             "downloads nothing: download the model first, or give the path of a copy"
         )
     check_context(folder, longest)
-    tokenizer, lines = None, [f"{name}: its tokenizer is not on this machine, so prompts are not counted in tokens"]
-    if any(folder.glob("tokenizer*")):
-        tokenizer, lines = load_tokenizer(folder, longest), []
-    return LocalModel(name, folder, read_shape(folder), tokenizer, longest, lines)
+    tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
+    return LocalModel(name, folder, read_shape(folder), tokenizer, longest)
 
 
 def training_inputs(config: TrainConfig) -> PlanInputs:
@@ -82,69 +76,56 @@ def training_inputs(config: TrainConfig) -> PlanInputs:
     check_model(model.folder, model.longest)
     problems, prompt, line = _count_training(config, model.tokenizer)
     counts, answers, lines = _count_suite(suite, model) if suite else ({}, 0, ["no evaluation during training"])
-    return PlanInputs(model, problems, prompt, counts, answers, [*model.lines, line, *lines])
+    return PlanInputs(model, problems, prompt, counts, answers, [line, *lines])
 
 
 def evaluation_inputs(name: str, suite: Suite) -> PlanInputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     model = find_model(name, suite.max_prompt_tokens + suite.max_answer_tokens)
-    counts, answers, lines = _count_suite(suite, model)
-    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], counts, answers, [*model.lines, *lines])
+    return PlanInputs(model, 0, PROMPT_TOKENS[suite.template], *_count_suite(suite, model))
 
 
 def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
-    """Return the number of problems to train on, the mean tokens of a prompt, and a line about both."""
+    """Return the number of problems to train on, the mean tokens of a prompt, and lines about both."""
     sources, usual_prompt = config.data.train_data, PROMPT_TOKENS[config.data.template]
-    try:
-        problems, _ = load_sources(sources, config.columns)
-    except InputError as error:
-        count = _expected_problems(sources[0], error)
-        return count, usual_prompt, f"missing: {error}; the plan assumes its {count:,} problems"
-    line = f"{' '.join(sources)}: {len(problems):,} problems, "
+    missing = _missing_problems(sources[0])
+    if missing is not None:
+        return missing, usual_prompt, f"{sources[0]}: missing, so the plan assumes its {missing:,} problems"
+    problems, _ = load_sources(sources, config.columns)
+    line = f"{' '.join(sources)}: {len(problems):,} problems"
     if tokenizer is None:
-        return len(problems), usual_prompt, line + _longest_problem(problems, None)
-    trained, prompts = encode_problems(config, problems, tokenizer)
-    line += _longest_problem(trained, prompts)
-    trained_set = set(trained)
-    too_long = [problem.id for problem in problems if problem not in trained_set]
-    if too_long:
-        limit = config.sampling.max_prompt_tokens
-        line += f"; {len(too_long)} left out, over {limit} tokens: {', '.join(too_long[:5])}"
-    for problem, prompt in list(zip(trained, prompts, strict=True))[:2]:
+        return len(problems), usual_prompt, f"{line}, not counted in tokens: the tokenizer is not on this machine"
+    kept, prompts = encode_problems(config, problems, tokenizer)
+    lengths = [len(prompt) for prompt in prompts]
+    line += f", {len(problems) - len(kept)} of them left out: prompt over {config.sampling.max_prompt_tokens} tokens"
+    line += f"\nthe longest of the other prompts has {max(lengths)} tokens"
+    for problem, prompt in zip(kept[:2], prompts[:2], strict=True):
         line += f"\nprompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: {problem.answer}"
-    mean_prompt = round(sum(len(prompt) for prompt in prompts) / len(prompts))
-    return len(trained), float(mean_prompt), line
+    return len(kept), float(round(fmean(lengths))), line
 
 
 def _count_suite(suite: Suite, model: LocalModel) -> tuple[dict[str, int], int, list[str]]:
     """Return the problems by data set and the answers of an evaluation by `suite`, and a line about every data set."""
     counts, answers, lines = {}, 0, []
     for name, dataset in suite.datasets.items():
-        try:
-            problems = dataset_problems(dataset)
-        except InputError as error:
-            expected = _expected_problems(dataset.data, error)
-            count, text = min(expected, dataset.problems or expected), f"missing: {error}"
+        count, note = _missing_problems(dataset.data), ""
+        if count is not None:
+            count, note = min(count, dataset.problems or count), f" ({dataset.data} is missing)"
         else:
-            prompts = encode_prompts(problems, suite, model.tokenizer) if model.tokenizer else None
-            count, text = len(problems), _longest_problem(problems, prompts)
+            problems = dataset_problems(dataset)
+            count = len(problems)
+            if model.tokenizer:
+                encode_prompts(problems, suite, model.tokenizer)  # refuses prompts that are too long
         counts[name] = count
         answers += count * dataset.runs
-        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} repetitions, {text}")
+        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} repetitions{note}")
     return counts, answers, lines
 
 
-def _expected_problems(data: str, error: InputError) -> int:
-    """Return how many problems a missing file of the paper has. Raises `error` for a file that exists or is unknown."""
+def _missing_problems(data: str) -> int | None:
+    """Return how many problems a missing file of the paper has. None: it is not missing, or not one of the paper's."""
+    path = Path(data)
+    if path.suffix != ".jsonl" or path.exists() or (ROOT / path).exists():
+        return None
     manifest = json.loads((ROOT / "data" / "manifest.json").read_text(encoding="utf-8"))
-    name = Path(data).stem
-    if name not in manifest["sets"] or Path(data).exists() or (ROOT / data).exists():
-        raise error
-    return manifest["sets"][name]["rows"]
-
-
-def _longest_problem(problems: list[Problem], prompts: list[list[int]] | None) -> str:
-    """Name the problem with the longest prompt or, without prompts, with the longest text."""
-    texts = prompts if prompts else [problem.problem for problem in problems]
-    size, name = max((len(text), problem.id) for text, problem in zip(texts, problems, strict=True))
-    return f"the longest {name}, {size:,} {'tokens' if prompts else 'characters'}"
+    return manifest["sets"].get(path.stem, {}).get("rows")

@@ -6,6 +6,7 @@ copies on DeepSpeed's second stream may exist beside any part of the backward pa
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil
 from pathlib import Path
 
@@ -40,9 +41,9 @@ class ModelShape:
     head: int  # elements of the head
     hidden: int
     intermediate: int  # width of the feed-forward layer
-    queries: int  # width of all heads' queries together
-    keys: int  # width of all heads' keys together
     heads: int
+    key_heads: int
+    head_size: int  # width of a query, key or value
     layers: int
     tied: bool  # the head is the embedding
     linear: tuple[tuple[int, int], ...]  # inputs and outputs of the linear layers that LoRA adapts
@@ -61,10 +62,6 @@ def read_shape(folder: Path) -> ModelShape:
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
     head = model.get_output_embeddings().weight  # [vocabulary, hidden]
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    # Older families do not have all of these settings.
-    key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    intermediate = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     return ModelShape(
         parameters=sum(sizes),
         layer=largest_layer(model),
@@ -73,10 +70,11 @@ def read_shape(folder: Path) -> ModelShape:
         vocabulary=len(head),
         head=head.numel(),
         hidden=config.hidden_size,
-        intermediate=intermediate,
-        queries=config.num_attention_heads * head_size,
-        keys=key_heads * head_size,
+        # Older families do not have all of these settings.
+        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         heads=config.num_attention_heads,
+        key_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         layers=config.num_hidden_layers,
         tied=head is model.get_input_embeddings().weight,
         linear=tuple(tuple(layer.weight.shape) for layer in adapted_layers(model).values()),
@@ -90,19 +88,14 @@ def number_bytes(config: TrainConfig) -> int:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank as a table: parts down, phases across."""
+    """Bytes of one rank by phase and part, without parts of 0 bytes."""
 
-    table: dict[str, dict[str, int]]  # by part, then by phase
-    phases: tuple[str, ...]
+    phases: dict[str, dict[str, int]]
     offloaded: int  # bytes of CPU memory
     resident: int  # bytes of a GPU that the learner holds from step to step
 
-    def parts(self, phase: str) -> dict[str, int]:
-        """Return the bytes of every part in a phase."""
-        return {part: sizes[phase] for part, sizes in self.table.items() if sizes.get(phase)}
-
     def total(self, phase: str) -> int:
-        return sum(self.parts(phase).values())
+        return sum(self.phases[phase].values())
 
     @property
     def peak(self) -> str:
@@ -110,18 +103,15 @@ class RankMemory:
         return max(self.phases, key=self.total)
 
     def __str__(self) -> str:
-        """Return the table in GiB, with the totals and the peak marked."""
-        # A phase such as "update: head" takes two lines of the header.
-        header = [phase.rpartition(" ") for phase in self.phases]
-        rows = [("", [group for group, _, _ in header]), ("GiB", [name for _, _, name in header])]
-        for part, sizes in self.table.items():
-            cells = [f"{sizes[phase] / GIB:.2f}" if sizes.get(phase) else "" for phase in self.phases]
-            if any(cells):
-                rows.append((part, cells))
-        # The space lines the decimal points up with those above.
-        rows.append(("total", [f"{self.total(phase) / GIB:.1f} " for phase in self.phases]))
-        rows.append(("", ["peak" * (phase == self.peak) for phase in self.phases]))
-        lines = [f"{title:<24}" + "".join(f"{cell:>11}" for cell in cells) for title, cells in rows]
+        """Return a table in GiB, parts down and phases across, with the totals and the peak marked."""
+        parts = list(dict.fromkeys(chain.from_iterable(self.phases.values())))  # every part once
+        lines = [f"{title:<24}" for title in ("", "GiB", *parts, "total", "")]
+        for phase, sizes in self.phases.items():
+            group, _, name = phase.rpartition(" ")  # such as "update: head", in two lines
+            cells = [f"{sizes[part] / GIB:.2f}" if part in sizes else "" for part in parts]
+            # The space lines the decimal point up with those above.
+            column = [group, name, *cells, f"{self.total(phase) / GIB:.1f} ", "peak" if phase == self.peak else ""]
+            lines = [f"{line}{cell:>11}" for line, cell in zip(lines, column, strict=True)]
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -132,56 +122,19 @@ def rank_memory(
 
     `sampler` is the sampler's bytes while it is awake. 0 leaves it out, as for "cpu", where it never sleeps.
     """
-    size, of_sampler = _Sizes(shape, config, ranks, device), bool(sampler)
-    on_cpu, checkpointing = device == "cpu", config.hardware.gradient_checkpointing
-    asleep = ("update: head", "update: layers", "update: reduction", "update: optimizer", "save", "sync: weights")
-    phases = ("sample", *asleep, "sync: check") if of_sampler else asleep[:-1]
-    resident = {"weights": size.weights * (on_cpu or not size.offload_weights)}
-    if size.offload:
-        resident["optimizer"] = size.optimizer * on_cpu
-    else:
-        resident["gradients"] = resident["master weights"] = 4 * size.partition  # DeepSpeed copies fp32 weights too
-        resident["AdamW's moments"] = 8 * size.partition
-    resident["small weights"] = size.small_weights
-    resident["reduce bucket"] = 4 * (size.bucket if on_cpu or size.adapter else size.zero.reduce_bucket_size)
-    resident["CUDA context, NCCL"] = CONTEXTS * (not on_cpu)
-    # While the sampler's weights are loaded again, the largest is there twice, and its graphs come back as well.
-    shard = size.bytes * shape.parameters // config.hardware.sampler_ranks
-    reload = size.bytes * shape.largest // config.hardware.sampler_ranks
-    table = {part: dict.fromkeys(phases, value) for part, value in resident.items()}
-    table |= {
-        "sampler": dict.fromkeys(("sample", "sync: check"), sampler),
-        "gathered weights": dict.fromkeys(("save", "sync: weights"), size.group * size.gathers)
-        | {
-            "sample": size.left_gathered(),  # by the check of the last weight sync
-            "update: head": size.gathered(head=True),
-            "update: layers": size.gathered(head=False),
-            "sync: check": size.gathered(head=True),
-        },
-        "sampler asleep": dict.fromkeys(asleep, ASLEEP * of_sampler),
-        "layer inputs": dict.fromkeys(("update: head", "update: layers"), size.saved_for_backward() * checkpointing),
-        "activations": dict.fromkeys(
-            ("update: head", "update: layers"), size.saved_for_backward() * (not checkpointing)
-        )
-        | {"sync: check": size.scoring()},
-        # The backward pass computes the log-probabilities again, so both passes count.
-        "logits": {"update: head": max(size.logits(size.tokens, backward=back) for back in (False, True))}
-        | {"sync: check": size.logits(size.longest, backward=False)},
-        # The head's gradient is summed over the chunks in fp32. A tied head's waits for the embedding's.
-        "head gradient": {"update: head": 4 * size.trained_head}
-        | {"update: layers": size.bytes * size.trained_head * shape.tied},
-        "layer activations": {"update: layers": size.layer_backward()},
-        "layer gradients": {"update: layers": size.bytes * size.trained_layer},
-        "reduction": {"update: layers": size.reduction() * (not on_cpu), "update: reduction": size.reduction()},
-        "optimizer temporaries": {"update: optimizer": size.optimizer_step()},
-        "cloned weights": dict.fromkeys(("save", "sync: weights"), size.cloned_group()),
-        "sampler weights": {"sync: weights": shard},
-        "reload": {"sync: weights": reload},
-        "sampler graphs": {"sync: weights": GRAPHS},
-        "sampler counts": {"sync: weights": size.token_counts()},
-    }
-    host = size.optimizer + size.weights * size.offload_weights
-    return RankMemory(table, phases, host, sum(resident.values()))
+    size, hardware = _Sizes(shape, config, ranks, device), config.hardware
+    resident, phases = size.resident(), size.update()
+    if sampler:
+        phases["sync: weights"] = size.sync()
+        for phase, parts in phases.items():
+            phases[phase] = {"sampler asleep": ASLEEP, **parts}
+        # Sampling the answers of a step takes less than this: the learner computes nothing meanwhile.
+        phases["sync: check"] = {"sampler": sampler, **size.check()}
+    for phase, parts in phases.items():
+        all_parts = resident | parts
+        phases[phase] = {part: taken for part, taken in all_parts.items() if taken}
+    offloaded = size.optimizer * hardware.offload_optimizer + size.weights * hardware.offload_weights
+    return RankMemory(phases, offloaded, sum(resident.values()))
 
 
 class _Sizes:
@@ -192,33 +145,92 @@ class _Sizes:
     """
 
     def __init__(self, shape: ModelShape, config: TrainConfig, ranks: int, device: str):
-        self.shape, self.config, self.ranks = shape, config, ranks
+        self.shape, self.config, self.hardware, self.ranks = shape, config, config.hardware, ranks
         self.on_cpu, self.logit_chunk = device == "cpu", LOGIT_CHUNK[device]
-        self.offload, self.offload_weights = config.hardware.offload_optimizer, config.hardware.offload_weights
         self.bytes = number_bytes(config)
         self.zero = DeepSpeedZeroConfig(**deepspeed_settings(config)["zero_optimization"])
         # With LoRA, the adapter's weights are trained. They come on top of the model's, which are frozen.
         self.adapter = shape.adapter(config)
-        self.trained = sum(self.adapter) if self.adapter else shape.parameters
-        self.trained_head = 0 if self.adapter else shape.head
-        self.trained_layer = sum(self.adapter) // shape.layers if self.adapter else shape.layer
-        self.bucket = min(self.zero.reduce_bucket_size, self.trained)  # elements that are reduced together
-        self.partition = ceil(self.trained / ranks)
+        trained = sum(self.adapter) or shape.parameters
+        self.bucket = min(self.zero.reduce_bucket_size, trained)  # elements that are reduced together
+        self.partition = ceil(trained / ranks)
         self.weights = self.bytes * ceil((shape.parameters + sum(self.adapter)) / ranks)
-        # Weights are gathered from other ranks or from CPU memory, but for small ones, which stay.
-        self.gathers = ranks > 1 or self.offload_weights
-        kept = sum(size for size in self.adapter if size <= self.zero.param_persistence_threshold)
-        self.small_weights = self.bytes * (shape.persistent + kept) * self.gathers
-        # Weights on their way to the sampler or to disk are gathered and cloned in groups.
-        self.group = min(GROUP_BYTES + self.bytes * shape.largest, self.bytes * shape.parameters)
         # An offloaded optimizer: master weights, two moments, and gradients twice, as they were reduced, and as AdamW
         # reads them.
-        self.optimizer = 20 * self.partition * self.offload
+        self.optimizer = 20 * self.partition
+        # Weights are gathered from other ranks or from CPU memory, but for small ones, which stay.
+        self.gathers = ranks > 1 or self.hardware.offload_weights
         self.longest = longest_sequence(config, None)
-        answers_per_step = config.batch.questions_per_step * config.batch.samples_per_question
-        self.answers = answers_per_step // ranks  # of one step, on this rank
-        micro_batch_tokens = max(config.hardware.micro_batch_tokens, self.longest)
+        self.answers = config.batch.questions_per_step * config.batch.samples_per_question // ranks  # of one step
+        micro_batch_tokens = max(self.hardware.micro_batch_tokens, self.longest)
         self.tokens = min(self.answers * self.longest, micro_batch_tokens)  # of one micro-batch
+
+    def resident(self) -> dict[str, int]:
+        """What the learner holds from step to step."""
+        parts = {"weights": self.weights * (self.on_cpu or not self.hardware.offload_weights)}
+        if self.hardware.offload_optimizer:
+            parts["optimizer"] = self.optimizer * self.on_cpu
+        else:
+            parts["gradients"] = parts["master weights"] = 4 * self.partition  # DeepSpeed copies fp32 weights too
+            parts["AdamW's moments"] = 8 * self.partition
+        small = [elements for elements in self.adapter if elements <= self.zero.param_persistence_threshold]
+        parts["small weights"] = self.bytes * (self.shape.persistent + sum(small)) * self.gathers
+        parts["reduce bucket"] = 4 * (self.bucket if self.on_cpu or self.adapter else self.zero.reduce_bucket_size)
+        parts["CUDA context, NCCL"] = CONTEXTS * (not self.on_cpu)
+        return parts
+
+    def update(self) -> dict[str, dict[str, int]]:
+        """The phases of an update: the passes of the head and of a layer, the last reduction, AdamW."""
+        shape, hardware, adapter = self.shape, self.hardware, sum(self.adapter)
+        saved, reduction = self.saved_for_backward(), self.reduction()
+        head_pass = {
+            "gathered weights": self.gathered(head=True),
+            **saved,
+            # The backward pass computes the log-probabilities again, so both passes count.
+            "logits": max(self.logits(self.tokens, backward=backward) for backward in (False, True)),
+            "head gradient": 0 if adapter else 4 * shape.head,  # summed over the chunks in fp32
+        }
+        again = self.layer_activations() if hardware.gradient_checkpointing else 0
+        temporaries = self.tokens * self.bytes * (2 * shape.intermediate + 4 * shape.hidden)
+        layer_pass = {
+            "gathered weights": self.gathered(head=False),
+            **saved,
+            "head gradient": 0 if adapter else self.bytes * shape.head * shape.tied,  # waits for the embedding's
+            "layer activations": again + temporaries,
+            "layer gradients": self.bytes * (adapter // shape.layers or shape.layer),
+            "reduction": 0 if self.on_cpu else reduction,
+        }
+        # A group of gradients in one piece, which offloaded ones are already, and AdamW's temporaries.
+        group = min(self.partition, self.zero.sub_group_size + ceil(shape.largest / self.ranks))
+        one_piece = 0 if hardware.offload_optimizer else 4
+        adamw = 8 if self.on_cpu else one_piece
+        return {
+            "update: head": head_pass,
+            "update: layers": layer_pass,
+            "update: reduction": {"reduction": reduction},
+            "update: optimizer": {"optimizer temporaries": (one_piece + adamw) * group},
+        }
+
+    def sync(self) -> dict[str, int]:
+        """Weights on their way to the sampler, gathered and cloned in groups. The sampler loads its own again."""
+        shape, sharing = self.shape, self.hardware.sampler_ranks
+        group = min(GROUP_BYTES + self.bytes * shape.largest, self.bytes * shape.parameters)
+        merged = max(inputs * outputs for inputs, outputs in shape.linear) if self.adapter else 0  # in fp32
+        sequences = min(self.answers * sharing, MOST_SEQUENCES)
+        return {
+            "gathered weights": group * self.gathers,
+            "cloned weights": group + 8 * merged,
+            "sampler weights": self.bytes * shape.parameters // sharing,
+            "reload": self.bytes * shape.largest // sharing,  # the largest weight is there twice
+            "sampler graphs": GRAPHS,
+            "sampler counts": 4 * sequences * shape.vocabulary,  # of tokens, in the same memory as its weights
+        }
+
+    def check(self) -> dict[str, int]:
+        """The learner scores one answer of the longest length; nothing is saved for a backward pass."""
+        activations = self.bytes * self.longest * (3 * self.shape.intermediate + 6 * self.shape.hidden)
+        logits = self.logits(self.longest, backward=False)
+        return {"gathered weights": self.gathered(head=True), "activations": activations, "logits": logits}
 
     def gathered(self, *, head: bool) -> int:
         """Weights gathered from all ranks: of this layer, fetched ahead, and kept for their next use."""
@@ -233,28 +245,19 @@ class _Sizes:
         layers = (self.zero.max_reuse_distance - self.shape.head) // self.shape.layer + 1  # counted through the head
         return min(max(layers, 0), self.shape.layers)
 
-    def left_gathered(self) -> int:
-        """Weights that stay gathered after a forward pass without a backward pass: some layers, and the head."""
-        weights = self.shape.head + self.shape.layer * self.reused_layers()
-        return self.bytes * min(weights, self.shape.parameters) * self.gathers
-
-    def token_counts(self) -> int:
-        """vLLM's counts of tokens per sequence, which share the memory of its weights."""
-        sequences = min(self.answers * self.config.hardware.sampler_ranks, MOST_SEQUENCES)
-        return 4 * sequences * self.shape.vocabulary
-
-    def saved_for_backward(self) -> int:
+    def saved_for_backward(self) -> dict[str, int]:
         """What the forward pass of all layers and the last norm saves: inputs of layers, or their activations."""
         last = self.tokens * self.shape.hidden * (4 + 3 * self.bytes)
-        if self.config.hardware.gradient_checkpointing:
-            return last + self.shape.layers * self.tokens * self.shape.hidden * self.bytes
-        return last + self.shape.layers * self.layer_activations()
+        if self.hardware.gradient_checkpointing:
+            return {"layer inputs": last + self.shape.layers * self.tokens * self.shape.hidden * self.bytes}
+        return {"activations": last + self.shape.layers * self.layer_activations()}
 
     def layer_activations(self) -> int:
         """Return the bytes that autograd keeps of one layer."""
         shape = self.shape
         norms = 2 * shape.hidden * (4 + 2 * self.bytes)  # computed in fp32
-        attention = self.bytes * (3 * shape.queries + 2 * shape.keys) + 4 * shape.heads  # q, k, v, output: two layouts
+        heads = 3 * shape.heads + 2 * shape.key_heads  # q, k, v, output: two layouts
+        attention = self.bytes * heads * shape.head_size + 4 * shape.heads
         feed_forward = self.bytes * 4 * shape.intermediate  # gate, up, activation, product
         return self.tokens * (norms + attention + feed_forward)
 
@@ -273,28 +276,10 @@ class _Sizes:
         product = 0 if self.adapter else 4 * shape.head + logits * half * self.on_cpu  # of the weight's gradient
         return chunk + max((logits + weight) * several, product)
 
-    def layer_backward(self) -> int:
-        """Activations of a layer, computed again from its input with gradient checkpointing, and temporaries."""
-        again = self.layer_activations() if self.config.hardware.gradient_checkpointing else 0
-        return again + self.tokens * self.bytes * (2 * self.shape.intermediate + 4 * self.shape.hidden)
-
     def reduction(self) -> int:
         """A bucket of gradients in the order of the ranks, in fp32; with offloading also a copy of this rank's part."""
         largest = max(self.adapter, default=self.shape.largest)
         elements = max(self.bucket, largest)  # a larger parameter is reduced alone
         copies = 2 if self.on_cpu and self.ranks > 1 else 1  # gloo works on a copy
-        return 4 * copies * elements + 4 * ceil(elements / self.ranks) * self.offload
-
-    def optimizer_step(self) -> int:
-        """One group of gradients in one piece (offloaded ones are already), and AdamW's temporaries."""
-        group = min(self.partition, self.zero.sub_group_size + ceil(self.shape.largest / self.ranks))
-        size = (8 if self.offload else 12) if self.on_cpu else (0 if self.offload else 8)  # bytes per parameter
-        return size * group
-
-    def cloned_group(self) -> int:
-        """Clones of weights on their way to the sampler or to disk, and with LoRA the fp32 temporaries of merging."""
-        return self.group + 8 * max(inputs * outputs for inputs, outputs in self.shape.linear) * bool(self.adapter)
-
-    def scoring(self) -> int:
-        """The learner scores one answer of the longest length; nothing is saved for a backward pass."""
-        return self.bytes * self.longest * (3 * self.shape.intermediate + 6 * self.shape.hidden)
+        offloaded = ceil(elements / self.ranks) if self.hardware.offload_optimizer else 0
+        return 4 * copies * elements + 4 * offloaded

@@ -15,7 +15,6 @@ from typing import Annotated
 import tyro
 
 from bnpo.files import InputError
-from bnpo.flags import COMMA_SEPARATED
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Args:
     """File of the page, by default report.html in the first folder."""
     steps: tuple[int, int] | None = None
     """Show answers of the steps from FIRST to LAST only. The default is as many steps as fit on a page of 30 MB."""
-    questions: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Show answers to the questions with these ids only, by default to all."""
     text: bool = False
     """Print a summary instead of writing a page."""
 
@@ -44,7 +41,7 @@ def main(args: Args) -> None:
         from bnpo.report.page import write_page
 
         output = args.output or args.runs[0] / "report.html"
-        write_page(output, args.runs, args.steps, args.questions)
+        write_page(output, args.runs, args.steps)
         print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -17,16 +17,15 @@ from bnpo.report.run_files import eval_problems, evaluations, open_folder, read_
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
 MAX_ANSWERS = 10_000
-"""Answers of training batches on a page, unless --steps or --questions choose."""
+"""Answers of training batches on a page, unless --steps chooses."""
 MAX_BYTES = 25_000_000
 """Bytes of packed texts on a page, so that the whole page stays under 30 MB."""
 Steps = tuple[int, int] | None
 """First and last step whose answers are shown; None for as many as fit."""
 
 
-def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: Sequence[str] = ()) -> None:
-    """Write the page of the runs and evaluations in `folders`, with answers of `steps` to the questions with the ids
-    `only` (empty: to all). Raises InputError."""
+def write_page(path: Path, folders: Sequence[Path], steps: Steps = None) -> None:
+    """Write the page of the runs and evaluations in `folders`, with answers of `steps`. Raises InputError."""
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
     all_facts = [run_facts(folder, config) for folder, config in runs]
@@ -36,9 +35,8 @@ def write_page(path: Path, folders: Sequence[Path], steps: Steps = None, only: S
     data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "charts": charts(all_facts), "leftOut": []}
     # The charts hold the metrics that are shown.
     data["runs"] = [vars(facts) | {"fits": fits(facts), "metrics": None} for facts in all_facts]
-    data["batches"] = []
     chunks: list[str] = []
-    add_answers(data, chunks, runs, steps, set(only))
+    add_answers(data, chunks, runs, steps)
     add_evaluations(data, chunks, opened)
     title = ", ".join(folder.resolve().name for folder in folders)
     try:
@@ -59,42 +57,39 @@ def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> 
     return files
 
 
-def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]], steps: Steps, only: set[str]) -> None:
-    """Add the rows of all answers and their questions to `data`, and their texts to `chunks`, one per file.
+def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]], steps: Steps) -> None:
+    """Add all answers, their questions and their batches to `data`, and the texts to `chunks`, one per file.
 
-    Unless `steps` or `only` choose, files are added until the page is full.
+    Unless `steps` choose, files are added until the page is full.
     """
     watched_files, rollout_files = (answer_files(runs, kind, steps) for kind in ("watch", "rollouts"))
-    rows, questions, shown, left_out = [], {}, 0, 0
+    rows, batches, questions, shown, left_out = [], [], {}, 0, 0
     # Watched questions come first: they are few, and show the same questions over the whole run.
     for run, step, path in spread(watched_files) + spread(rollout_files):
         watched = path.parent.name == "watch"
         full = is_full(chunks) or (shown >= MAX_ANSWERS and not watched)
-        if full and not steps and not only:
+        if full and not steps:
             left_out += 1
             continue
         _, config = runs[run]
-        answers, texts = read_answers(config, path, questions, only)
+        answers, texts = read_answers(config, path, questions)
         for place, answer in enumerate(answers):  # `chunk` and `place` say where the answer's text is
             where = {"run": run, "step": step, "watched": watched, "chunk": len(chunks), "place": place}
             rows.append(where | answer)
         chunks.append(packed(texts))
-        if not watched:
-            shown += len(answers)
-            add_batch(data, run, step, path, config)
+        if watched:
+            continue
+        shown += len(answers)
+        batch = read_batch(path, config["samples_per_question"])
+        if batch is not None:
+            fit = beta_p_values(batch, config, RESAMPLES)
+            batches.append({"run": run, "step": step, "fit": fit} | counterfactual(batch, config))
     if left_out:
         missing = f"{left_out} of {len(watched_files) + len(rollout_files)} answer files"
-        data["leftOut"].append(f"{missing}; choose others with --steps 41 60 or --questions ID,ID")
+        data["leftOut"].append(f"{missing}; choose others with --steps 41 60")
+    data["batches"] = batches
     data["rows"] = sorted(rows, key=lambda row: (row["run"], row["step"], row["watched"], row["place"]))
     data["questions"] = list(questions.values())
-
-
-def add_batch(data: dict, run: int, step: int, path: Path, config: dict) -> None:
-    """Add what there is to say of the batch of a step, unless its file is not whole."""
-    batch = read_batch(path, config["samples_per_question"])
-    if batch is not None:
-        fit = beta_p_values(batch, config, RESAMPLES)
-        data["batches"].append({"run": run, "step": step, "fit": fit} | counterfactual(batch, config))
 
 
 def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, dict]]) -> None:

@@ -81,12 +81,11 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
     )
 
 
-def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set[str]) -> tuple[list, list]:
+def read_answers(config: dict, path: Path, questions: dict[str, dict]) -> tuple[list, list]:
     """Return a row for every answer in a file of rollouts or watched questions, and their texts [text, final answer,
     tokens]. Adds their questions to `questions`.
 
-    `only` are the ids of the questions to read; empty means all. `reward` in a row is the mean of all rewards, each
-    mapped to [0, 1].
+    `reward` in a row is the mean of all rewards, each mapped to [0, 1].
     """
     rows, texts = [], []
     # Token data are recorded for some rollouts only. No file: no tokens.
@@ -94,8 +93,6 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict], only: set
     lowest, highest = reward_ranges(config).T  # [K]
     tags = config.get("answer_tags", config["template"] == "think")  # earlier versions had these two templates only
     for question_id, group in groupby(whole_json_lines(path), key=lambda row: row["id"]):
-        if only and question_id not in only:
-            continue
         for sample, row in enumerate(group):
             # Different data sets may use one id for different problems.
             key = f"{question_id} {row['prompt']}"
