@@ -25,6 +25,7 @@ from bnpo.planning.fit import (
 from bnpo.planning.gpus import speed_of
 from bnpo.planning.memory import GIB, read_shape
 from conftest import make_model, run_ranks
+from families import family_config
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096}
 SHAPES = {
@@ -68,6 +69,11 @@ def test_shapes_are_exact_without_weights(shapes):
     assert shapes["7b"].layer == 233_057_792
     model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
     assert read_shape(TINY_MODEL).parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_layers_of_different_sizes_count_as_the_largest(tmp_path):
+    family_config("gemma4_text", head_dim=32, global_head_dim=64, num_kv_shared_layers=0).save_pretrained(tmp_path)
+    assert read_shape(tmp_path).head_size == 64
 
 
 def test_whole_layers_are_prefetched(shapes):

@@ -62,6 +62,11 @@ def read_shape(folder: Path) -> ModelShape:
     sizes = [parameter.numel() for parameter in model.parameters()]
     threshold = DeepSpeedZeroConfig(stage=3).param_persistence_threshold
     head = model.get_output_embeddings().weight  # [vocabulary, hidden]
+
+    def largest(setting: str, default: int) -> int:
+        # Layers may differ in size. Older families do not have all settings.
+        return max(getattr(layer, setting, None) or default for layer in config.per_layer_config[:])
+
     return ModelShape(
         parameters=sum(sizes),
         layer=largest_layer(model),
@@ -70,11 +75,10 @@ def read_shape(folder: Path) -> ModelShape:
         vocabulary=len(head),
         head=head.numel(),
         hidden=config.hidden_size,
-        # Older families do not have all of these settings.
-        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        heads=config.num_attention_heads,
-        key_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
-        head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        intermediate=largest("intermediate_size", 4 * config.hidden_size),
+        heads=largest("num_attention_heads", 1),
+        key_heads=largest("num_key_value_heads", largest("num_attention_heads", 1)),
+        head_size=largest("head_dim", config.hidden_size // largest("num_attention_heads", 1)),
         layers=config.num_hidden_layers,
         tied=head is model.get_input_embeddings().weight,
         linear=tuple(tuple(layer.weight.shape) for layer in adapted_layers(model).values()),
