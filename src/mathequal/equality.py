@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from mathequal import rules  # noqa: F401
 from mathequal.equations import same_letters
-from mathequal.judge import Judge, Verdict, equal, some
+from mathequal.judge import Judge, Undecided, equal
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
 from mathequal.spelling import spelled
@@ -73,32 +73,25 @@ _VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
 _LETTERS = re.compile("[a-zA-Z]{1,4}")
 
 
-def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
-    first_text = _NEEDLESS_SPACE.sub("", first.latex)
-    second_text = _NEEDLESS_SPACE.sub("", second.latex)
-    if first_text == second_text:
-        return first_text != ""
-    if "" in (first_text, second_text):
-        return False
-    first_number = plain_number(first.latex)
-    second_number = plain_number(second.latex)
-    if first_number is not None and second_number is not None:
-        decimals = fewest_decimal_places(first.latex, second.latex)
-        return first_number == second_number or is_rounded(first_number, second_number, decimals)
-    if _LETTERS.fullmatch(first_text) and _LETTERS.fullmatch(second_text) and same_letters(first_text, second_text):
+def _quick_same_value(first: Scalar, second: Scalar) -> bool:
+    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1] or "" in texts:
+        return texts[0] == texts[1] != ""
+    numbers = [plain_number(scalar.latex) for scalar in (first, second)]
+    if numbers[0] is not None and numbers[1] is not None:
+        return numbers[0] == numbers[1] or is_rounded(*numbers, fewest_decimal_places(first.latex, second.latex))
+    if all(map(_LETTERS.fullmatch, texts)) and same_letters(*texts):
         return True
-    has_variable = _VARIABLE.fullmatch(first_text) or _VARIABLE.fullmatch(second_text)
-    has_number = first_number is not None or second_number is not None
-    if has_variable and has_number:  # x is not 5
+    if any(map(_VARIABLE.fullmatch, texts)) and numbers != [None, None]:  # x is not 5
         return False
-    return None
+    raise Undecided
 
 
-def _unknown(first: Value, second: Value) -> None:
-    """Leave the question to symbolic.py."""
+def _undecided(first: Value, second: Value) -> bool:
+    raise Undecided
 
 
-QUICK = Judge(_quick_same_value, same_quantity=_unknown, rounded=_unknown, same_solutions=_unknown, same_set=_unknown)
+QUICK = Judge(_quick_same_value, _undecided, _undecided, _undecided, _undecided)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
@@ -113,7 +106,10 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return True
     if max(len(reference), len(answer)) > MAX_LENGTH:
         return False
-    return verdict(reference, answer, QUICK)
+    try:
+        return verdict(reference, answer, QUICK)
+    except Undecided:
+        return None
 
 
 # The reference 9.9 \pm 0.1, and the reference "about 18.9"
@@ -151,24 +147,19 @@ def _is_choice(letter: str, text: str) -> bool:
     return not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
 
 
-def verdict(reference: str, answer: str, judge: Judge) -> Verdict:
+def verdict(reference: str, answer: str, judge: Judge) -> bool:
     """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
-    one, other = (
-        re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)
-    )
-    if one == other != "":
-        return True
-    if any(_is_choice(letter, text) for letter, text in ((reference, answer), (answer, reference))):
+    texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
+    if texts[0] == texts[1] != "" or _is_choice(reference, answer) or _is_choice(answer, reference):
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
-    same = equal(expected, given, judge)
-    if same or not isinstance(given, Scalar):
-        return same
+    if equal(expected, given, judge):
+        return True
+    if not isinstance(given, Scalar):
+        return False
     tolerance = _TOLERANCE.fullmatch(reference)
     number = plain_number(given.latex)
     if tolerance and number is not None:
         room = Fraction(tolerance[2])
-        return same if room * 10 > abs(number) else abs(number - Fraction(tolerance[1])) <= room
-    if _ABOUT.match(reference) and isinstance(expected, Scalar):
-        return some((same, judge.rounded(given, expected)))
-    return same
+        return room * 10 <= abs(number) and abs(number - Fraction(tolerance[1])) <= room
+    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and judge.rounded(given, expected)

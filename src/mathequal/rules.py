@@ -3,27 +3,28 @@
 import re
 from collections.abc import Sequence
 
-from mathequal.judge import Judge, Verdict, equal, every, in_any_order, in_order, rule_for, some
+from mathequal.judge import Judge, equal, in_any_order, in_order, rule_for
 from mathequal.sentences import is_verdict_with_reason
 from mathequal.values import Based, Equation, Group, Matrix, Relation, Scalar, Time, Value, Word
 
 
 @rule_for(Scalar, Scalar)
-def _scalars(first: Scalar, second: Scalar, judge: Judge) -> Verdict:
+def _scalars(first: Scalar, second: Scalar, judge: Judge) -> bool:
     if first.product or second.product:  # 5 m is also 5 times m
         products = [Scalar(scalar.product or scalar.latex) for scalar in (first, second)]
-        quantities = [Scalar(scalar.latex, scalar.unit) for scalar in (first, second)]
         for scalar, other in ((first, second), (second, first)):
             if scalar.product and " " not in scalar.product and not other.unit:  # 5m is not 5
                 return judge.same_value(*products)
-        return some((judge.same_value(*products), _scalars(*quantities, judge)))
-    if first.unit and second.unit:
-        return judge.same_value(first, second) if first.unit == second.unit else judge.same_quantity(first, second)
-    same = judge.same_value(first, second)
+        first, second = (Scalar(scalar.latex, scalar.unit) for scalar in (first, second))
+        return judge.same_value(*products) or _scalars(first, second, judge)
+    if first.unit and second.unit and first.unit != second.unit:
+        return judge.same_quantity(first, second)
+    if judge.same_value(first, second):
+        return True
     with_unit, other = (first, second) if first.unit else (second, first)
-    if with_unit.unit not in _SIZES or same:
-        return same
-    return some((same, judge.same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)))
+    if other.unit or with_unit.unit not in _SIZES:
+        return False
+    return judge.same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
 
 
 _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
@@ -66,7 +67,7 @@ def _moments(time: Time) -> set[tuple[int, ...]]:
 
 
 @rule_for(Time, Scalar, Group)
-def _time_and_value(time: Time, value: Value, judge: Judge) -> Verdict:
+def _time_and_value(time: Time, value: Value, judge: Judge) -> bool:
     """`9:24` and `10:20:30` may be ratios."""
     return time.ratio is not None and equal(time.ratio, value, judge)
 
@@ -83,13 +84,12 @@ def _based_and_scalar(based: Based, scalar: Scalar, judge: Judge) -> bool:
 
 
 @rule_for(Group, Group)
-def _groups(first: Group, second: Group, judge: Judge) -> Verdict:
+def _groups(first: Group, second: Group, judge: Judge) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
     items = (*first.items, *second.items)
     if first.items and all(isinstance(item, Relation) for item in items):
-        same_set = judge.same_set(first, second)
-        return some((same_set, in_any_order(first.items, second.items, judge)))
+        return judge.same_set(first, second) or in_any_order(first.items, second.items, judge)
     if first.names and second.names:
         if set(first.names) != set(second.names):
             return False
@@ -131,15 +131,15 @@ def _shares(ratio: Group) -> list[Scalar]:
 
 
 @rule_for(Scalar, Group)
-def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> Verdict:
+def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
     """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
 
     `32 or 2^5` is one value in two spellings.
     """
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
-        return every(equal(scalar, item, judge) for item in group.items)
+        return all(equal(scalar, item, judge) for item in group.items)
     if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
-        return every(equal(scalar, item, judge) for item in group.items)
+        return all(equal(scalar, item, judge) for item in group.items)
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
     if "," not in scalar.latex or not (has_units or len(group.items) > 2):
         return False
@@ -148,14 +148,14 @@ def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> Verdict:
 
 
 @rule_for(Matrix, Matrix)
-def _matrices(first: Matrix, second: Matrix, judge: Judge) -> Verdict:
+def _matrices(first: Matrix, second: Matrix, judge: Judge) -> bool:
     if len(first.rows) != len(second.rows):
         return False
-    return every(in_order(one, other, judge) for one, other in zip(first.rows, second.rows, strict=True))
+    return all(in_order(one, other, judge) for one, other in zip(first.rows, second.rows, strict=True))
 
 
 @rule_for(Matrix, Group)
-def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
+def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> bool:
     """A column or a row is a tuple, and a tuple of rows is a matrix."""
     if group.items and all(isinstance(item, Group) for item in group.items):
         return _matrices(matrix, Matrix(tuple(item.items for item in group.items if isinstance(item, Group))), judge)
@@ -167,6 +167,6 @@ def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
 
 
 @rule_for(Matrix, Scalar)
-def _matrix_and_scalar(matrix: Matrix, scalar: Scalar, judge: Judge) -> Verdict:
+def _matrix_and_scalar(matrix: Matrix, scalar: Scalar, judge: Judge) -> bool:
     r"""`\frac12\begin{pmatrix}...` is a formula."""
     return r"\begin" in scalar.latex and judge.same_value(Scalar(matrix.latex), scalar)

@@ -42,7 +42,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 def slow_verdict(reference: str, answer: str) -> bool:
     """Whether the two are equal, where `quick_verdict` cannot know."""
-    return verdict(reference, answer, SLOW) is True
+    return verdict(reference, answer, SLOW)
 
 
 def _same_value(first: Scalar, second: Scalar) -> bool:
