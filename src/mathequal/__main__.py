@@ -9,23 +9,19 @@ from pathlib import Path
 from mathequal.child import RULES, LimitedGrader
 
 
-class InputError(Exception):
-    """Bad input, in one line that names file and line."""
-
-
 def read_cases(path: Path) -> list[dict]:
-    """Return the objects of a JSON-lines file. Raises InputError if the file is missing, empty or malformed."""
+    """Return the objects of a JSON-lines file. Ends the program if the file is missing, empty or malformed."""
     if not path.is_file():
-        raise InputError(f"{path}: no such data file")
+        sys.exit(f"error: {path}: no such data file")
     cases = []
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         try:
             if line.strip():
                 cases.append(_case(json.loads(line)))
         except ValueError as error:  # of json and of UTF-8, too
-            raise InputError(f"{path}:{number}: {error}; the file needs one JSON object per line") from error
+            sys.exit(f"error: {path}:{number}: {error}; the file needs one JSON object per line")
     if not cases:
-        raise InputError(f"{path}: is empty; it needs one JSON object per line")
+        sys.exit(f"error: {path}: is empty; it needs one JSON object per line")
     return cases
 
 
@@ -89,10 +85,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Grade JSON-lines cases and compare with their labels, or grade one pair."""
     arguments = parse_arguments()
-    try:
-        cases = read_cases(arguments.cases) if arguments.cases else []
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    cases = read_cases(arguments.cases) if arguments.cases else []
     grader = LimitedGrader(arguments.grader)
     if arguments.pair:
         report = {"equal": grader.equal(*arguments.pair), "failures": dict(grader.failures)}

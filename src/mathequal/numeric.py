@@ -13,6 +13,7 @@ from random import Random
 import mpmath
 import sympy
 from mpmath import mp
+from sympy.core.function import AppliedUndef
 
 # Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
@@ -36,7 +37,7 @@ def _rounded_down(x: mpmath.mpf) -> mpmath.mpf:
     return nearest if abs(x - nearest) < mpmath.mpf(10) ** (-mp.dps // 2) else mpmath.floor(x)
 
 
-# Functions of sympy by name, and what computes their values
+# What computes the functions of sympy whose names mpmath does not have, or has for something else
 _FUNCTIONS: dict[str, Callable] = {
     "Abs": abs,
     "Max": max,
@@ -46,11 +47,9 @@ _FUNCTIONS: dict[str, Callable] = {
     "ceiling": lambda x: -_rounded_down(-x),
     "conjugate": mpmath.conj,
 }
-for _name in (
-    *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "sinh", "cosh", "tanh", "sech", "csch"),
-    *("coth", "asinh", "acosh", "atanh", "exp", "log", "factorial", "binomial", "gamma", "sign", "re", "im"),
-):
-    _FUNCTIONS[_name] = getattr(mpmath, _name)
+_FUNCTIONS_OF_MPMATH = re.compile(
+    "a?(?:sin|cos|tan|cot)h?|sec|csc|sech|csch|exp|log|factorial|binomial|gamma|sign|re|im"
+)
 
 
 class Undefined(Exception):
@@ -108,11 +107,11 @@ def _value_from_arguments(expression: sympy.Expr, arguments: list[mpmath.mpc], p
     if isinstance(expression, sympy.UnevaluatedExpr):
         return arguments[0]
     name = type(expression).__name__
-    if isinstance(expression, sympy.core.function.AppliedUndef):
+    if isinstance(expression, AppliedUndef):
         return _value_of_unknown_function(f"{name}{point.get('', 0)}", arguments)
-    if name not in _FUNCTIONS:
-        raise Undefined(name)
-    return _FUNCTIONS[name](*arguments)
+    if _FUNCTIONS_OF_MPMATH.fullmatch(name):
+        return getattr(mpmath, name)(*arguments)
+    return _FUNCTIONS[name](*arguments)  # any other function is a LookupError
 
 
 def _value_of_unknown_function(name: str, arguments: list[mpmath.mpc]) -> mpmath.mpc:
@@ -220,23 +219,17 @@ def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
 
 def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) -> bool:
     """Whether one formula is the other times a constant, which must be above zero if `positive`."""
-    ratio, agreeing_points = None, 0
-    with mp.workdps(MORE_DIGITS):
-        for point in points(names(first, second))[: len(_RANGES)]:
-            try:
-                one, other = value(first, point), value(second, point)
-            except Undefined:
-                continue
-            if one == 0 and other == 0:
-                continue
-            if one == 0 or other == 0:
-                return False
-            if ratio is None:
-                ratio = one / other
-            if abs(one / other - ratio) > abs(ratio) * mpmath.mpf(10) ** -(MORE_DIGITS - 100):
-                return False
-            agreeing_points += 1
-        return agreeing_points >= _NEEDED and (not positive or (is_real(ratio) and mpmath.re(ratio) > 0))
+    # That is so if first(x) * second(y) = first(y) * second(x) for all x and y.
+    elsewhere: dict[sympy.Expr, sympy.Expr] = {}
+    for symbol in first.free_symbols | second.free_symbols:
+        elsewhere[symbol] = sympy.Symbol(f"{symbol.name} elsewhere", real=True)
+    for call in first.atoms(AppliedUndef) | second.atoms(AppliedUndef):
+        elsewhere[call] = sympy.Function(f"{call.func.__name__} elsewhere")(*call.args)
+    product = first * second
+    if same_values(product, sympy.Integer(0)):
+        return False
+    crossed = first * second.xreplace(elsewhere), second * first.xreplace(elsewhere)
+    return same_values(*crossed) and (not positive or same_values(product, sympy.Abs(product)))
 
 
 def zeros_shared(first: sympy.Expr, second: sympy.Expr) -> bool:
