@@ -13,7 +13,8 @@ from sympy.core.function import AppliedUndef
 from mathequal.names import TRIGONOMETRY
 from mathequal.notation import GREEK
 from mathequal.numeric import Undefined
-from mathequal.values import Scalar
+from mathequal.rewrites import rewrite, table
+from mathequal.values import Scalar, Value
 
 
 class _Parser(_Latex2Sympy):
@@ -36,33 +37,33 @@ def _mixed_number(match: re.Match) -> str:
 _OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\)|\{[^{}]*\})"
 _POWER = r"(?:\^(?:\d|\{\d+\}))?"
 # What latex2sympy would misread, and what it is given instead. The order matters.
-_REWRITES = [
+_REWRITES = table(
     # 1,000
-    (re.compile(r"(?<=\d),(?=\d{3})"), ""),
+    (r"(?<=\d),(?=\d{3})", ""),
     # 1\frac{1}{2} and 1 1/2
-    (re.compile(r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}"), _mixed_number),
-    (re.compile(r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)"), _mixed_number),
+    (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
+    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
     # 5/6\pi is \frac{5}{6}\pi
-    (re.compile(r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])"), r"\\frac{\1}{\2}"),
+    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
-    (re.compile(rf"({_OPERAND})\s*\\degree"), r"(\1\\cdot\\frac{\\pi}{180})"),
+    (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know
-    (re.compile(rf"\\sech\s*({_POWER})\s*({_OPERAND})"), r"(1/\\cosh\1(\2))"),
-    (re.compile(rf"\\csch\s*({_POWER})\s*({_OPERAND})"), r"(1/\\sinh\1(\2))"),
-    (re.compile(rf"\\coth\s*({_POWER})\s*({_OPERAND})"), r"(1/\\tanh\1(\2))"),
-    (re.compile(rf"\\cis\s*({_OPERAND})"), r"(\\cos(\1)+i\\sin(\1))"),
+    (rf"\\sech\s*({_POWER})\s*({_OPERAND})", r"(1/\\cosh\1(\2))"),
+    (rf"\\csch\s*({_POWER})\s*({_OPERAND})", r"(1/\\sinh\1(\2))"),
+    (rf"\\coth\s*({_POWER})\s*({_OPERAND})", r"(1/\\tanh\1(\2))"),
+    (rf"\\cis\s*({_OPERAND})", r"(\\cos(\1)+i\\sin(\1))"),
     # \ln|x|/2 is half of \ln|x|
-    (re.compile(r"\\(ln|log)\s*\|([^|]*)\|"), r"\\\1(|\2|)"),
-    (re.compile(r"\\percent"), r"\\cdot\\frac{1}{100}"),
+    (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
+    (r"\\percent", r"\\cdot\\frac{1}{100}"),
     # a determinant
     (
-        re.compile(r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|"),
+        r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|",
         r"\\begin{vmatrix}\2\\end{vmatrix}",
     ),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
-    (re.compile(r"(?<!sqrt)\["), "("),
-    (re.compile(r"\](?!\{)"), ")"),
-]
+    (r"(?<!sqrt)\[", "("),
+    (r"\](?!\{)", ")"),
+)
 # 5!!, 30' (minutes of arc), 12_3 and 3 4: latex2sympy would leave the mark or the space out
 _UNREADABLE = re.compile(r"!!|[\d})]\s*'|(?<![\^\d])\d+\s*_|(?<![\d.^_])[\d.]*\d\s+\.?\d")
 _OPERATIONS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative, sympy.MatrixExpr)
@@ -74,8 +75,7 @@ def expression(latex: str) -> sympy.Basic:
     if not TRIGONOMETRY.search(latex):
         latex = latex.replace(r"\degree", "")  # outside trigonometric functions a degree sign is a unit
     latex, atoms = _without_atoms(latex)
-    for pattern, replacement in _REWRITES:
-        latex = pattern.sub(replacement, latex)
+    latex = rewrite(latex, _REWRITES)
     if _UNREADABLE.search(latex):
         raise Undefined(latex)
     try:
@@ -152,9 +152,9 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
     return _ATOM.sub(name_for_match, latex), atoms
 
 
-def parse(scalar: Scalar) -> sympy.Expr:
-    """Return the expression of a formula. Raises Undefined if it is a matrix or nothing that can be parsed."""
-    parsed = expression(scalar.latex)
+def parse(value: Value) -> sympy.Expr:
+    """Return the expression of a formula. Raises Undefined for any other value and for what cannot be parsed."""
+    parsed = expression(value.latex) if isinstance(value, Scalar) else None
     if not isinstance(parsed, sympy.Expr):
-        raise Undefined(scalar.latex)
+        raise Undefined(value)
     return parsed

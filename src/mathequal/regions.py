@@ -59,7 +59,7 @@ def _variables(region: Value) -> set[str]:
 
 def _set_of(region: Value) -> _Set:
     if isinstance(region, Scalar):
-        number = _number(region)
+        number = _real_value(parse(region))
         return _Set([number], lambda x: abs(x - number) <= _CLOSE)
     if isinstance(region, Relation | Equation):
         return _solutions(region)
@@ -93,14 +93,8 @@ def _has_points(region: Region | Group) -> bool:
     return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)
 
 
-def _number(limit: Value) -> mpmath.mpf:
-    if not isinstance(limit, Scalar):
-        raise Undefined("a limit that is no number")
-    return _real_value(parse(limit), mpmath.mpf(0))
-
-
 def _interval(interval: Group) -> _Set:
-    low, high = map(_number, interval.items)
+    low, high = (_real_value(parse(limit)) for limit in interval.items)
 
     def contains(x: mpmath.mpf) -> bool:
         at_low, at_high = abs(x - low) <= _CLOSE, abs(x - high) <= _CLOSE
@@ -113,9 +107,7 @@ def _interval(interval: Group) -> _Set:
 
 def _solutions(relation: Relation | Equation) -> _Set:
     """Return the numbers for which a chain of relations holds."""
-    sides = [parse(side) for side in relation.sides if isinstance(side, Scalar)]
-    if len(sides) < len(relation.sides):
-        raise Undefined("a relation of something else than formulas")
+    sides = [parse(side) for side in relation.sides]
     operators = relation.operators if isinstance(relation, Relation) else ("=",) * (len(sides) - 1)
     pairs = list(zip(sides, operators, sides[1:], strict=False))
     with_variables = [(left, right) for left, _, right in pairs if names(left, right)]
@@ -161,7 +153,7 @@ def _holds(left: sympy.Expr, sign: str, right: sympy.Expr, x: mpmath.mpf) -> boo
     return _COMPARISONS.get(sign, operator.eq)(one, other)
 
 
-def _real_value(side: sympy.Expr, x: mpmath.mpf) -> mpmath.mpf:
+def _real_value(side: sympy.Expr, x: mpmath.mpf | None = None) -> mpmath.mpf:
     if side in _INFINITIES:
         return _INFINITIES[side]
     number = value(side, dict.fromkeys(names(side), x))

@@ -51,13 +51,13 @@ _COMMANDS = _spellings(
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
 
-def _table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
+def table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
     return [(re.compile(pattern), replacement) for pattern, replacement in rows]
 
 
-def rewrite(text: str, table: Table) -> str:
-    """Return `text` after every row of `table`, in order."""
-    for pattern, replacement in table:
+def rewrite(text: str, rows: Table) -> str:
+    """Return `text` after every row, in order."""
+    for pattern, replacement in rows:
         text = pattern.sub(replacement, text)
     return text
 
@@ -65,7 +65,7 @@ def rewrite(text: str, table: Table) -> str:
 # Commands that set words in some font
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 
-BEFORE_WORDS = _table(
+BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
@@ -156,7 +156,7 @@ BEFORE_WORDS = _table(
 _ARGUMENT = rf"(?:[0-9a-zA-Z]|\\(?:pi(?![a-zA-Z])|{GREEK}))"
 _ROOT = r"(?:√|\\?(?<![a-zA-Z])sqrt)\s*\(((?>[^()]|\((?>[^()]|\((?>[^()]|\([^()]*\))*\))*\))*)\)"
 
-AFTER_WORDS = _table(
+AFTER_WORDS = table(
     (r"\\[a-zA-Z]+\s*", lambda match: _COMMANDS.get(match[0].rstrip(), match[0])),
     # ^\circ and ^{\circ}
     (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
