@@ -24,8 +24,8 @@ def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> bool:
 def _stated_values(equation: Equation, judge: Judge) -> list[Value]:
     """Return the spellings of the value that a chain ends in; none if they are not equal.
 
-    `5 \\times 24 = 120` has two, `x = 5` has one: a side that is a name is none. After a name, a side with variables may
-    stand for a number and is left out: `x = 2a = 6`.
+    `5 \\times 24 = 120` has two, `x = 5` has one: a side that is a name is none. After a name, a side with variables
+    may stand for a number and is left out: `x = 2a = 6`.
     """
     last = equation.sides[-1]
     sides_with_variables_count = equation.names[0] is None or not equation.constant[-1]

@@ -1,4 +1,4 @@
-"""What rules are built from: how formulas are compared, which rule a pair of types has, and items in or out of order."""
+"""What rules are built from: how formulas are compared, which rule a pair of types has, and items in any order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Undecided(Exception):
 
 @dataclass(frozen=True)
 class Judge:
-    """How formulas are compared. The quick judge of equality.py may raise Undecided, the full one of symbolic.py never."""
+    """How formulas are compared. That of equality.py may raise Undecided, that of symbolic.py never."""
 
     same_value: Callable[[Scalar, Scalar], bool]  # whatever their units
     same_quantity: Callable[[Scalar, Scalar], bool]  # of different units: 5 cm and 50 mm

@@ -47,18 +47,13 @@ def read_clock(text: Spelled) -> Time | None:
     match = _CLOCK.fullmatch(text.formula)
     if not match:
         return None
-    hour, minute, second, word = match.groups()
-    half = text.word(word).replace(".", "").replace(" ", "") if word else ""
-    has_half = half in ("am", "pm")
-    is_24_hour_clock = minute and not half and int(minute) < 60
-    if int(hour) > 24 or not (has_half or is_24_hour_clock):
+    hour, minute, second = (int(digits or 0) for digits in match.groups()[:3])
+    half = re.sub(r"[. ]", "", text.word(match[4])) if match[4] else ""
+    is_24_hour_clock = match[2] and not half and minute < 60
+    if hour > 24 or not (half in ("am", "pm") or is_24_hour_clock):
         return None
-    terms = [Scalar(str(int(part))) for part in match.groups()[:3] if part]
-    ratio: Value | None = None
-    if not half:
-        is_pair = len(terms) == 2
-        ratio = Scalar(rf"\frac{{{terms[0].latex}}}{{{terms[1].latex}}}") if is_pair else Group(":", ":", tuple(terms))
-    return Time((int(hour), int(minute or 0), int(second or 0)), half, ratio)
+    hours = {"am": {hour % 12}, "pm": {hour % 12 + 12}}.get(half, {hour, (hour + 12) % 24} if hour <= 12 else {hour})
+    return Time(frozenset((each, minute, second) for each in hours))
 
 
 # Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them

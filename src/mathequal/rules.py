@@ -53,17 +53,9 @@ def _compared_text(word: Word) -> str:
 
 @rule_for(Time, Time)
 def _times(first: Time, second: Time, judge: Judge) -> bool:
-    if not first.half and not second.half:
-        return first.clock == second.clock
-    return not _moments(first).isdisjoint(_moments(second))
-
-
-def _moments(time: Time) -> set[tuple[int, ...]]:
-    """Return the times on a clock of 24 hours that are meant: `8:34` may be 8:34 and 20:34."""
-    hour, minute, second = time.clock
-    if not time.half and hour > 12:
-        return {time.clock}
-    return {(hour % 12 + late, minute, second) for half, late in (("am", 0), ("pm", 12)) if time.half in (half, "")}
+    if first.ratio and second.ratio:  # neither has `am` or `pm`: 8:34 is not 20:34
+        return first.moments == second.moments
+    return not first.moments.isdisjoint(second.moments)
 
 
 @rule_for(Time, Scalar, Group)

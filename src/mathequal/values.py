@@ -28,13 +28,12 @@ class Word:
 
 @dataclass(frozen=True)
 class Time:
-    """A time of day: hour, minute and second. `half` of the day is `am`, `pm` or "" (not given).
+    """A time of day: hour, minute and second of each moment that it may be, two where `am` or `pm` is missing.
 
     `ratio` is what else the text may be: 9:24 is three eighths, too.
     """
 
-    clock: tuple[int, int, int]
-    half: str
+    moments: frozenset[tuple[int, int, int]]
     ratio: "Value | None" = None
 
 
