@@ -8,8 +8,7 @@ Python.
 import re
 from fractions import Fraction
 
-from mathequal import rules  # noqa: F401
-from mathequal.equations import same_letters
+from mathequal import equations, rules  # noqa: F401
 from mathequal.judge import Judge, Undecided, equal
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
@@ -70,7 +69,6 @@ def normal_form(text: str) -> str:
 _NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
 # A single letter that is no constant, as `e` and `i` are
 _VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
-_LETTERS = re.compile("[a-zA-Z]{1,4}")
 
 
 def _quick_same_value(first: Scalar, second: Scalar) -> bool:
@@ -80,7 +78,7 @@ def _quick_same_value(first: Scalar, second: Scalar) -> bool:
     numbers = [plain_number(scalar.latex) for scalar in (first, second)]
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0] == numbers[1] or is_rounded(*numbers, fewest_decimal_places(first.latex, second.latex))
-    if all(map(_LETTERS.fullmatch, texts)) and same_letters(*texts):
+    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
         return True
     if any(map(_VARIABLE.fullmatch, texts)) and numbers != [None, None]:  # x is not 5
         return False
@@ -122,15 +120,19 @@ _ANY_NUMBER = (
     re.compile(r"(?=.*\\pi)[^kmnl]*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
+_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
-    r"""Return both with one name for a number that may be any: \pi k and \pi n, x^2+C and x^2+k."""
+    r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
+    letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
+    names = {letter: letter.swapcase() for letter in letters - {*"abcdeiABCDEI"}}  # choices and constants
     for pattern in _ANY_NUMBER:
-        letters = [match[1] for match in map(pattern.match, (reference, answer)) if match]
-        if len(letters) == 2 and letters[0] not in answer and letters[1] not in reference:
-            answer = re.sub(rf"(?<![a-zA-Z\\]){letters[1]}(?![a-zA-Z])", letters[0], answer)
-    return reference, answer
+        matches = pattern.match(reference), pattern.match(answer)
+        if matches[0] and matches[1]:
+            names[matches[1][1]] = matches[0][1]
+    new_names = {old: new for old, new in names.items() if new in others - letters and old not in others}
+    return reference, _LETTER.sub(lambda match: new_names.get(match[0], match[0]), answer)
 
 
 # C. x = 42 and \\textbf{(C) }42

@@ -53,7 +53,7 @@ _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?)\(([a-z])\)")
 @rule_for(Equation, Equation)
 def _equations(first: Equation, second: Equation, judge: Judge) -> bool:
     names = first.names[0] or "", second.names[0] or ""
-    if "" not in names and same_letters(*names):
+    if names[0] == names[1] != "":
         values = product(_stated_values(first, judge), _stated_values(second, judge))
         return any(equal(one, other, judge) for one, other in values)
     first_call, second_call = map(_CALL.fullmatch, names)
@@ -108,11 +108,3 @@ def _conditions(value: Value) -> list[Relation]:
     parts = value.parts if isinstance(value, Region) and value.operator == r"\cap" else parts
     conditions = [_conditions(part) for part in parts]
     return [condition for part in conditions for condition in part] if all(conditions) else []
-
-
-def same_letters(first: str, second: str) -> bool:
-    """Whether two texts differ in case at most, and neither has a letter in both cases."""
-    if first == second:
-        return True
-    has_both_cases = any(len(set(text)) > len(set(text.casefold())) for text in (first, second))
-    return first.casefold() == second.casefold() and not has_both_cases

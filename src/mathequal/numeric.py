@@ -258,18 +258,3 @@ def _zero(formula: sympy.Expr, start: Point, name: str) -> Point | None:
         x = start[name]
         zero = mpmath.findroot(lambda x: value(formula, {**start, name: x}), (x, x + 0.1), solver="secant", maxsteps=40)
         return {**start, name: mpmath.re(zero)} if is_real(zero) else None
-
-
-def lowered(first: sympy.Basic, second: sympy.Basic) -> tuple[sympy.Basic, sympy.Basic]:
-    """Return both with variables in small letters, unless one has a letter in both cases: there x is not X."""
-    for expression in (first, second):
-        variables = names(expression)
-        if len({name.casefold() for name in variables}) < len(variables):
-            return first, second
-    return _with_small_letters(first), _with_small_letters(second)
-
-
-def _with_small_letters(expression: sympy.Basic) -> sympy.Basic:
-    symbols = expression.free_symbols
-    letters = [symbol for symbol in symbols if not symbol.name[1:2].isalpha()]  # not \\Gamma
-    return expression.xreplace({s: sympy.Symbol(s.name[0].lower() + s.name[1:]) for s in letters})

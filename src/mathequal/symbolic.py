@@ -26,7 +26,6 @@ from mathequal.numeric import (
     DIGITS,
     MORE_DIGITS,
     Undefined,
-    lowered,
     names,
     same_values,
     same_zeros,
@@ -47,7 +46,7 @@ def slow_verdict(reference: str, answer: str) -> bool:
 
 
 def _same_value(first: Scalar, second: Scalar) -> bool:
-    one, other = lowered(expression(first.latex), expression(second.latex))
+    one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
         return one.shape == other.shape and all(map(same_values, one, other))
     if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
@@ -88,9 +87,9 @@ def _rounded(first: Scalar, second: Scalar) -> bool:
 
 
 def _differences(first: Equation | Relation, second: Equation | Relation) -> tuple[sympy.Basic, sympy.Basic]:
-    """Return left minus right of both, with variables in one case."""
+    """Return left minus right of both."""
     first_left, first_right, second_left, second_right = map(parse, (*first.sides, *second.sides))
-    return lowered(first_left - first_right, second_left - second_right)
+    return first_left - first_right, second_left - second_right
 
 
 def _same_solutions(first: Equation, second: Equation) -> bool:
