@@ -8,10 +8,10 @@ Python.
 import re
 from fractions import Fraction
 
-from mathequal import equations, rules  # noqa: F401
-from mathequal.judge import Judge, Undecided, equal
+from mathequal import equations  # noqa: F401
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
+from mathequal.rules import Judge, Undecided, equal
 from mathequal.spelling import spelled
 from mathequal.values import Scalar, Value
 

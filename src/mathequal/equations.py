@@ -3,8 +3,8 @@
 import re
 from itertools import product
 
-from mathequal.judge import Judge, equal, in_any_order, in_order, rule_for
 from mathequal.names import LETTER
+from mathequal.rules import Judge, equal, in_any_order, in_order, rule_for
 from mathequal.values import Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 
 

@@ -3,7 +3,6 @@
 import re
 from fractions import Fraction
 
-from mathequal.notation import NUMBER_WORDS
 from mathequal.units import MULTIPLES
 
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
@@ -66,6 +65,14 @@ def is_rounded(first: Fraction, second: Fraction, decimals: int) -> bool:
     within_last_place = difference * 2 * 10**decimals <= 1
     return decimals >= 6 and within_last_place and difference * 10**5 <= max(abs(first), abs(second))
 
+
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for digit in _DIGITS]
+
+NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
+"""The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
 
 _PARTS = ("", "", "half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 

@@ -10,8 +10,7 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy.core.function import AppliedUndef
 
-from mathequal.names import TRIGONOMETRY
-from mathequal.notation import GREEK
+from mathequal.names import GREEK, TRIGONOMETRY
 from mathequal.numeric import Undefined
 from mathequal.rewrites import rewrite, table
 from mathequal.values import Scalar, Value
@@ -56,10 +55,7 @@ _REWRITES = table(
     (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
     (r"\\percent", r"\\cdot\\frac{1}{100}"),
     # a determinant
-    (
-        r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|",
-        r"\\begin{vmatrix}\2\\end{vmatrix}",
-    ),
+    (r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|", r"\\begin{vmatrix}\2\\end{vmatrix}"),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
     (r"(?<!sqrt)\[", "("),
     (r"\](?!\{)", ")"),

@@ -10,8 +10,7 @@ from functools import lru_cache
 from itertools import product
 
 from mathequal.brackets import brackets, split, split_at_commas
-from mathequal.names import COMBINATION, LETTER, NAME, is_constant
-from mathequal.notation import OR, WORD
+from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
 from mathequal.reading_simple import read_based, read_clock, read_formula, read_words
 from mathequal.sentences import NO_SOLUTIONS
 from mathequal.spelling import Spelled, spelled

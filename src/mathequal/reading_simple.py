@@ -2,9 +2,8 @@ r"""Readers of answers without parts: words, times of day, numbers in a base, an
 
 import re
 
-from mathequal.names import TRIGONOMETRY
-from mathequal.notation import NUMBER_WORDS, WORD
-from mathequal.numbers import number_in_words
+from mathequal.names import TRIGONOMETRY, WORD
+from mathequal.numbers import NUMBER_WORDS, number_in_words
 from mathequal.sentences import INFINITELY_MANY
 from mathequal.spelling import Spelled
 from mathequal.units import MULTIPLES, unit

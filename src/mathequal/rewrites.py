@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from mathequal.notation import FUNCTIONS, GREEK, PLAIN_GREEK
+from mathequal.names import FUNCTIONS, GREEK, PLAIN_GREEK
 
 # α: \\alpha, from its name GREEK SMALL LETTER ALPHA
 _GREEK_LETTERS = {

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mathequal.notation import AND, FIRST_WORD, FUNCTIONS, OR, PLAIN_GREEK, WORD
+from mathequal.names import AND, FIRST_WORD, FUNCTIONS, OR, PLAIN_GREEK, WORD
 from mathequal.numbers import number_in_words
 from mathequal.rewrites import AFTER_WORDS, BEFORE_WORDS, CHARACTERS, rewrite
 from mathequal.sentences import without_sentence

@@ -19,21 +19,12 @@ from math_verify import parse as math_verify_parse
 from mpmath import mp
 
 from mathequal.equality import verdict
-from mathequal.judge import Judge
 from mathequal.names import is_constant
 from mathequal.numbers import decimal_places, fewest_decimal_places, is_rounded
-from mathequal.numeric import (
-    DIGITS,
-    MORE_DIGITS,
-    Undefined,
-    names,
-    same_values,
-    same_zeros,
-    value,
-    zeros_shared,
-)
+from mathequal.numeric import DIGITS, MORE_DIGITS, Undefined, names, same_values, same_zeros, value, zeros_shared
 from mathequal.parsing import expression, parse
 from mathequal.regions import same_region
+from mathequal.rules import Judge
 from mathequal.values import Equation, Relation, Scalar, Value
 
 # It warns on every call that its own time limits are off, which is the intention.

@@ -13,21 +13,7 @@ liter litre l, meter metre m, gram gm g, byte, bit
 """
 _SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
 _PREFIXES = {"milli": "m", "centi": "c", "kilo": "k", "micro": "μ", "nano": "n", "deci": "d", "pico": "p"}
-_PREFIXED = (
-    "meter",
-    "gram",
-    "liter",
-    "second",
-    "joule",
-    "watt",
-    "volt",
-    "newton",
-    "pascal",
-    "hertz",
-    "calorie",
-    "mole",
-)
-
+_PREFIXED = ["meter", "gram", "liter", "second", "joule", "watt", "volt", "newton", "pascal", "hertz", "calorie", "mole"]
 _UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in words}
 for _prefix, _sign in _PREFIXES.items():
     for _unit in _PREFIXED:
