@@ -22,26 +22,19 @@ def plain_number(latex: str) -> Fraction | None:
     >>> [str(plain_number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
     ['-5/4', '-5/4', '3/2', '3/2', '1500', 'None', 'None']
     """
-    fraction = _FRACTION.fullmatch(latex)
-    if fraction:
-        return _fraction_value(fraction)
     decimal = _NUMBER.fullmatch(latex)
-    if decimal is None or not re.search(r"\d", decimal[1]):
+    if decimal and re.search(r"\d", decimal[1]):
+        return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** int(decimal[2] or decimal[3] or 0)
+    fraction = _FRACTION.fullmatch(latex)
+    if not fraction:
         return None
-    power_of_ten = int(decimal[2] or decimal[3] or 0)
-    return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** power_of_ten
-
-
-def _fraction_value(match: re.Match) -> Fraction | None:
-    sign, whole, latex_top, latex_bottom, slash_top, slash_bottom = match.groups()
-    top = int(latex_top or slash_top)
-    bottom = int(latex_bottom or slash_bottom)
-    if bottom == 0:
+    whole, top, bottom = (
+        int(digits or 0) for digits in (fraction[2], fraction[3] or fraction[5], fraction[4] or fraction[6])
+    )
+    if bottom == 0 or (whole and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
         return None
-    if whole and not 0 < top < bottom:  # 1 -1/2 is a difference, 2\frac{7}{3} a product
-        return None
-    size = int(whole or 0) + Fraction(top, bottom)
-    return -size if sign == "-" else size
+    size = whole + Fraction(top, bottom)
+    return -size if fraction[1] == "-" else size
 
 
 def decimal_places(latex: str) -> int:

@@ -87,14 +87,11 @@ def expression(latex: str) -> sympy.Basic:
         return sympy.ImmutableMatrix(parsed)
     if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
-    while calls := [
-        call for call in parsed.atoms(AppliedUndef) if 0 not in call.args
-    ]:  # x(2) is a product, x(0) is none
+    # x(2) is a product, x(0) is none
+    while calls := [call for call in parsed.atoms(AppliedUndef) if 0 not in call.args]:
         products = {call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args) for call in calls}
         parsed = parsed.xreplace(products)
-    meanings = {
-        symbol: sympy.I if symbol.name == "i" else atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols
-    }
+    meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
     return parsed.xreplace(meanings)
 
 
@@ -113,11 +110,8 @@ _DERIVATIVE = re.compile(r"\\frac\{\s*d(?:\^\{?(\d)\}?)?(.+?)\}\{\s*d|\\(d?)dot(
 
 
 def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
-    """Return a formula with plain names in place of `f(...)` and of every variable that latex2sympy might misread.
-
-    The dictionary says what each name stands for.
-    """
-    atoms: dict[str, sympy.Expr] = {}
+    """Return a formula with names that latex2sympy cannot misread for variables and `f(...)`, and what they stand for."""
+    atoms: dict[str, sympy.Expr] = {"i": sympy.I}
 
     def name_for(meaning: sympy.Expr) -> str:
         name = f"q_{{{len(atoms) + 900}}}"
@@ -131,11 +125,8 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
             order, top, dots, below_dots = derivative.groups()
             text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (2 if dots == "d" else int(order or 1))
         is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
-        if (
-            text.startswith("q_9")
-            or is_plain
-            or re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|frac[d\\])", text)
-        ):
+        is_command = re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|frac[d\\])", text)
+        if is_plain or is_command or text.startswith("q_9"):
             return match[0]
         name = name_for(sympy.Symbol(text.removeprefix("\\"), real=True))
         return f"{{{name}}}" if match.string[match.start() - 1] in "^_" else name

@@ -17,18 +17,14 @@ def read_words(text: Spelled) -> Value | None:
     """Read an answer of words alone, or a list of them."""
     if not re.fullmatch(rf"{WORD}[{WORD[1:-1]}\s\d]*", text.formula) or text.word(text.formula[0]) in _PREFACES:
         return None
-    number = number_in_words(_bare(text.text()))
-    if number is not None:
-        return Scalar(str(number))
-    phrases = [_bare(phrase) for phrase in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
-    if len(phrases) > 1 and all(phrases):
-        return Group("", "", tuple(map(Word, phrases)))
     phrase = _bare(text.text())
+    number = number_in_words(phrase)
+    if number is not None or INFINITELY_MANY.fullmatch(phrase):
+        return Scalar(r"\infty" if number is None else str(number))
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
-    if INFINITELY_MANY.fullmatch(phrase):
-        return Scalar(r"\infty")
-    return Word(phrase)
+    phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
+    return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
 
 
 def _bare(phrase: str) -> str:
@@ -57,31 +53,25 @@ def read_clock(text: Spelled) -> Time | None:
 
 # Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them
 _DIGITS = rf"(-?[0-9][0-9a-zA-Z]*|[A-F]+[0-9][0-9A-F]*|\(-?[0-9][0-9a-zA-Z]*\)|{WORD})"
-_BASE_AS_INDEX = re.compile(rf"{_DIGITS}\s*_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})")
-_BASE_IN_WORDS = re.compile(rf"{_DIGITS}\s*({WORD}\s*\d*)")
+_BASED = re.compile(
+    rf"{_DIGITS}\s*(?:_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})|(?P<in_words>{WORD}\s*\d*))"
+)
 _BASE = re.compile(r"(\(?(?:in )?base )?(\w+)\)?")
 
 
 def read_based(text: Spelled) -> Based | None:
     """Read a number in a base."""
-    index = _BASE_AS_INDEX.fullmatch(text.formula)
-    in_words = _BASE_IN_WORDS.fullmatch(text.formula)
-    if index:
-        digits_part, base_part = index[1], index[2] or index[3]
-    elif in_words:
-        digits_part, base_part = in_words[1], in_words[2]
-    else:
+    match = _BASED.fullmatch(text.formula)
+    base = _BASE.fullmatch(text.part(match[2] or match[3] or match[4]).text()) if match else None
+    if not match or not base or (match["in_words"] and not base[1]):
         return None
-    named = _BASE.fullmatch(text.part(base_part).text())
-    if not named or (in_words and not named[1]):
-        return None
-    base = str(NUMBER_WORDS.index(named[2])) if named[2] in NUMBER_WORDS else named[2]
-    digits = text.part(digits_part).text().strip("()").casefold()
+    digits = text.part(match[1]).text().strip("()").casefold()
     try:
-        int(digits, int(base))
+        number = NUMBER_WORDS.index(base[2]) if base[2] in NUMBER_WORDS else int(base[2])
+        int(digits, number)
     except ValueError:  # no digits of that base
         return None
-    return Based(digits, int(base))
+    return Based(digits, number)
 
 
 # 5 cm, 5 cm^2, 5 m/s^2, 5 m s^{-1}
@@ -94,8 +84,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
     formula = text.formula
     unit_name: str | None = ""
-    first_word = re.match(WORD, formula)
-    if first_word and text.word(first_word[0]) in _PREFACES:
+    if re.match(WORD, formula) and text.word(formula[0]) in _PREFACES:
         formula = formula[1:].strip()
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
@@ -113,8 +102,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
         return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
     if re.search(WORD, formula):
         return Word(text.text())
-    if formula.endswith(r"\percent"):
-        formula, unit_name = formula.removesuffix(r"\percent").strip(), "percent"
-    if formula.endswith(r"\degree") and not TRIGONOMETRY.search(formula):
-        formula, unit_name = formula.removesuffix(r"\degree").strip(), "degree"
+    for sign in ("percent", "degree"):
+        if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
+            return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)
     return Scalar(formula, unit_name or "")

@@ -44,7 +44,7 @@ _COMMANDS = _spellings(
     r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
     r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
     r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
-    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
+    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log \infinity \infty"
 )
 """Commands of the same meaning."""
 
@@ -75,10 +75,11 @@ BEFORE_WORDS = table(
     (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
     # frac{1}{2}, rac{1}{2} and a tab before ext{: lost backslashes
     (r"(?<![a-zA-Z\\])([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
-    (r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)", r"\\t"),
-    (r"(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))", r"\\t"),
+    (
+        r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))",
+        r"\\t",
+    ),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
-    (r"\n(?=eq?(?![a-z]))", r"\\n"),
     (r"(?<![a-zA-Z\\])(?=rac\s*[{\d])", r"\\f"),
     # \( and \], \boxed and \large, \therefore and \checkmark
     (
@@ -122,7 +123,6 @@ BEFORE_WORDS = table(
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
-    (r"\\(?:operatorname|mathrm|text)\s*\{\s*((?:arc)?c?tg)\s*\}", r"\\\1 "),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),
@@ -137,12 +137,11 @@ BEFORE_WORDS = table(
     # \det A and \Pr(A) name a value
     (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
     # \mathrm{sin} is \sin, \operatorname{max} is \max
-    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*({FUNCTIONS}|{PLAIN_GREEK})\s*\}}", r"\\\1 "),
     (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
+    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({FUNCTIONS}|{PLAIN_GREEK}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
-    (r"\\text\{\s*infinity\s*\}", r"\\infty "),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
@@ -175,8 +174,7 @@ AFTER_WORDS = table(
     (r"\*\*", "^"),
     (r"\*", r"\\cdot "),
     # <=, >=, !=, \not= and \|
-    (r"<\s*=", r"\\le "),
-    (r">\s*=", r"\\ge "),
+    (r"([<>])\s*=", lambda match: r"\le " if match[1] == "<" else r"\ge "),
     (r"\\not\s*=|(?<![\d)])!=", r"\\ne "),
     (r"\\\|", "|"),
     # <1, 2> is a vector
@@ -215,7 +213,6 @@ AFTER_WORDS = table(
     (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
     # (2,3)(2,7)
     (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
-    (r"(?<=[_^])\s+", ""),
     # 1{,}000 and 3{:}2
     (r"\{([,:])\}", r"\1"),
 )

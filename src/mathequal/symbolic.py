@@ -89,7 +89,10 @@ def _same_solutions(first: Equation, second: Equation) -> bool:
     if same_zeros(one, other):
         return True
     one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
-    return len(names(one, other)) > 1 and zeros_shared(one, other) and zeros_shared(other, one)
+    # n = d(d-1)/2 solved for d, which is a root, is meant for positive numbers. In x, y and z it would be a curve.
+    solved_for = {first.names[0], second.names[0]}
+    positive = len(solved_for - {"x", "y", "z", None}) == 2
+    return len(names(one, other)) > 1 and zeros_shared(one, other, positive) and zeros_shared(other, one, positive)
 
 
 def _same_set(first: Value, second: Value) -> bool:

@@ -13,10 +13,10 @@ liter litre l, meter metre m, gram gm g, byte, bit
 """
 _SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
 _PREFIXES = {"milli": "m", "centi": "c", "kilo": "k", "micro": "μ", "nano": "n", "deci": "d", "pico": "p"}
-_PREFIXED = ["meter", "gram", "liter", "second", "joule", "watt", "volt", "newton", "pascal", "hertz", "calorie", "mole"]
+_WITH_PREFIX = ("meter", "gram", "liter", "second", "joule", "watt", "volt", "newton", "pascal", "hertz", "calorie")
 _UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in words}
 for _prefix, _sign in _PREFIXES.items():
-    for _unit in _PREFIXED:
+    for _unit in _WITH_PREFIX:
         for _word in _SPELLINGS[_unit]:
             _UNITS.setdefault((_prefix if len(_word) > 3 else _sign) + _word, _prefix + _unit)
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
