@@ -144,9 +144,8 @@ _CHOICE_WITH_TEXT = re.compile(
 def _is_choice(letter: str, text: str) -> bool:
     """Whether `text` is the choice `letter` with what is said there."""
     match = _CHOICE_WITH_TEXT.fullmatch(text)
-    if not match or spelled(letter).text().strip("()").upper() != (match[1] or match[2]):
-        return False
-    return not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
+    is_same = match and spelled(letter).text().strip("()").upper() == (match[1] or match[2])
+    return bool(is_same) and not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
 
 
 def verdict(reference: str, answer: str, judge: Judge) -> bool:

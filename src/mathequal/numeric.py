@@ -222,7 +222,7 @@ def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) ->
 
 
 def zeros_shared(first: sympy.Expr, second: sympy.Expr, positive: bool) -> bool:
-    """Whether some zeros of `first` can be found, and all (if `positive`, of positive numbers) are zeros of `second`."""
+    """Whether some zeros of `first`, in positive numbers if `positive`, can be found and are zeros of `second`."""
     found = 0
     with mp.workdps(DIGITS):
         for start, name in product(points(names(first, second))[: len(_RANGES)], sorted(names(first))):

@@ -28,9 +28,8 @@ class _Parser(_Latex2Sympy):
 
 def _mixed_number(match: re.Match) -> str:
     r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
-    whole, top, bottom = match.groups()
-    joint = "+" if 0 < int(top) < int(bottom) else r"\cdot "
-    return rf"({whole}{joint}\frac{{{top}}}{{{bottom}}})"
+    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
+    return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
 _OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\)|\{[^{}]*\})"
@@ -110,7 +109,7 @@ _DERIVATIVE = re.compile(r"\\frac\{\s*d(?:\^\{?(\d)\}?)?(.+?)\}\{\s*d|\\(d?)dot(
 
 
 def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
-    """Return a formula with names that latex2sympy cannot misread for variables and `f(...)`, and what they stand for."""
+    """Return a formula with names that latex2sympy cannot misread for variables and `f(...)`, and their meanings."""
     atoms: dict[str, sympy.Expr] = {"i": sympy.I}
 
     def name_for(meaning: sympy.Expr) -> str:

@@ -62,8 +62,8 @@ def _ratio(text: Spelled) -> Value | None:
     terms, colons = split(text.formula, ":")
     if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text.formula):
         return None
-    is_pair = len(terms) == 2
-    ratio = Scalar(rf"\frac{{{terms[0]}}}{{{terms[1]}}}") if is_pair else Group(":", ":", _parts_of(text, terms))
+    fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]  # so 2:4:6 is 1:2:3
+    ratio = fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
     time = read_clock(text)
     return replace(time, ratio=ratio) if time else ratio
 

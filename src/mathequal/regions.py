@@ -30,10 +30,10 @@ class _Set(NamedTuple):
 
 def same_region(first: Value, second: Value) -> bool:
     """Whether two sets are the same. Raises Undefined if one is no set of real numbers whose ends can be found."""
-    first_variables, second_variables = _variables(first), _variables(second)
-    if len(first_variables) > 1 or len(second_variables) > 1:
+    variables = _variables(first), _variables(second)
+    if max(map(len, variables)) > 1:
         raise Undefined("conditions on several variables")
-    if first_variables and second_variables and first_variables != second_variables:
+    if all(variables) and variables[0] != variables[1]:
         return False
     with mp.workdps(_DIGITS):
         one, other = _set_of(first), _set_of(second)

@@ -154,8 +154,6 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool:
     if any(one.names and _named_otherwise(one.names, other.items) for one, other in ((first, second), (second, first))):
         return False
     first, second = _in_axis_order(first), _in_axis_order(second)
-    if kinds == {"::"}:
-        return in_order(_shares(first), _shares(second), judge)
     if kinds <= {"", "{}"}:
         # A list of words is often a ranking; single letters are choices.
         has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
@@ -178,12 +176,6 @@ def _in_axis_order(group: Group) -> Group:
         return group
     by_name = dict(zip(group.names, group.items, strict=True))
     return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
-
-
-def _shares(ratio: Group) -> list[Scalar]:
-    """Return the terms of a ratio, divided by the first: 2:4:6 is 1:2:3."""
-    terms = [item.latex if isinstance(item, Scalar) else "" for item in ratio.items]
-    return [Scalar(rf"\frac{{{term}}}{{{terms[0]}}}") for term in terms]
 
 
 @rule_for(Scalar, Group)
