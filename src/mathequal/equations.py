@@ -45,8 +45,6 @@ def _same_side(side: Value, last: Value, approximate: bool, judge: Judge) -> boo
     return judge.rounded(side, last)
 
 
-# f(2), which is no product
-_VALUE_OF_FUNCTION = re.compile(r"[^()]*\((?:[\w.,/]|\\[a-zA-Z]+)*\)")
 _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?)\(([a-z])\)")
 
 
@@ -63,8 +61,6 @@ def _equations(first: Equation, second: Equation, judge: Judge) -> bool:
         is_same = call and (name == call[1] or (name == "y" and call[2] == "x"))
         if is_same and len(first.sides) == len(second.sides) == 2:  # f(x) = 2x, f = 2x and y = 2x
             return equal(first.sides[1], second.sides[1], judge)
-    if any(map(_VALUE_OF_FUNCTION.fullmatch, names)):
-        return False
     if any(in_order(first.sides, sides, judge) for sides in (second.sides, second.sides[::-1])):
         return True
     is_curve = len(first.sides) == len(second.sides) == 2 and not (all(first.constant) and all(second.constant))

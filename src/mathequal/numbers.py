@@ -86,6 +86,6 @@ def number_in_words(phrase: str) -> int | Fraction | None:
         if found:
             size = number_in_words(before) if before.strip() not in ("", "a") else 1
             rest = number_in_words(after.strip().removeprefix("and ")) if after else 0
-            value = 10 ** MULTIPLES[multiple]
+            value = MULTIPLES[multiple]
             return None if size is None or rest is None or rest >= value else size * value + rest
     return NUMBER_WORDS.index(words) if words in NUMBER_WORDS else None

@@ -11,7 +11,7 @@ from itertools import product
 
 from mathequal.brackets import brackets, split, split_at_commas
 from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
-from mathequal.reading_simple import read_based, read_clock, read_formula, read_words
+from mathequal.reading_simple import read_based, read_clock, read_formula, read_two_units, read_words
 from mathequal.sentences import NO_SOLUTIONS
 from mathequal.spelling import Spelled, spelled
 from mathequal.values import REALS, Equation, Group, Matrix, Region, Relation, Scalar, Value, Word
@@ -280,6 +280,7 @@ def _matrix(text: Spelled) -> Value | None:
 # before the formulas on its sides.
 _READERS = (
     read_words,
+    read_two_units,
     _ratio,
     read_clock,
     _lines,

@@ -3,7 +3,7 @@ r"""Readers of answers without parts: words, times of day, numbers in a base, an
 import re
 
 from mathequal.names import TRIGONOMETRY, WORD
-from mathequal.numbers import NUMBER_WORDS, number_in_words
+from mathequal.numbers import NUMBER_WORDS, number_in_words, plain_number
 from mathequal.sentences import INFINITELY_MANY
 from mathequal.spelling import Spelled
 from mathequal.units import MULTIPLES, unit
@@ -80,6 +80,25 @@ _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?
 _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
 
 
+# 2 hours 30 minutes
+_TWO_UNITS = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)\s*({WORD})")
+_PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
+
+
+def _product(amount: str, factor: int) -> str:
+    number = plain_number(amount)
+    return rf"({amount})\cdot {factor}" if number is None else str(number * factor)
+
+
+def read_two_units(text: Spelled) -> Scalar | None:
+    """Read an amount in a unit and in a part of it."""
+    match = _TWO_UNITS.fullmatch(text.formula)
+    part, factor = _PARTS_OF_UNITS.get(unit(text.word(match[2])) or "", ("", 0)) if match else ("", 0)
+    if not match or not part or unit(text.word(match[4])) != part:
+        return None
+    return Scalar(str(int(match[1]) * factor + int(match[3])), part)
+
+
 def read_formula(text: Spelled) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
     formula = text.formula
@@ -93,7 +112,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
         phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip()
         multiple, _, things = phrase.partition(" ")
         if multiple in MULTIPLES:  # 3 million
-            amount, phrase = rf"{amount}\cdot 10^{{{MULTIPLES[multiple]}}}", things
+            amount, phrase = _product(amount, MULTIPLES[multiple]), things
         unit_name = unit(phrase) if phrase else ""
         if unit_name is not None:
             formula = amount

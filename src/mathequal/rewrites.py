@@ -145,6 +145,13 @@ BEFORE_WORDS = table(
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
+    # m_{\max} is m_{max}
+    (r"_\s*(?:\{\s*\\(max|min)\s*\}|\\(max|min)(?![a-zA-Z]))", r"_{\1\2}"),
+    # \{2k\pi : k \in \mathbb{Z}\}
+    (
+        r"\\\{(.*?)(?::|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\\\}",
+        r"\1",
+    ),
     # \text{cm^2} is \text{cm}^2
     (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
     # Rules that begin with \s* take time with the cube of the number of spaces in a row.

@@ -106,13 +106,7 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
 def _words(first: Word, second: Word, judge: Judge) -> bool:
     if is_verdict_with_reason(first.text, second.text) or is_verdict_with_reason(second.text, first.text):
         return True
-    return _compared_text(first) == _compared_text(second)
-
-
-def _compared_text(word: Word) -> str:
-    """Return a word without signs; but if there is a formula between its words, the signs count."""
-    has_formula = re.search(r"[\d=<>+^\\]", word.text)
-    return re.sub(r"\s" if has_formula else r"\W", "", word.text)
+    return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
 
 
 @rule_for(Time, Time)

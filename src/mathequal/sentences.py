@@ -49,7 +49,7 @@ def without_sentence(text: str) -> str:
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
     text = _restatement(_EXPLANATION.sub("", text))
-    if "=" in text:
+    if "=" in text or r"\pi" in text:
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 

@@ -47,7 +47,7 @@ _REPEATING_DECIMAL = re.compile(
 _SYMBOL = r"(?:[kcmdnμ]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)(?![a-zA-Z])(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
 _BARE_UNITS = re.compile(
-    rf"(?<=[\d}}i])(?:\s*{_SPACE}\s*|\s*(?=k?m\s*/\s*[hs]))({_SYMBOL}(?:(?:{_SPACE}|[\s/]|\\cdot)*{_SYMBOL})*)(?=[\s.$]*$)"
+    rf"(?<=[\d}}i])(?:\s*{_SPACE}\s*|\s*(?=k?m\s*(?:(?:/|{_SPACE})\s*[hs](?![a-zA-Z])|s\^)))({_SYMBOL}(?:(?:{_SPACE}|[\s/]|\\cdot)*{_SYMBOL})*)(?=[\s.$]*$)"
 )
 
 

@@ -91,8 +91,9 @@ def _same_solutions(first: Equation, second: Equation) -> bool:
     one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
     # n = d(d-1)/2 solved for d, which is a root, is meant for positive numbers. In x, y and z it would be a curve.
     solved_for = {first.names[0], second.names[0]}
-    positive = len(solved_for - {"x", "y", "z", None}) == 2
-    return len(names(one, other)) > 1 and zeros_shared(one, other, positive) and zeros_shared(other, one, positive)
+    choices = (False, True) if len(solved_for - {"x", "y", "z", None}) == 2 else (False,)
+    shared = (zeros_shared(one, other, positive) and zeros_shared(other, one, positive) for positive in choices)
+    return len(names(one, other)) > 1 and any(shared)
 
 
 def _same_set(first: Value, second: Value) -> bool:
