@@ -74,12 +74,12 @@ def _quick_same_value(first: Scalar, second: Scalar) -> bool:
     texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
     if texts[0] == texts[1] or "" in texts:
         return texts[0] == texts[1] != ""
-    numbers = [plain_number(scalar.latex) for scalar in (first, second)]
-    if numbers[0] is not None and numbers[1] is not None:
-        return numbers[0] == numbers[1] or is_rounded(*numbers, fewest_decimal_places(first.latex, second.latex))
+    one, other = plain_number(first.latex), plain_number(second.latex)
+    if one is not None and other is not None:
+        return one == other or is_rounded(one, other, fewest_decimal_places(first.latex, second.latex))
     if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
         return True
-    if any(map(_VARIABLE.fullmatch, texts)) and numbers != [None, None]:  # x is not 5
+    if any(map(_VARIABLE.fullmatch, texts)) and (one, other) != (None, None):  # x is not 5
         return False
     raise Undecided
 
@@ -142,8 +142,9 @@ _CHOICE_WITH_TEXT = re.compile(
 def _is_choice(letter: str, text: str) -> bool:
     """Whether `text` is the choice `letter` with what is said there."""
     match = _CHOICE_WITH_TEXT.fullmatch(text)
-    is_same = match and spelled(letter).text().strip("()").upper() == (match[1] or match[2])
-    return bool(is_same) and not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
+    if match is None or spelled(letter).text().strip("()").upper() != (match[1] or match[2]):
+        return False
+    return not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
 
 
 def verdict(reference: str, answer: str, judge: Judge) -> bool:

@@ -31,7 +31,7 @@ def plain_number(latex: str) -> Fraction | None:
     whole, top, bottom = (
         int(digits or 0) for digits in (fraction[2], fraction[3] or fraction[5], fraction[4] or fraction[6])
     )
-    if bottom == 0 or (whole and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
+    if bottom == 0 or (fraction[2] and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
         return None
     size = whole + Fraction(top, bottom)
     return -size if fraction[1] == "-" else size

@@ -151,7 +151,7 @@ def _decided(compare: Callable[..., bool]) -> Callable[..., bool]:
     def decide(first: Value, second: Value) -> bool:
         try:
             return compare(first, second)
-        except Undefined:
+        except (Undefined, TypeError):  # TypeError: a matrix where a number is needed
             return False
 
     return decide
