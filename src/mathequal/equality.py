@@ -6,6 +6,7 @@ Python.
 """
 
 import re
+from fractions import Fraction
 
 from mathequal import equations  # noqa: F401
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
@@ -109,7 +110,8 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return None
 
 
-# The reference "about 18.9"
+# The references 9.9 \pm 0.1 and "about 18.9"
+_TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
 
 
@@ -148,7 +150,7 @@ def _is_choice(letter: str, text: str) -> bool:
 
 
 def verdict(reference: str, answer: str, judge: Judge) -> bool:
-    """Whether the two are equal. Symmetric, but only the reference may leave room: about 18.9."""
+    """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
     texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
     if texts[0] == texts[1] != "" or _is_choice(reference, answer) or _is_choice(answer, reference):
         return True
@@ -157,4 +159,9 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
         return True
     if not isinstance(given, Scalar):
         return False
+    tolerance, number = _TOLERANCE.fullmatch(reference), plain_number(given.latex)
+    if tolerance and number is not None:
+        room = Fraction(tolerance[2])
+        # A value with a large tolerance is more likely a formula with two values.
+        return room * 10 <= abs(number) and abs(number - Fraction(tolerance[1])) <= room
     return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and judge.rounded(given, expected)
