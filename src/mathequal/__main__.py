@@ -9,35 +9,28 @@ from pathlib import Path
 from mathequal.child import RULES, LimitedGrader
 
 
-class InputError(Exception):
-    """Bad input, in one line that names file and line."""
-
-
 def read_cases(path: Path) -> list[dict]:
-    """Return the objects of a JSON-lines file. Raises InputError if the file is missing, empty or malformed."""
+    """Return the objects of a JSON-lines file. Ends the program if the file is missing, empty or malformed."""
     if not path.is_file():
-        raise InputError(f"{path}: no such data file")
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    cases = [_read_case(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+        sys.exit(f"error: {path}: no such data file")
+    cases = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        try:
+            if line.strip():
+                cases.append(_case(json.loads(line)))
+        except ValueError as error:  # of json and of UTF-8, too
+            sys.exit(f"error: {path}:{number}: {error}; the file needs one JSON object per line")
     if not cases:
-        raise InputError(f"{path}: is empty; it needs one JSON object per line")
+        sys.exit(f"error: {path}: is empty; it needs one JSON object per line")
     return cases
 
 
-def _read_case(place: str, line: str) -> dict:
-    try:
-        case = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{place}: not JSON ({error}); the file needs one JSON object per line") from error
+def _case(case: object) -> dict:
     if not isinstance(case, dict):
-        raise InputError(f"{place}: a {type(case).__name__} where a JSON object is needed")
+        raise ValueError(f"a {type(case).__name__} where a JSON object is needed")
     for field, kind in (("gold", str), ("prediction", str), ("equal", bool)):
-        is_optional = field == "equal"
-        if not (isinstance(case.get(field), kind) or (is_optional and field not in case)):
-            raise InputError(f"{place}: field '{field}' must be a {kind.__name__}")
+        if not isinstance(case.get(field, False if field == "equal" else None), kind):
+            raise ValueError(f"field '{field}' must be a {kind.__name__}")
     return case
 
 
@@ -74,21 +67,13 @@ def print_report(report: dict) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mathequal", description=__doc__)
-    parser.add_argument(
-        "cases",
-        nargs="?",
-        type=Path,
-        help="JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal",
-    )
+    cases_help = "JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal"
+    rules_help = "default: the rules of docs/grader.md; reference: the rule of the authors' released code"
+    parser.add_argument("cases", nargs="?", type=Path, help=cases_help)
     # REMAINDER, since an answer may begin with a minus sign
     parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the report")
-    parser.add_argument(
-        "--grader",
-        choices=RULES,
-        default="default",
-        help="default: the rules of docs/grader.md; reference: the rule of the authors' released code",
-    )
+    parser.add_argument("--grader", choices=RULES, default="default", help=rules_help)
     arguments = parser.parse_args()
     if (arguments.cases is None) == (arguments.pair is None):
         parser.error("give a file of cases, or --pair GOLD ANSWER")
@@ -100,10 +85,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Grade JSON-lines cases and compare with their labels, or grade one pair."""
     arguments = parse_arguments()
-    try:
-        cases = read_cases(arguments.cases) if arguments.cases else []
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    cases = read_cases(arguments.cases) if arguments.cases else []
     grader = LimitedGrader(arguments.grader)
     if arguments.pair:
         report = {"equal": grader.equal(*arguments.pair), "failures": dict(grader.failures)}

@@ -8,11 +8,10 @@ Python.
 import re
 from fractions import Fraction
 
-from mathequal import rules  # noqa: F401
-from mathequal.equations import same_letters
-from mathequal.judge import Judge, Verdict, equal, some
+from mathequal import equations  # noqa: F401
 from mathequal.numbers import fewest_decimal_places, is_rounded, plain_number
 from mathequal.reading import read
+from mathequal.rules import Judge, Undecided, equal
 from mathequal.spelling import spelled
 from mathequal.values import Scalar, Value
 
@@ -70,35 +69,27 @@ def normal_form(text: str) -> str:
 _NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
 # A single letter that is no constant, as `e` and `i` are
 _VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
-_LETTERS = re.compile("[a-zA-Z]{1,4}")
 
 
-def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
-    first_text = _NEEDLESS_SPACE.sub("", first.latex)
-    second_text = _NEEDLESS_SPACE.sub("", second.latex)
-    if first_text == second_text:
-        return first_text != ""
-    if "" in (first_text, second_text):
-        return False
-    first_number = plain_number(first.latex)
-    second_number = plain_number(second.latex)
-    if first_number is not None and second_number is not None:
-        decimals = fewest_decimal_places(first.latex, second.latex)
-        return first_number == second_number or is_rounded(first_number, second_number, decimals)
-    if _LETTERS.fullmatch(first_text) and _LETTERS.fullmatch(second_text) and same_letters(first_text, second_text):
+def _quick_same_value(first: Scalar, second: Scalar) -> bool:
+    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1] or "" in texts:
+        return texts[0] == texts[1] != ""
+    one, other = plain_number(first.latex), plain_number(second.latex)
+    if one is not None and other is not None:
+        return one == other or is_rounded(one, other, fewest_decimal_places(first.latex, second.latex))
+    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
         return True
-    has_variable = _VARIABLE.fullmatch(first_text) or _VARIABLE.fullmatch(second_text)
-    has_number = first_number is not None or second_number is not None
-    if has_variable and has_number:  # x is not 5
+    if any(map(_VARIABLE.fullmatch, texts)) and (one, other) != (None, None):  # x is not 5
         return False
-    return None
+    raise Undecided
 
 
-def _unknown(first: Value, second: Value) -> None:
-    """Leave the question to symbolic.py."""
+def _undecided(first: Value, second: Value) -> bool:
+    raise Undecided
 
 
-QUICK = Judge(_quick_same_value, same_quantity=_unknown, rounded=_unknown, same_solutions=_unknown, same_set=_unknown)
+QUICK = Judge(_quick_same_value, _undecided, _undecided, _undecided, _undecided)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
@@ -113,28 +104,35 @@ def quick_verdict(reference: str, answer: str) -> bool | None:
         return True
     if max(len(reference), len(answer)) > MAX_LENGTH:
         return False
-    return verdict(reference, answer, QUICK)
+    try:
+        return verdict(reference, answer, QUICK)
+    except Undecided:
+        return None
 
 
-# The reference 9.9 \pm 0.1, and the reference "about 18.9"
+# The references 9.9 \pm 0.1 and "about 18.9"
 _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
 
 
 # Letters for any whole number beside \pi, and for any constant behind a formula in x
 _ANY_NUMBER = (
-    re.compile(r"(?=.*\\pi)[^kmnl]*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"),
+    re.compile(r"(?=.*\\pi)(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
+_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
-    r"""Return both with one name for a number that may be any: \pi k and \pi n, x^2+C and x^2+k."""
+    r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
+    letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
+    names = {letter: letter.swapcase() for letter in letters - {*"abcdeiABCDEI"}}  # choices and constants
     for pattern in _ANY_NUMBER:
-        letters = [match[1] for match in map(pattern.match, (reference, answer)) if match]
-        if len(letters) == 2 and letters[0] not in answer and letters[1] not in reference:
-            answer = re.sub(rf"(?<![a-zA-Z\\]){letters[1]}(?![a-zA-Z])", letters[0], answer)
-    return reference, answer
+        matches = pattern.match(reference), pattern.match(answer)
+        if matches[0] and matches[1]:
+            names[matches[1][1]] = matches[0][1]
+    new_names = {old: new for old, new in names.items() if new in others - letters and old not in others}
+    return reference, _LETTER.sub(lambda match: new_names.get(match[0], match[0]), answer)
 
 
 # C. x = 42 and \\textbf{(C) }42
@@ -146,29 +144,24 @@ _CHOICE_WITH_TEXT = re.compile(
 def _is_choice(letter: str, text: str) -> bool:
     """Whether `text` is the choice `letter` with what is said there."""
     match = _CHOICE_WITH_TEXT.fullmatch(text)
-    if not match or spelled(letter).text().strip("()").upper() != (match[1] or match[2]):
+    if match is None or spelled(letter).text().strip("()").upper() != (match[1] or match[2]):
         return False
     return not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
 
 
-def verdict(reference: str, answer: str, judge: Judge) -> Verdict:
+def verdict(reference: str, answer: str, judge: Judge) -> bool:
     """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
-    one, other = (
-        re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)
-    )
-    if one == other != "":
-        return True
-    if any(_is_choice(letter, text) for letter, text in ((reference, answer), (answer, reference))):
+    texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
+    if texts[0] == texts[1] != "" or _is_choice(reference, answer) or _is_choice(answer, reference):
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
-    same = equal(expected, given, judge)
-    if same or not isinstance(given, Scalar):
-        return same
-    tolerance = _TOLERANCE.fullmatch(reference)
-    number = plain_number(given.latex)
+    if equal(expected, given, judge):
+        return True
+    if not isinstance(given, Scalar):
+        return False
+    tolerance, number = _TOLERANCE.fullmatch(reference), plain_number(given.latex)
     if tolerance and number is not None:
         room = Fraction(tolerance[2])
-        return same if room * 10 > abs(number) else abs(number - Fraction(tolerance[1])) <= room
-    if _ABOUT.match(reference) and isinstance(expected, Scalar):
-        return some((same, judge.rounded(given, expected)))
-    return same
+        # A value with a large tolerance is more likely a formula with two values.
+        return room * 10 <= abs(number) and abs(number - Fraction(tolerance[1])) <= room
+    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and judge.rounded(given, expected)

@@ -1,8 +1,23 @@
-r"""Which sides of an equation only name a value (the `x` of `x = 5`), and which have no variables."""
+r"""Names of functions and letters; which sides of an equation only name a value (`x = 5`) or have no variables."""
 
 import re
 
-from mathequal.notation import GREEK, TRIGONOMETRIC, WORD
+# The words "and" and "or" between formulas become these two commands of LaTeX.
+AND, OR = r"\land ", r"\lor "
+
+# Any other word becomes one character of Unicode's private area: the first word of a text U+E000, the next U+E001.
+FIRST_WORD = 0xE000
+WORD = "[\ue000-\uf8ff]"
+"""The part of a regular expression that matches the stand-in for a word."""
+
+TRIGONOMETRIC = "arcsin|arccos|arctan|arccot|cis|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
+FUNCTIONS = rf"{TRIGONOMETRIC}|ln|log|exp|gcd|lcm"
+GREEK = (
+    "(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi"
+    "|omega|var(?:epsilon|theta|rho|sigma|phi)|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|hbar)(?![a-zA-Z])"
+)
+PLAIN_GREEK = "pi|theta|alpha|beta|phi|lambda|omega"
+"""Greek letters that are also read without a backslash: `2pi` is `2\\pi`."""
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)

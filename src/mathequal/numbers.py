@@ -3,7 +3,6 @@
 import re
 from fractions import Fraction
 
-from mathequal.notation import NUMBER_WORDS
 from mathequal.units import MULTIPLES
 
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
@@ -23,26 +22,19 @@ def plain_number(latex: str) -> Fraction | None:
     >>> [str(plain_number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
     ['-5/4', '-5/4', '3/2', '3/2', '1500', 'None', 'None']
     """
-    fraction = _FRACTION.fullmatch(latex)
-    if fraction:
-        return _fraction_value(fraction)
     decimal = _NUMBER.fullmatch(latex)
-    if decimal is None or not re.search(r"\d", decimal[1]):
+    if decimal and re.search(r"\d", decimal[1]):
+        return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** int(decimal[2] or decimal[3] or 0)
+    fraction = _FRACTION.fullmatch(latex)
+    if not fraction:
         return None
-    power_of_ten = int(decimal[2] or decimal[3] or 0)
-    return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** power_of_ten
-
-
-def _fraction_value(match: re.Match) -> Fraction | None:
-    sign, whole, latex_top, latex_bottom, slash_top, slash_bottom = match.groups()
-    top = int(latex_top or slash_top)
-    bottom = int(latex_bottom or slash_bottom)
-    if bottom == 0:
+    whole, top, bottom = (
+        int(digits or 0) for digits in (fraction[2], fraction[3] or fraction[5], fraction[4] or fraction[6])
+    )
+    if bottom == 0 or (fraction[2] and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
         return None
-    if whole and not 0 < top < bottom:  # 1 -1/2 is a difference, 2\frac{7}{3} a product
-        return None
-    size = int(whole or 0) + Fraction(top, bottom)
-    return -size if sign == "-" else size
+    size = whole + Fraction(top, bottom)
+    return -size if fraction[1] == "-" else size
 
 
 def decimal_places(latex: str) -> int:
@@ -67,6 +59,14 @@ def is_rounded(first: Fraction, second: Fraction, decimals: int) -> bool:
     return decimals >= 6 and within_last_place and difference * 10**5 <= max(abs(first), abs(second))
 
 
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for digit in _DIGITS]
+
+NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
+"""The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
+
 _PARTS = ("", "", "half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
@@ -86,6 +86,6 @@ def number_in_words(phrase: str) -> int | Fraction | None:
         if found:
             size = number_in_words(before) if before.strip() not in ("", "a") else 1
             rest = number_in_words(after.strip().removeprefix("and ")) if after else 0
-            value = 10 ** MULTIPLES[multiple]
+            value = MULTIPLES[multiple]
             return None if size is None or rest is None or rest >= value else size * value + rest
     return NUMBER_WORDS.index(words) if words in NUMBER_WORDS else None

@@ -8,11 +8,13 @@ whose variables are positive, while |x| and x differ. Odd roots of negative numb
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from itertools import product
 from random import Random
 
 import mpmath
 import sympy
 from mpmath import mp
+from sympy.core.function import AppliedUndef
 
 # Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
@@ -36,8 +38,16 @@ def _rounded_down(x: mpmath.mpf) -> mpmath.mpf:
     return nearest if abs(x - nearest) < mpmath.mpf(10) ** (-mp.dps // 2) else mpmath.floor(x)
 
 
-# Functions of sympy by name, and what computes their values
+# What computes the types of sympy that mpmath has no function of the same name for. The factor 1 rounds a constant to
+# the digits of the context.
 _FUNCTIONS: dict[str, Callable] = {
+    "Pi": lambda: mp.pi * 1,
+    "Exp1": lambda: mp.e * 1,
+    "ImaginaryUnit": lambda: mp.j * 1,
+    "Add": lambda *terms: mpmath.fsum(terms),
+    "Mul": lambda *factors: mpmath.fprod(factors),
+    "Pow": lambda base, exponent: _power(base, exponent),
+    "UnevaluatedExpr": lambda x: x,
     "Abs": abs,
     "Max": max,
     "Min": min,
@@ -46,11 +56,9 @@ _FUNCTIONS: dict[str, Callable] = {
     "ceiling": lambda x: -_rounded_down(-x),
     "conjugate": mpmath.conj,
 }
-for _name in (
-    *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "sinh", "cosh", "tanh", "sech", "csch"),
-    *("coth", "asinh", "acosh", "atanh", "exp", "log", "factorial", "binomial", "gamma", "sign", "re", "im"),
-):
-    _FUNCTIONS[_name] = getattr(mpmath, _name)
+_FUNCTIONS_OF_MPMATH = re.compile(
+    "a?(?:sin|cos|tan|cot)h?|sec|csc|sech|csch|exp|log|factorial|binomial|gamma|sign|re|im"
+)
 
 
 class Undefined(Exception):
@@ -96,29 +104,13 @@ def _value_from_arguments(expression: sympy.Expr, arguments: list[mpmath.mpc], p
         return mpmath.mpf(str(expression))  # as it was written
     if isinstance(expression, sympy.Rational):
         return mpmath.mpf(int(expression.p)) / int(expression.q)
-    if isinstance(expression, sympy.NumberSymbol | sympy.core.numbers.ImaginaryUnit):
-        constants = {"Pi": mp.pi, "Exp1": mp.e, "ImaginaryUnit": mp.j}
-        return constants[type(expression).__name__] * 1  # times 1: to the digits of the context
-    if isinstance(expression, sympy.Add):
-        return mpmath.fsum(arguments)
-    if isinstance(expression, sympy.Mul):
-        return mpmath.fprod(arguments)
-    if isinstance(expression, sympy.Pow):
-        return _power(*arguments)
-    if isinstance(expression, sympy.UnevaluatedExpr):
-        return arguments[0]
     name = type(expression).__name__
-    if isinstance(expression, sympy.core.function.AppliedUndef):
-        return _value_of_unknown_function(f"{name}{point.get('', 0)}", arguments)
-    if name not in _FUNCTIONS:
-        raise Undefined(name)
-    return _FUNCTIONS[name](*arguments)
-
-
-def _value_of_unknown_function(name: str, arguments: list[mpmath.mpc]) -> mpmath.mpc:
-    """Return a value of f, of which only the name is known: the same for the same name and arguments."""
-    weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
-    return mpmath.sin(weighted_sum + zlib.crc32(name.encode()))
+    if isinstance(expression, AppliedUndef):  # a number that depends on the name, the arguments and the point
+        weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
+        return mpmath.sin(weighted_sum + zlib.crc32(f"{name}{int(point.get('', 0))}".encode()))
+    if _FUNCTIONS_OF_MPMATH.fullmatch(name):
+        return getattr(mpmath, name)(*arguments)
+    return _FUNCTIONS[name](*arguments)  # any other function is a LookupError
 
 
 def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
@@ -137,16 +129,11 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
-    ranges = _RANGES + _FURTHER_RANGES
-    return [{name: _coordinate(name, i, ranges[i]) for name in variables} | {"": i} for i in range(len(ranges))]
-
-
-def _coordinate(name: str, point: int, limits: tuple[float, float]) -> mpmath.mpf:
-    return mpmath.mpf(str(Random(f"{name}{point}").uniform(*limits)))
-
-
-def is_close(first: mpmath.mpc, second: mpmath.mpc) -> bool:
-    return abs(first - second) <= _CLOSE * max(abs(first), abs(second))
+    found: list[Point] = []
+    for number, limits in enumerate(_RANGES + _FURTHER_RANGES):
+        point = {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
+        found.append(point | {"": mpmath.mpf(number)})
+    return found
 
 
 def is_real(number: mpmath.mpc) -> bool:
@@ -208,7 +195,8 @@ def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
         sizes = _sizes(steps)
         smallest, largest = min(sizes, default=0), max(sizes, default=0)
         both_real = all(map(is_real, steps))
-        if not is_close(one, other) and largest - smallest < DIGITS:  # 60 bits of the 60 digits
+        is_close = abs(one - other) <= _CLOSE * max(abs(one), abs(other))
+        if not is_close and largest - smallest < DIGITS:  # 60 bits of the 60 digits
             return False, both_real
     digits = DIGITS + certainty + (largest - smallest) * 3 // 10
     if digits > MOST_DIGITS:
@@ -220,63 +208,43 @@ def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
 
 def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) -> bool:
     """Whether one formula is the other times a constant, which must be above zero if `positive`."""
-    ratio, agreeing_points = None, 0
-    with mp.workdps(MORE_DIGITS):
-        for point in points(names(first, second))[: len(_RANGES)]:
-            try:
-                one, other = value(first, point), value(second, point)
-            except Undefined:
-                continue
-            if one == 0 and other == 0:
-                continue
-            if one == 0 or other == 0:
-                return False
-            if ratio is None:
-                ratio = one / other
-            if abs(one / other - ratio) > abs(ratio) * mpmath.mpf(10) ** -(MORE_DIGITS - 100):
-                return False
-            agreeing_points += 1
-        return agreeing_points >= _NEEDED and (not positive or (is_real(ratio) and mpmath.re(ratio) > 0))
+    # That is so if first(x) * second(y) = first(y) * second(x) for all x and y.
+    elsewhere: dict[sympy.Expr, sympy.Expr] = {}
+    for symbol in first.free_symbols | second.free_symbols:
+        elsewhere[symbol] = sympy.Symbol(f"{symbol.name} elsewhere", real=True)
+    for call in first.atoms(AppliedUndef) | second.atoms(AppliedUndef):
+        elsewhere[call] = sympy.Function(f"{call.func.__name__} elsewhere")(*call.args)
+    both = first * second
+    if same_values(both, sympy.Integer(0)):
+        return False
+    crossed = first * second.xreplace(elsewhere), second * first.xreplace(elsewhere)
+    return same_values(*crossed) and (not positive or same_values(both, sympy.Abs(both)))
 
 
-def zeros_shared(first: sympy.Expr, second: sympy.Expr) -> bool:
-    """Whether some zeros of `first` can be found by Newton's secant, and all of them are zeros of `second`."""
+def zeros_shared(first: sympy.Expr, second: sympy.Expr, positive: bool) -> bool:
+    """Whether some zeros of `first`, in positive numbers if `positive`, can be found and are zeros of `second`."""
     found = 0
     with mp.workdps(DIGITS):
-        for start in points(names(first, second))[: len(_RANGES)]:
-            for name in sorted(names(first)):
-                steps: list[mpmath.mpc] = []
-                try:
-                    size = abs(value(second, start, steps))
-                    value(first, start, steps)
-                    zero = _zero(first, start, name)
-                    shared = zero is None or abs(value(second, zero)) <= _CLOSE * max(1, size)
-                except (Undefined, ValueError, ZeroDivisionError):
+        for start, name in product(points(names(first, second))[: len(_RANGES)], sorted(names(first))):
+            steps: list[mpmath.mpc] = []
+            try:
+                size = abs(value(second, start, steps))
+                value(first, start, steps)
+                zero = _zero(first, start, name)
+                if zero is None or (positive and min(zero[name] for name in names(first, second)) <= 0):
                     continue
-                if not shared or min(_sizes(steps), default=0) < -DIGITS:  # 10^{-40} would pass for zero
-                    return False
-                found += zero is not None
+                is_shared = abs(value(second, zero)) <= _CLOSE * max(1, size)
+            except (Undefined, ValueError, ZeroDivisionError):
+                continue
+            if not is_shared or min(_sizes(steps), default=0) < -DIGITS:  # 10^{-40} would pass for zero
+                return False
+            found += 1
     return found >= _NEEDED
 
 
 def _zero(formula: sympy.Expr, start: Point, name: str) -> Point | None:
-    """Return a point at which a formula is zero, reached from `start` by changing one variable; None if not real."""
+    """Return a zero reached from `start` by Newton's secant in one variable, None if it is not real."""
     with mp.workdps(2 * DIGITS):
         x = start[name]
         zero = mpmath.findroot(lambda x: value(formula, {**start, name: x}), (x, x + 0.1), solver="secant", maxsteps=40)
         return {**start, name: mpmath.re(zero)} if is_real(zero) else None
-
-
-def lowered(first: sympy.Basic, second: sympy.Basic) -> tuple[sympy.Basic, sympy.Basic]:
-    """Return both with variables in small letters, unless one has a letter in both cases: there x is not X."""
-    for expression in (first, second):
-        variables = names(expression)
-        if len({name.casefold() for name in variables}) < len(variables):
-            return first, second
-    return _with_small_letters(first), _with_small_letters(second)
-
-
-def _with_small_letters(expression: sympy.Basic) -> sympy.Basic:
-    symbols = expression.free_symbols
-    letters = [symbol for symbol in symbols if not symbol.name[1:2].isalpha()]  # not \\Gamma
-    return expression.xreplace({s: sympy.Symbol(s.name[0].lower() + s.name[1:]) for s in letters})

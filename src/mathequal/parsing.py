@@ -10,10 +10,10 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy.core.function import AppliedUndef
 
-from mathequal.names import TRIGONOMETRY
-from mathequal.notation import GREEK
+from mathequal.names import GREEK, TRIGONOMETRY
 from mathequal.numeric import Undefined
-from mathequal.values import Scalar
+from mathequal.rewrites import rewrite, table
+from mathequal.values import Scalar, Value
 
 
 class _Parser(_Latex2Sympy):
@@ -28,41 +28,37 @@ class _Parser(_Latex2Sympy):
 
 def _mixed_number(match: re.Match) -> str:
     r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
-    whole, top, bottom = match.groups()
-    joint = "+" if 0 < int(top) < int(bottom) else r"\cdot "
-    return rf"({whole}{joint}\frac{{{top}}}{{{bottom}}})"
+    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
+    return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
 _OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\)|\{[^{}]*\})"
 _POWER = r"(?:\^(?:\d|\{\d+\}))?"
 # What latex2sympy would misread, and what it is given instead. The order matters.
-_REWRITES = [
+_REWRITES = table(
     # 1,000
-    (re.compile(r"(?<=\d),(?=\d{3})"), ""),
+    (r"(?<=\d),(?=\d{3})", ""),
     # 1\frac{1}{2} and 1 1/2
-    (re.compile(r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}"), _mixed_number),
-    (re.compile(r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)"), _mixed_number),
+    (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
+    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
     # 5/6\pi is \frac{5}{6}\pi
-    (re.compile(r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])"), r"\\frac{\1}{\2}"),
+    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
-    (re.compile(rf"({_OPERAND})\s*\\degree"), r"(\1\\cdot\\frac{\\pi}{180})"),
+    (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know
-    (re.compile(rf"\\sech\s*({_POWER})\s*({_OPERAND})"), r"(1/\\cosh\1(\2))"),
-    (re.compile(rf"\\csch\s*({_POWER})\s*({_OPERAND})"), r"(1/\\sinh\1(\2))"),
-    (re.compile(rf"\\coth\s*({_POWER})\s*({_OPERAND})"), r"(1/\\tanh\1(\2))"),
-    (re.compile(rf"\\cis\s*({_OPERAND})"), r"(\\cos(\1)+i\\sin(\1))"),
+    (rf"\\sech\s*({_POWER})\s*({_OPERAND})", r"(1/\\cosh\1(\2))"),
+    (rf"\\csch\s*({_POWER})\s*({_OPERAND})", r"(1/\\sinh\1(\2))"),
+    (rf"\\coth\s*({_POWER})\s*({_OPERAND})", r"(1/\\tanh\1(\2))"),
+    (rf"\\cis\s*({_OPERAND})", r"(\\cos(\1)+i\\sin(\1))"),
     # \ln|x|/2 is half of \ln|x|
-    (re.compile(r"\\(ln|log)\s*\|([^|]*)\|"), r"\\\1(|\2|)"),
-    (re.compile(r"\\percent"), r"\\cdot\\frac{1}{100}"),
+    (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
+    (r"\\percent", r"\\cdot\\frac{1}{100}"),
     # a determinant
-    (
-        re.compile(r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|"),
-        r"\\begin{vmatrix}\2\\end{vmatrix}",
-    ),
+    (r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|", r"\\begin{vmatrix}\2\\end{vmatrix}"),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
-    (re.compile(r"(?<!sqrt)\["), "("),
-    (re.compile(r"\](?!\{)"), ")"),
-]
+    (r"(?<!sqrt)\[", "("),
+    (r"\](?!\{)", ")"),
+)
 # 5!!, 30' (minutes of arc), 12_3 and 3 4: latex2sympy would leave the mark or the space out
 _UNREADABLE = re.compile(r"!!|[\d})]\s*'|(?<![\^\d])\d+\s*_|(?<![\d.^_])[\d.]*\d\s+\.?\d")
 _OPERATIONS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative, sympy.MatrixExpr)
@@ -74,8 +70,7 @@ def expression(latex: str) -> sympy.Basic:
     if not TRIGONOMETRY.search(latex):
         latex = latex.replace(r"\degree", "")  # outside trigonometric functions a degree sign is a unit
     latex, atoms = _without_atoms(latex)
-    for pattern, replacement in _REWRITES:
-        latex = pattern.sub(replacement, latex)
+    latex = rewrite(latex, _REWRITES)
     if _UNREADABLE.search(latex):
         raise Undefined(latex)
     try:
@@ -91,14 +86,11 @@ def expression(latex: str) -> sympy.Basic:
         return sympy.ImmutableMatrix(parsed)
     if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
-    while calls := [
-        call for call in parsed.atoms(AppliedUndef) if 0 not in call.args
-    ]:  # x(2) is a product, x(0) is none
+    # x(2) is a product, x(0) is none
+    while calls := [call for call in parsed.atoms(AppliedUndef) if 0 not in call.args]:
         products = {call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args) for call in calls}
         parsed = parsed.xreplace(products)
-    meanings = {
-        symbol: sympy.I if symbol.name == "i" else atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols
-    }
+    meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
     return parsed.xreplace(meanings)
 
 
@@ -117,11 +109,8 @@ _DERIVATIVE = re.compile(r"\\frac\{\s*d(?:\^\{?(\d)\}?)?(.+?)\}\{\s*d|\\(d?)dot(
 
 
 def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
-    """Return a formula with plain names in place of `f(...)` and of every variable that latex2sympy might misread.
-
-    The dictionary says what each name stands for.
-    """
-    atoms: dict[str, sympy.Expr] = {}
+    """Return a formula with names that latex2sympy cannot misread for variables and `f(...)`, and their meanings."""
+    atoms: dict[str, sympy.Expr] = {"i": sympy.I}
 
     def name_for(meaning: sympy.Expr) -> str:
         name = f"q_{{{len(atoms) + 900}}}"
@@ -135,11 +124,8 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
             order, top, dots, below_dots = derivative.groups()
             text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (2 if dots == "d" else int(order or 1))
         is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
-        if (
-            text.startswith("q_9")
-            or is_plain
-            or re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|frac[d\\])", text)
-        ):
+        is_command = re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|frac[d\\])", text)
+        if is_plain or is_command or text.startswith("q_9"):
             return match[0]
         name = name_for(sympy.Symbol(text.removeprefix("\\"), real=True))
         return f"{{{name}}}" if match.string[match.start() - 1] in "^_" else name
@@ -152,9 +138,9 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
     return _ATOM.sub(name_for_match, latex), atoms
 
 
-def parse(scalar: Scalar) -> sympy.Expr:
-    """Return the expression of a formula. Raises Undefined if it is a matrix or nothing that can be parsed."""
-    parsed = expression(scalar.latex)
+def parse(value: Value) -> sympy.Expr:
+    """Return the expression of a formula. Raises Undefined for any other value and for what cannot be parsed."""
+    parsed = expression(value.latex) if isinstance(value, Scalar) else None
     if not isinstance(parsed, sympy.Expr):
-        raise Undefined(scalar.latex)
+        raise Undefined(value)
     return parsed

@@ -9,11 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from mathequal.brackets import BRACKET, depth_change, split
-from mathequal.lists import elements, flattened, list_or_named_tuples, named_tuple, split_at_commas
-from mathequal.names import COMBINATION, LETTER, NAME, is_constant
-from mathequal.notation import AND, OR, WORD
-from mathequal.reading_simple import read_based, read_clock, read_formula, read_words
+from mathequal.brackets import brackets, split, split_at_commas
+from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
+from mathequal.reading_simple import read_based, read_clock, read_formula, read_two_units, read_words
 from mathequal.sentences import NO_SOLUTIONS
 from mathequal.spelling import Spelled, spelled
 from mathequal.values import REALS, Equation, Group, Matrix, Region, Relation, Scalar, Value, Word
@@ -38,12 +36,8 @@ def read(text: str) -> Value:
     (Scalar(latex='\\frac{1}{2}'), '(', Word(text='even'))
     """
     answer = spelled(text)
-    depth = 0
-    for bracket in BRACKET.finditer(answer.formula):
-        depth += depth_change(bracket[0])
-        if depth > MAX_DEPTH:
-            return Scalar(answer.text())
-    if len(_SIGN.findall(answer.formula)) > MAX_SIGNS:
+    too_deep = any(depth > MAX_DEPTH for _, depth in brackets(answer.formula))
+    if too_deep or len(_SIGN.findall(answer.formula)) > MAX_SIGNS:
         return Scalar(answer.text())
     sentence = answer.text().casefold()
     if NO_SOLUTIONS.fullmatch(sentence):
@@ -64,13 +58,14 @@ def _parts_of(text: Spelled, formulas: Iterable[str]) -> tuple[Value, ...]:
 
 
 def _ratio(text: Spelled) -> Value | None:
-    """Read `1:2`, which is a fraction, or `1:2:3`."""
+    """Read `1:2`, which is a fraction, or `1:2:3`. Both may also be a time of day."""
     terms, colons = split(text.formula, ":")
     if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text.formula):
         return None
-    if len(terms) == 2:
-        return Scalar(rf"\frac{{{terms[0]}}}{{{terms[1]}}}")
-    return Group(":", ":", _parts_of(text, terms))
+    fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]  # so 2:4:6 is 1:2:3
+    ratio = fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
+    time = read_clock(text)
+    return replace(time, ratio=ratio) if time else ratio
 
 
 def _conditions(text: Spelled) -> Value | None:
@@ -85,14 +80,13 @@ def _conditions(text: Spelled) -> Value | None:
     return Region(operator, _parts_of(text, parts))
 
 
-_LIST_SIGN = re.compile(r";|\\l(?:and|or)(?![a-zA-Z])")
-_LIST_JOINT = rf";|{re.escape(AND.strip())}(?![a-zA-Z])|{re.escape(OR.strip())}(?![a-zA-Z])"
+_LIST_JOINT = r";|\\l(?:and|or)(?![a-zA-Z])"
 
 
 def _list(text: Spelled) -> Value | None:
     """Read items without brackets: `1, 2 and 3`. With names, `p=5, q=2`, they are a tuple."""
     grouping_commas = sum(match[0].count(",") for match in _GROUPED_DIGITS.finditer(text.formula))
-    if text.formula.count(",") == grouping_commas and not _LIST_SIGN.search(text.formula):
+    if text.formula.count(",") == grouping_commas and not re.search(_LIST_JOINT, text.formula):
         return None
     sublists = [part for part in split(text.formula, _LIST_JOINT)[0] if part]
     items_of_sublists = [split_at_commas(sublist) for sublist in sublists]
@@ -101,12 +95,54 @@ def _list(text: Spelled) -> Value | None:
     if len(sublists) == 1 and len(items_of_sublists[0]) == 1:
         return None
     items = [item for items in items_of_sublists for item in items if item]
-    if not items:
-        return Scalar("")
-    if len(items) == 1:
-        return _value(text.part(items[0]))
-    values = list_or_named_tuples(flattened(_parts_of(text, items)))
+    if len(items) < 2:
+        return _value(text.part(items[0])) if items else Scalar("")
+    values = _list_or_named_tuples(_parts_of(text, items))
     return replace(values, alternatives=OR.strip() in text.formula and not values.names)
+
+
+def _flattened(items: Iterable[Value]) -> tuple[Value, ...]:
+    """Return items with those of every list, such as a plus-minus sign makes, in its place."""
+    values: list[Value] = []
+    for item in items:
+        is_list = isinstance(item, Group) and item.opening == "" and not item.names
+        values += item.items if is_list else [item]
+    return tuple(values)
+
+
+def _list_or_named_tuples(items: tuple[Value, ...]) -> Group:
+    """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
+    items = _flattened(items)
+    pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
+    names = [pair.names[0] or "" for pair in pairs]
+    values = [pair.sides[1] for pair in pairs]
+    # x=1, y=2, x=3, y=4 has a width of 2
+    width = names.index(names[0], 1) if names and names[0] in names[1:] else len(names)
+    is_repeated = width and names == names[:width] * (len(names) // width)
+    if len(names) < len(items) or width < 2 or len(set(names)) != width or not is_repeated:
+        return Group("", "", items)
+    tuples = []
+    for start in range(0, len(values), width):
+        tuples.append(Group("(", ")", tuple(values[start : start + width]), tuple(names[:width])))
+    return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
+
+
+def _plus_minus(text: Spelled) -> Value | None:
+    """Read every value of a formula with plus-minus signs. With a minus-plus sign all signs change together."""
+    signs = _SIGN.findall(text.formula)
+    if not signs or r"\{" in text.formula:
+        return None
+    choices = list(product("+-", repeat=len(signs)))
+    if r"\mp" in signs:
+        upper = tuple("+" if sign == r"\pm" else "-" for sign in signs)
+        lower = tuple("-" if sign == "+" else "+" for sign in upper)
+        choices = [upper, lower]
+    formulas = []
+    for chosen in choices:
+        remaining = iter(chosen)
+        formula = _SIGN.sub(lambda _: next(remaining), text.formula)  # noqa: B023
+        formulas.append(re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula))
+    return Group("", "", _parts_of(text, formulas))
 
 
 def _relation(text: Spelled) -> Value | None:
@@ -128,8 +164,6 @@ def _relation(text: Spelled) -> Value | None:
             sides[i] = value.latex
     if _EQUALITY.issuperset(operators):
         return _equation(text, sides, values, approximate=r"\approx" in operators)
-    if operators == [r"\ne"] and isinstance(values[1], Group) and not values[1].opening:  # x \ne \pm 5
-        return Group("", "", tuple(Relation((values[0], limit), (r"\ne",)) for limit in values[1].items))
     formulas = tuple(value for value in values if isinstance(value, Scalar))
     if len(formulas) < len(values) or r"\in" in operators or r"\approx" in operators:
         return Word(text.text())
@@ -137,10 +171,16 @@ def _relation(text: Spelled) -> Value | None:
 
 
 def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approximate: bool) -> Value:
-    if len(values) == 2:
-        point = named_tuple(values[0], values[1])
-        if point is not None:
-            return point
+    left, right = values[0], values[-1]
+    if (
+        len(values) == 2
+        and isinstance(left, Group)
+        and isinstance(right, Group)
+        and left.opening == right.opening == "("
+    ):
+        coordinates = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
+        if len(coordinates) == len(left.items) == len(right.items):  # (x, y) = (1, 2)
+            return replace(right, names=tuple(coordinates))
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
@@ -179,14 +219,8 @@ _SUCH_THAT = re.compile(rf"{LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
 def _group(text: Spelled) -> Value | None:
     """Read what one pair of brackets is around: a tuple, a set, an interval, or a formula in brackets."""
     match = _OPENING.match(text.formula)
-    if not match:
-        return None
-    depth = 0
-    for bracket in BRACKET.finditer(text.formula):
-        depth += depth_change(bracket[0])
-        if depth == 0:
-            break
-    if depth or bracket.end() < len(text.formula) or bracket[0] not in _CLOSERS[match[0]]:
+    bracket = next((bracket for bracket, depth in brackets(text.formula) if depth == 0), None)
+    if not match or not bracket or bracket.end() < len(text.formula) or bracket[0] not in _CLOSERS[match[0]]:
         return None
     inside = text.formula[match.end() : bracket.start()].strip()
     opening = _PLAIN_BRACKETS.get(match[0], match[0])
@@ -198,21 +232,15 @@ def _group(text: Spelled) -> Value | None:
     if not inside:
         return Group(opening, closing, ())
     parts = split(inside, ",|;")[0]
-    if len(parts) == 1:
-        item = _item(text.part(inside))
-        if is_set and isinstance(item, Group) and item.opening == "{":  # a set of one set
-            return Group("{", "}", (item,))
-        return Word(text.text()) if opening + closing in ("[)", "(]") else item
     items = tuple(_item(text.part(part)) for part in parts)
-    with_names = list_or_named_tuples(items)
+    if len(parts) == 1:
+        if is_set and isinstance(items[0], Group) and items[0].opening == "{":  # a set of one set
+            return Group("{", "}", items)
+        return Word(text.text()) if opening + closing in ("[)", "(]") else items[0]
+    with_names = _list_or_named_tuples(items)
     if with_names.names and opening == "[":  # [x = 1, y = 2]
         return with_names
-    if opening == "{":
-        return Group("{", "}", flattened(items))
-    # (1, \pm 2) is (1, 2) and (1, -2)
-    choices = product(*(elements(item) for item in items))
-    groups = [Group(opening, closing, chosen) for chosen in choices]
-    return groups[0] if len(groups) == 1 else Group("", "", tuple(groups))
+    return Group(opening, closing, _flattened(items) if opening == "{" else items)
 
 
 def _item(text: Spelled) -> Value:
@@ -248,39 +276,20 @@ def _matrix(text: Spelled) -> Value | None:
     return Matrix(tuple(_parts_of(text, entries) for entries in rows), text.formula)
 
 
-def _plus_minus(text: Spelled) -> Value | None:
-    """Read every value of a formula with plus-minus signs. With a minus-plus sign all signs change together."""
-    signs = _SIGN.findall(text.formula)
-    if not signs:
-        return None
-    choices = list(product("+-", repeat=len(signs)))
-    if r"\mp" in signs:
-        upper = tuple("+" if sign == r"\pm" else "-" for sign in signs)
-        lower = tuple("-" if sign == "+" else "+" for sign in upper)
-        choices = [upper, lower]
-    first_piece, *pieces = _SIGN.split(text.formula)
-    formulas = []
-    for chosen in choices:
-        formula = first_piece
-        for sign, piece in zip(chosen, pieces, strict=True):
-            formula += sign + piece
-        formulas.append(formula.lstrip("+ "))
-    return Group("", "", _parts_of(text, formulas))
-
-
 # In order: the first reader that does not return None decides. A list is split before its items are read, a relation
 # before the formulas on its sides.
 _READERS = (
     read_words,
+    read_two_units,
+    _ratio,
     read_clock,
     _lines,
-    _ratio,
     _conditions,
     _list,
+    _plus_minus,
     _relation,
     _region,
     _group,
     _matrix,
     read_based,
-    _plus_minus,
 )

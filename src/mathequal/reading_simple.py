@@ -2,9 +2,8 @@ r"""Readers of answers without parts: words, times of day, numbers in a base, an
 
 import re
 
-from mathequal.names import TRIGONOMETRY
-from mathequal.notation import NUMBER_WORDS, WORD
-from mathequal.numbers import number_in_words
+from mathequal.names import TRIGONOMETRY, WORD
+from mathequal.numbers import NUMBER_WORDS, number_in_words, plain_number
 from mathequal.sentences import INFINITELY_MANY
 from mathequal.spelling import Spelled
 from mathequal.units import MULTIPLES, unit
@@ -18,18 +17,14 @@ def read_words(text: Spelled) -> Value | None:
     """Read an answer of words alone, or a list of them."""
     if not re.fullmatch(rf"{WORD}[{WORD[1:-1]}\s\d]*", text.formula) or text.word(text.formula[0]) in _PREFACES:
         return None
-    number = number_in_words(_bare(text.text()))
-    if number is not None:
-        return Scalar(str(number))
-    phrases = [_bare(phrase) for phrase in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
-    if len(phrases) > 1 and all(phrases):
-        return Group("", "", tuple(map(Word, phrases)))
     phrase = _bare(text.text())
+    number = number_in_words(phrase)
+    if number is not None or INFINITELY_MANY.fullmatch(phrase):
+        return Scalar(r"\infty" if number is None else str(number))
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
-    if INFINITELY_MANY.fullmatch(phrase):
-        return Scalar(r"\infty")
-    return Word(phrase)
+    phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
+    return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
 
 
 def _bare(phrase: str) -> str:
@@ -47,47 +42,36 @@ def read_clock(text: Spelled) -> Time | None:
     match = _CLOCK.fullmatch(text.formula)
     if not match:
         return None
-    hour, minute, second, word = match.groups()
-    half = text.word(word).replace(".", "").replace(" ", "") if word else ""
-    has_half = half in ("am", "pm")
-    is_24_hour_clock = minute and not half and int(minute) < 60
-    if int(hour) > 24 or not (has_half or is_24_hour_clock):
+    hour, minute, second = (int(digits or 0) for digits in match.groups()[:3])
+    half = re.sub(r"[. ]", "", text.word(match[4])) if match[4] else ""
+    is_24_hour_clock = match[2] and not half and minute < 60
+    if hour > 24 or not (half in ("am", "pm") or is_24_hour_clock):
         return None
-    terms = [Scalar(str(int(part))) for part in match.groups()[:3] if part]
-    ratio: Value | None = None
-    if not half:
-        is_pair = len(terms) == 2
-        ratio = Scalar(rf"\frac{{{terms[0].latex}}}{{{terms[1].latex}}}") if is_pair else Group(":", ":", tuple(terms))
-    return Time((int(hour), int(minute or 0), int(second or 0)), half, ratio)
+    hours = {"am": {hour % 12}, "pm": {hour % 12 + 12}}.get(half, {hour, (hour + 12) % 24} if hour <= 12 else {hour})
+    return Time(frozenset((each, minute, second) for each in hours))
 
 
 # Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them
 _DIGITS = rf"(-?[0-9][0-9a-zA-Z]*|[A-F]+[0-9][0-9A-F]*|\(-?[0-9][0-9a-zA-Z]*\)|{WORD})"
-_BASE_AS_INDEX = re.compile(rf"{_DIGITS}\s*_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})")
-_BASE_IN_WORDS = re.compile(rf"{_DIGITS}\s*({WORD}\s*\d*)")
+_BASED = re.compile(
+    rf"{_DIGITS}\s*(?:_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})|(?P<in_words>{WORD}\s*\d*))"
+)
 _BASE = re.compile(r"(\(?(?:in )?base )?(\w+)\)?")
 
 
 def read_based(text: Spelled) -> Based | None:
     """Read a number in a base."""
-    index = _BASE_AS_INDEX.fullmatch(text.formula)
-    in_words = _BASE_IN_WORDS.fullmatch(text.formula)
-    if index:
-        digits_part, base_part = index[1], index[2] or index[3]
-    elif in_words:
-        digits_part, base_part = in_words[1], in_words[2]
-    else:
+    match = _BASED.fullmatch(text.formula)
+    base = _BASE.fullmatch(text.part(match[2] or match[3] or match[4]).text()) if match else None
+    if not match or not base or (match["in_words"] and not base[1]):
         return None
-    named = _BASE.fullmatch(text.part(base_part).text())
-    if not named or (in_words and not named[1]):
-        return None
-    base = str(NUMBER_WORDS.index(named[2])) if named[2] in NUMBER_WORDS else named[2]
-    digits = text.part(digits_part).text().strip("()").casefold()
+    digits = text.part(match[1]).text().strip("()").casefold()
     try:
-        int(digits, int(base))
+        number = NUMBER_WORDS.index(base[2]) if base[2] in NUMBER_WORDS else int(base[2])
+        int(digits, number)
     except ValueError:  # no digits of that base
         return None
-    return Based(digits, int(base))
+    return Based(digits, number)
 
 
 # 5 cm, 5 cm^2, 5 m/s^2, 5 m s^{-1}
@@ -96,12 +80,30 @@ _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?
 _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
 
 
+# 2 hours 30 minutes
+_TWO_UNITS = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)\s*({WORD})")
+_PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
+
+
+def _product(amount: str, factor: int) -> str:
+    number = plain_number(amount)
+    return rf"({amount})\cdot {factor}" if number is None else str(number * factor)
+
+
+def read_two_units(text: Spelled) -> Scalar | None:
+    """Read an amount in a unit and in a part of it."""
+    match = _TWO_UNITS.fullmatch(text.formula)
+    part, factor = _PARTS_OF_UNITS.get(unit(text.word(match[2])) or "", ("", 0)) if match else ("", 0)
+    if not match or not part or unit(text.word(match[4])) != part:
+        return None
+    return Scalar(str(int(match[1]) * factor + int(match[3])), part)
+
+
 def read_formula(text: Spelled) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
     formula = text.formula
     unit_name: str | None = ""
-    first_word = re.match(WORD, formula)
-    if first_word and text.word(first_word[0]) in _PREFACES:
+    if re.match(WORD, formula) and text.word(formula[0]) in _PREFACES:
         formula = formula[1:].strip()
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
@@ -110,7 +112,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
         phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip()
         multiple, _, things = phrase.partition(" ")
         if multiple in MULTIPLES:  # 3 million
-            amount, phrase = rf"{amount}\cdot 10^{{{MULTIPLES[multiple]}}}", things
+            amount, phrase = _product(amount, MULTIPLES[multiple]), things
         unit_name = unit(phrase) if phrase else ""
         if unit_name is not None:
             formula = amount
@@ -119,8 +121,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
         return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
     if re.search(WORD, formula):
         return Word(text.text())
-    if formula.endswith(r"\percent"):
-        formula, unit_name = formula.removesuffix(r"\percent").strip(), "percent"
-    if formula.endswith(r"\degree") and not TRIGONOMETRY.search(formula):
-        formula, unit_name = formula.removesuffix(r"\degree").strip(), "degree"
+    for sign in ("percent", "degree"):
+        if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
+            return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)
     return Scalar(formula, unit_name or "")

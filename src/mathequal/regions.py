@@ -3,8 +3,10 @@
 Two sets are the same if they agree on every number at which either may begin or end, and between each two of these.
 """
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import mpmath
 import sympy
@@ -19,27 +21,29 @@ _CLOSE = mpmath.mpf(10) ** (DIGITS - _DIGITS)
 _INFINITIES = {sympy.oo: mpmath.inf, -sympy.oo: -mpmath.inf}
 
 
+class _Set(NamedTuple):
+    """A set of real numbers: every number at which it may begin or end, and whether a number is in it."""
+
+    ends: list[mpmath.mpf]
+    contains: Callable[[mpmath.mpf], bool]
+
+
 def same_region(first: Value, second: Value) -> bool:
     """Whether two sets are the same. Raises Undefined if one is no set of real numbers whose ends can be found."""
-    first_variables, second_variables = _variables(first), _variables(second)
-    if len(first_variables) > 1 or len(second_variables) > 1:
+    variables = _variables(first), _variables(second)
+    if max(map(len, variables)) > 1:
         raise Undefined("conditions on several variables")
-    if first_variables and second_variables and first_variables != second_variables:
+    if all(variables) and variables[0] != variables[1]:
         return False
     with mp.workdps(_DIGITS):
-        for x in _numbers_to_try([*_ends(first), *_ends(second)]):
-            if _contains(first, x) != _contains(second, x):
-                return False
-    return True
+        one, other = _set_of(first), _set_of(second)
+        return all(one.contains(x) == other.contains(x) for x in _numbers_to_try([*one.ends, *other.ends]))
 
 
 def _numbers_to_try(ends: list[mpmath.mpf]) -> list[mpmath.mpf]:
     """Return every end, a number between each two of them, and one below and above them all."""
     ends = sorted(ends)
-    distinct = ends[:1]
-    for previous, end in pairwise(ends):
-        if end - previous > _CLOSE:
-            distinct.append(end)
+    distinct = ends[:1] + [end for previous, end in pairwise(ends) if end - previous > _CLOSE]
     if not distinct:
         return [mpmath.mpf(0)]
     between = [(low + high) / 2 for low, high in pairwise(distinct)]
@@ -49,77 +53,68 @@ def _numbers_to_try(ends: list[mpmath.mpf]) -> list[mpmath.mpf]:
 def _variables(region: Value) -> set[str]:
     if isinstance(region, Scalar):
         return names(parse(region))
-    variables: set[str] = set()
-    for part in getattr(region, "items", None) or getattr(region, "parts", None) or getattr(region, "sides", ()):
-        variables |= _variables(part)
-    return variables
+    parts = getattr(region, "items", None) or getattr(region, "parts", None) or getattr(region, "sides", ())
+    return set().union(*map(_variables, parts))
 
 
-def _number(limit: Value) -> mpmath.mpf:
-    if not isinstance(limit, Scalar):
-        raise Undefined("a limit that is no number")
-    expression = parse(limit)
-    if expression in _INFINITIES:
-        return _INFINITIES[expression]
-    number = value(expression, {})
-    if not is_real(number):
-        raise Undefined("a limit that is no real number")
-    return mpmath.re(number)
-
-
-def _is_interval(group: Group) -> bool:
-    return len(group.items) == 2 and group.opening in ("(", "[") and group.closing in (")", "]")
-
-
-def _is_point(item: Value) -> bool:
-    """Whether an item of a list is a point. `(1,2)` is one; a square bracket or infinity makes it an interval."""
-    if not (isinstance(item, Group) and item.opening + item.closing == "()"):
-        return False
-    return not any(isinstance(limit, Scalar) and r"\infty" in limit.latex for limit in item.items)
-
-
-def _parts(region: Value) -> tuple[Value, ...]:
-    """Return the sets that a region is joined from."""
-    if isinstance(region, Region):
-        return region.parts
-    if isinstance(region, Group) and not (region.items and all(map(_is_point, region.items))):
-        return region.items
-    raise Undefined("no set of numbers")
-
-
-def _ends(region: Value) -> list[mpmath.mpf]:
-    """Return every number at which the set may begin or end."""
+def _set_of(region: Value) -> _Set:
     if isinstance(region, Scalar):
-        return [_number(region)]
-    if isinstance(region, Group) and _is_interval(region):
-        limits = [_number(item) for item in region.items]
-        return [limit for limit in limits if mpmath.isfinite(limit)]
-    if isinstance(region, Equation):
-        return _ends(_as_relation(region))
-    ends: list[mpmath.mpf] = []
-    if isinstance(region, Relation):
-        expressions = [(parse(left), parse(right)) for left, _, right in _pairs(region)]
-        with_variables = [pair for pair in expressions if names(*pair)]
-        if not with_variables:
-            raise Undefined("a relation of numbers, which is no set")
-        for left, right in with_variables:
-            ends += _roots(left, right)
-        return ends
-    for part in _parts(region):
-        ends += _ends(part)
-    return ends
+        number = _real_value(parse(region))
+        return _Set([number], lambda x: abs(x - number) <= _CLOSE)
+    if isinstance(region, Relation | Equation):
+        return _solutions(region)
+    if (
+        isinstance(region, Group)
+        and len(region.items) == 2
+        and region.opening + region.closing in ("()", "(]", "[)", "[]")
+    ):
+        return _interval(region)
+    if not isinstance(region, Region | Group) or _has_points(region):
+        raise Undefined("no set of numbers")
+    sets = [_set_of(part) for part in (region.parts if isinstance(region, Region) else region.items)]
+    ends = [end for part in sets for end in part.ends]
+    if isinstance(region, Region) and region.operator == r"\setminus":
+        return _Set(ends, lambda x: sets[0].contains(x) and not any(part.contains(x) for part in sets[1:]))
+    # In a list conditions hold together, while numbers and intervals are joined.
+    hold_together = (
+        isinstance(region, Group) and region.items and all(isinstance(item, Relation) for item in region.items)
+    )
+    if hold_together or (isinstance(region, Region) and region.operator == r"\cap"):
+        return _Set(ends, lambda x: all(part.contains(x) for part in sets))
+    return _Set(ends, lambda x: any(part.contains(x) for part in sets))
 
 
-def _as_relation(equation: Equation) -> Relation:
-    sides = tuple(side for side in equation.sides if isinstance(side, Scalar))
-    if len(sides) < len(equation.sides):
-        raise Undefined("an equation of something else than formulas")
-    return Relation(sides, ("=",) * (len(sides) - 1))
+def _has_points(region: Region | Group) -> bool:
+    """Whether a list has points only. `(1,2)` is one; a square bracket or infinity makes it an interval."""
+    if isinstance(region, Region):
+        return False
+    points = [item for item in region.items if isinstance(item, Group) and item.opening + item.closing == "()"]
+    limits = [limit.latex for point in points for limit in point.items if isinstance(limit, Scalar)]
+    return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)
 
 
-def _pairs(relation: Relation) -> Iterator[tuple[Scalar, str, Scalar]]:
-    """Return each operator of a chain with the sides beside it."""
-    return zip(relation.sides, relation.operators, relation.sides[1:], strict=False)
+def _interval(interval: Group) -> _Set:
+    low, high = (_real_value(parse(limit)) for limit in interval.items)
+
+    def contains(x: mpmath.mpf) -> bool:
+        at_low, at_high = abs(x - low) <= _CLOSE, abs(x - high) <= _CLOSE
+        if (at_low and interval.opening == "(") or (at_high and interval.closing == ")"):
+            return False
+        return low <= high if at_low or at_high else low < x < high
+
+    return _Set([limit for limit in (low, high) if mpmath.isfinite(limit)], contains)
+
+
+def _solutions(relation: Relation | Equation) -> _Set:
+    """Return the numbers for which a chain of relations holds."""
+    sides = [parse(side) for side in relation.sides]
+    operators = relation.operators if isinstance(relation, Relation) else ("=",) * (len(sides) - 1)
+    pairs = list(zip(sides, operators, sides[1:], strict=False))
+    with_variables = [(left, right) for left, _, right in pairs if names(left, right)]
+    if not with_variables:
+        raise Undefined("a relation of numbers, which is no set")
+    ends = [root for left, right in with_variables for root in _roots(left, right)]
+    return _Set(ends, lambda x: all(_holds(left, sign, right, x) for left, sign, right in pairs))
 
 
 def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
@@ -144,55 +139,21 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
     return [mpmath.mpf(str(root.evalf(_DIGITS))) for root in roots]
 
 
-def _contains(region: Value, x: mpmath.mpf) -> bool:
-    if isinstance(region, Scalar):
-        return abs(x - _number(region)) <= _CLOSE
-    if isinstance(region, Equation):
-        return _contains(_as_relation(region), x)
-    if isinstance(region, Relation):
-        return all(_holds(parse(left), operator, parse(right), x) for left, operator, right in _pairs(region))
-    if isinstance(region, Group) and _is_interval(region):
-        return _interval_contains(region, x)
-    inside = [_contains(part, x) for part in _parts(region)]
-    if isinstance(region, Region):
-        if region.operator == r"\setminus":
-            return inside[0] and not any(inside[1:])
-        return any(inside) if region.operator == r"\cup" else all(inside)
-    # A list: conditions with commas between them hold together, while numbers and intervals are joined.
-    is_conditions = inside and all(isinstance(part, Relation) for part in _parts(region))
-    return all(inside) if is_conditions else any(inside)
+_COMPARISONS = {"<": operator.lt, ">": operator.gt, r"\le": operator.le, r"\ge": operator.ge, r"\ne": operator.ne}
 
 
-def _interval_contains(interval: Group, x: mpmath.mpf) -> bool:
-    low, high = (_number(item) for item in interval.items)
-    at_low, at_high = abs(x - low) <= _CLOSE, abs(x - high) <= _CLOSE
-    if at_low and interval.opening != "[":
-        return False
-    if at_high and interval.closing != "]":
-        return False
-    if at_low or at_high:
-        return low <= high
-    return low < x < high
-
-
-def _holds(left: sympy.Expr, operator: str, right: sympy.Expr, x: mpmath.mpf) -> bool:
+def _holds(left: sympy.Expr, sign: str, right: sympy.Expr, x: mpmath.mpf) -> bool:
     """Whether a relation is true at `x`. It is not where a side has no real value."""
     try:
         one, other = _real_value(left, x), _real_value(right, x)
     except Undefined:
         return False
-    same = one == other or abs(one - other) <= _CLOSE * max(1, min(abs(one), abs(other)))
-    return {
-        "<": one < other and not same,
-        ">": one > other and not same,
-        r"\le": one < other or same,
-        r"\ge": one > other or same,
-        r"\ne": not same,
-        "=": same,
-    }[operator]
+    if one != other and abs(one - other) <= _CLOSE * max(1, min(abs(one), abs(other))):
+        other = one
+    return _COMPARISONS.get(sign, operator.eq)(one, other)
 
 
-def _real_value(side: sympy.Expr, x: mpmath.mpf) -> mpmath.mpf:
+def _real_value(side: sympy.Expr, x: mpmath.mpf | None = None) -> mpmath.mpf:
     if side in _INFINITIES:
         return _INFINITIES[side]
     number = value(side, dict.fromkeys(names(side), x))

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from mathequal.notation import FUNCTIONS, GREEK, PLAIN_GREEK
+from mathequal.names import FUNCTIONS, GREEK, PLAIN_GREEK
 
 # α: \\alpha, from its name GREEK SMALL LETTER ALPHA
 _GREEK_LETTERS = {
@@ -44,20 +44,20 @@ _COMMANDS = _spellings(
     r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
     r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
     r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
-    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log"
+    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log \infinity \infty"
 )
 """Commands of the same meaning."""
 
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
 
-def _table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
+def table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
     return [(re.compile(pattern), replacement) for pattern, replacement in rows]
 
 
-def rewrite(text: str, table: Table) -> str:
-    """Return `text` after every row of `table`, in order."""
-    for pattern, replacement in table:
+def rewrite(text: str, rows: Table) -> str:
+    """Return `text` after every row, in order."""
+    for pattern, replacement in rows:
         text = pattern.sub(replacement, text)
     return text
 
@@ -65,7 +65,7 @@ def rewrite(text: str, table: Table) -> str:
 # Commands that set words in some font
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 
-BEFORE_WORDS = _table(
+BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
@@ -75,10 +75,11 @@ BEFORE_WORDS = _table(
     (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
     # frac{1}{2}, rac{1}{2} and a tab before ext{: lost backslashes
     (r"(?<![a-zA-Z\\])([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
-    (r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)", r"\\t"),
-    (r"(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))", r"\\t"),
+    (
+        r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))",
+        r"\\t",
+    ),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
-    (r"\n(?=eq?(?![a-z]))", r"\\n"),
     (r"(?<![a-zA-Z\\])(?=rac\s*[{\d])", r"\\f"),
     # \( and \], \boxed and \large, \therefore and \checkmark
     (
@@ -122,7 +123,6 @@ BEFORE_WORDS = _table(
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
-    (r"\\(?:operatorname|mathrm|text)\s*\{\s*((?:arc)?c?tg)\s*\}", r"\\\1 "),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),
@@ -137,15 +137,21 @@ BEFORE_WORDS = _table(
     # \det A and \Pr(A) name a value
     (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
     # \mathrm{sin} is \sin, \operatorname{max} is \max
-    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*({FUNCTIONS}|{PLAIN_GREEK})\s*\}}", r"\\\1 "),
     (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
+    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({FUNCTIONS}|{PLAIN_GREEK}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
-    (r"\\text\{\s*infinity\s*\}", r"\\infty "),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
+    # m_{\max} is m_{max}
+    (r"_\s*(?:\{\s*\\(max|min)\s*\}|\\(max|min)(?![a-zA-Z]))", r"_{\1\2}"),
+    # \{2k\pi : k \in \mathbb{Z}\}
+    (
+        r"\\\{(.*?)(?::|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\\\}",
+        r"\1",
+    ),
     # \text{cm^2} is \text{cm}^2
     (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
     # Rules that begin with \s* take time with the cube of the number of spaces in a row.
@@ -156,7 +162,7 @@ BEFORE_WORDS = _table(
 _ARGUMENT = rf"(?:[0-9a-zA-Z]|\\(?:pi(?![a-zA-Z])|{GREEK}))"
 _ROOT = r"(?:√|\\?(?<![a-zA-Z])sqrt)\s*\(((?>[^()]|\((?>[^()]|\((?>[^()]|\([^()]*\))*\))*\))*)\)"
 
-AFTER_WORDS = _table(
+AFTER_WORDS = table(
     (r"\\[a-zA-Z]+\s*", lambda match: _COMMANDS.get(match[0].rstrip(), match[0])),
     # ^\circ and ^{\circ}
     (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
@@ -175,8 +181,7 @@ AFTER_WORDS = _table(
     (r"\*\*", "^"),
     (r"\*", r"\\cdot "),
     # <=, >=, !=, \not= and \|
-    (r"<\s*=", r"\\le "),
-    (r">\s*=", r"\\ge "),
+    (r"([<>])\s*=", lambda match: r"\le " if match[1] == "<" else r"\ge "),
     (r"\\not\s*=|(?<![\d)])!=", r"\\ne "),
     (r"\\\|", "|"),
     # <1, 2> is a vector
@@ -215,7 +220,6 @@ AFTER_WORDS = _table(
     (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
     # (2,3)(2,7)
     (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
-    (r"(?<=[_^])\s+", ""),
     # 1{,}000 and 3{:}2
     (r"\{([,:])\}", r"\1"),
 )

@@ -1,29 +1,94 @@
-"""Rules for formulas, words, times, numbers in a base, tuples, sets, lists and matrices; see docs/grader.md."""
+"""Which rule a pair of types has, and the rules of all types but equations and conditions; see docs/grader.md."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from mathequal.judge import Judge, Verdict, equal, every, in_any_order, in_order, rule_for, some
 from mathequal.sentences import is_verdict_with_reason
 from mathequal.values import Based, Equation, Group, Matrix, Relation, Scalar, Time, Value, Word
 
 
+class Undecided(Exception):
+    """The quick judge cannot know, so symbolic.py must decide."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How formulas are compared. That of equality.py may raise Undecided, that of symbolic.py never."""
+
+    same_value: Callable[[Scalar, Scalar], bool]  # whatever their units
+    same_quantity: Callable[[Scalar, Scalar], bool]  # of different units: 5 cm and 50 mm
+    rounded: Callable[[Scalar, Scalar], bool]  # one is a decimal, and the other one rounded to its places
+    same_solutions: Callable[[Equation, Equation], bool]  # of two sides each
+    same_set: Callable[[Value, Value], bool]  # of real numbers, or conditions on a variable
+
+
+Rule = Callable[..., bool]
+"""A function of two values, of the types that it is registered for, and a judge."""
+_RULES: dict[tuple[type, type], Rule] = {}
+
+
+def rule_for(first: type, *others: type) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule for the first type and any of the others, in either order."""
+
+    def register(rule: Rule) -> Rule:
+        _RULES.update({(first, other): rule for other in others})
+        return rule
+
+    return register
+
+
+def equal(first: Value, second: Value, judge: Judge) -> bool:
+    """Whether two values are equal. Values of types without a rule are different."""
+    for one, other in ((first, second), (second, first)):
+        rule = _RULES.get((type(one), type(other)))
+        if rule is not None:
+            return rule(one, other, judge)
+    return False
+
+
+def in_order(first: Sequence[Value], second: Sequence[Value], judge: Judge) -> bool:
+    if len(first) != len(second):
+        return False
+    return all(equal(one, other, judge) for one, other in zip(first, second, strict=True))
+
+
+def in_any_order(first: Sequence[Value], second: Sequence[Value], judge: Judge) -> bool:
+    """Whether there is a one-to-one match of equal values, found by augmenting paths."""
+    if len(first) != len(second):
+        return False
+    fits = [[equal(one, other, judge) for other in second] for one in first]
+    row_of: dict[int, int] = {}
+
+    def place(row: int, tried: set[int]) -> bool:
+        for column in range(len(fits)):
+            if fits[row][column] and column not in tried:
+                tried.add(column)
+                if column not in row_of or place(row_of[column], tried):
+                    row_of[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(fits)))
+
+
 @rule_for(Scalar, Scalar)
-def _scalars(first: Scalar, second: Scalar, judge: Judge) -> Verdict:
+def _scalars(first: Scalar, second: Scalar, judge: Judge) -> bool:
     if first.product or second.product:  # 5 m is also 5 times m
         products = [Scalar(scalar.product or scalar.latex) for scalar in (first, second)]
-        quantities = [Scalar(scalar.latex, scalar.unit) for scalar in (first, second)]
         for scalar, other in ((first, second), (second, first)):
             if scalar.product and " " not in scalar.product and not other.unit:  # 5m is not 5
                 return judge.same_value(*products)
-        return some((judge.same_value(*products), _scalars(*quantities, judge)))
-    if first.unit and second.unit:
-        return judge.same_value(first, second) if first.unit == second.unit else judge.same_quantity(first, second)
-    same = judge.same_value(first, second)
+        first, second = (Scalar(scalar.latex, scalar.unit) for scalar in (first, second))
+        return judge.same_value(*products) or _scalars(first, second, judge)
+    if first.unit and second.unit and first.unit != second.unit:
+        return judge.same_quantity(first, second)
+    if judge.same_value(first, second):
+        return True
     with_unit, other = (first, second) if first.unit else (second, first)
-    if with_unit.unit not in _SIZES or same:
-        return same
-    return some((same, judge.same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)))
+    if other.unit or with_unit.unit not in _SIZES:
+        return False
+    return judge.same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
 
 
 _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
@@ -41,32 +106,18 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
 def _words(first: Word, second: Word, judge: Judge) -> bool:
     if is_verdict_with_reason(first.text, second.text) or is_verdict_with_reason(second.text, first.text):
         return True
-    return _compared_text(first) == _compared_text(second)
-
-
-def _compared_text(word: Word) -> str:
-    """Return a word without signs; but if there is a formula between its words, the signs count."""
-    has_formula = re.search(r"[\d=<>+^\\]", word.text)
-    return re.sub(r"\s" if has_formula else r"\W", "", word.text)
+    return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
 
 
 @rule_for(Time, Time)
 def _times(first: Time, second: Time, judge: Judge) -> bool:
-    if not first.half and not second.half:
-        return first.clock == second.clock
-    return not _moments(first).isdisjoint(_moments(second))
-
-
-def _moments(time: Time) -> set[tuple[int, ...]]:
-    """Return the times on a clock of 24 hours that are meant: `8:34` may be 8:34 and 20:34."""
-    hour, minute, second = time.clock
-    if not time.half and hour > 12:
-        return {time.clock}
-    return {(hour % 12 + late, minute, second) for half, late in (("am", 0), ("pm", 12)) if time.half in (half, "")}
+    if first.ratio and second.ratio:  # neither has `am` or `pm`: 8:34 is not 20:34
+        return first.moments == second.moments
+    return not first.moments.isdisjoint(second.moments)
 
 
 @rule_for(Time, Scalar, Group)
-def _time_and_value(time: Time, value: Value, judge: Judge) -> Verdict:
+def _time_and_value(time: Time, value: Value, judge: Judge) -> bool:
     """`9:24` and `10:20:30` may be ratios."""
     return time.ratio is not None and equal(time.ratio, value, judge)
 
@@ -83,13 +134,12 @@ def _based_and_scalar(based: Based, scalar: Scalar, judge: Judge) -> bool:
 
 
 @rule_for(Group, Group)
-def _groups(first: Group, second: Group, judge: Judge) -> Verdict:
+def _groups(first: Group, second: Group, judge: Judge) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
     items = (*first.items, *second.items)
     if first.items and all(isinstance(item, Relation) for item in items):
-        same_set = judge.same_set(first, second)
-        return some((same_set, in_any_order(first.items, second.items, judge)))
+        return judge.same_set(first, second) or in_any_order(first.items, second.items, judge)
     if first.names and second.names:
         if set(first.names) != set(second.names):
             return False
@@ -98,8 +148,6 @@ def _groups(first: Group, second: Group, judge: Judge) -> Verdict:
     if any(one.names and _named_otherwise(one.names, other.items) for one, other in ((first, second), (second, first))):
         return False
     first, second = _in_axis_order(first), _in_axis_order(second)
-    if kinds == {"::"}:
-        return in_order(_shares(first), _shares(second), judge)
     if kinds <= {"", "{}"}:
         # A list of words is often a ranking; single letters are choices.
         has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
@@ -124,22 +172,16 @@ def _in_axis_order(group: Group) -> Group:
     return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
 
 
-def _shares(ratio: Group) -> list[Scalar]:
-    """Return the terms of a ratio, divided by the first: 2:4:6 is 1:2:3."""
-    terms = [item.latex if isinstance(item, Scalar) else "" for item in ratio.items]
-    return [Scalar(rf"\frac{{{term}}}{{{terms[0]}}}") for term in terms]
-
-
 @rule_for(Scalar, Group)
-def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> Verdict:
+def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
     """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
 
     `32 or 2^5` is one value in two spellings.
     """
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
-        return every(equal(scalar, item, judge) for item in group.items)
+        return all(equal(scalar, item, judge) for item in group.items)
     if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
-        return every(equal(scalar, item, judge) for item in group.items)
+        return all(equal(scalar, item, judge) for item in group.items)
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
     if "," not in scalar.latex or not (has_units or len(group.items) > 2):
         return False
@@ -148,14 +190,14 @@ def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> Verdict:
 
 
 @rule_for(Matrix, Matrix)
-def _matrices(first: Matrix, second: Matrix, judge: Judge) -> Verdict:
+def _matrices(first: Matrix, second: Matrix, judge: Judge) -> bool:
     if len(first.rows) != len(second.rows):
         return False
-    return every(in_order(one, other, judge) for one, other in zip(first.rows, second.rows, strict=True))
+    return all(in_order(one, other, judge) for one, other in zip(first.rows, second.rows, strict=True))
 
 
 @rule_for(Matrix, Group)
-def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
+def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> bool:
     """A column or a row is a tuple, and a tuple of rows is a matrix."""
     if group.items and all(isinstance(item, Group) for item in group.items):
         return _matrices(matrix, Matrix(tuple(item.items for item in group.items if isinstance(item, Group))), judge)
@@ -167,6 +209,6 @@ def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> Verdict:
 
 
 @rule_for(Matrix, Scalar)
-def _matrix_and_scalar(matrix: Matrix, scalar: Scalar, judge: Judge) -> Verdict:
+def _matrix_and_scalar(matrix: Matrix, scalar: Scalar, judge: Judge) -> bool:
     r"""`\frac12\begin{pmatrix}...` is a formula."""
     return r"\begin" in scalar.latex and judge.same_value(Scalar(matrix.latex), scalar)

@@ -49,7 +49,7 @@ def without_sentence(text: str) -> str:
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
     text = _restatement(_EXPLANATION.sub("", text))
-    if "=" in text:
+    if "=" in text or r"\pi" in text:
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 
@@ -67,21 +67,19 @@ _RESTATED = re.compile(
 def _restatement(text: str) -> str:
     r"""Return `2^5 = 32` for `2^5 \text{ (or 32)}` and `6\pi \approx 18.8` for `6\pi \text{ (about 18.8)}`."""
     match = _RESTATED.fullmatch(text)
-    if not match or re.search(r"(?<!\\)\b[a-zA-Z]{3}", match["value"]):
-        return text
-    if match["value"].count("{") != match["value"].count("}"):
+    value = match["value"] if match else ""
+    if not match or re.search(r"(?<!\\)\b[a-zA-Z]{3}", value) or value.count("{") != value.count("}"):
         return text
     other = re.sub(r"\\text\s*\{\s*\)\s*\}$", ")", match["other"].strip(" ."))
     while (other.endswith(")") and other.count(")") > other.count("(")) or other.count("}") > other.count("{"):
         other = other[:-1].strip(" .")
-    return f"{match['value']} = {other}" if match["about"] is None else rf"{match['value']} \approx {other}"
+    return f"{value} = {other}" if match["about"] is None else rf"{value} \approx {other}"
 
 
 _CONDITION = re.compile(
     r"\b(?:if|unless|only|except|but|or|nor|when|whenever|provided|depend\w*|maybe|perhaps|yes|true|false"
     r"|for(?! (?:all|any|every|each)))\b"
 )
-_REASON = re.compile(r"(?:because|since|as)\b.*")
 
 
 def is_verdict_with_reason(verdict: str, sentence: str) -> bool:
@@ -94,7 +92,8 @@ def is_verdict_with_reason(verdict: str, sentence: str) -> bool:
     if match is None or match[1] != verdict or _CONDITION.search(match[2]):
         return False
     # "yes, no" is no reason, "no, there is no such number" is one
-    return bool(_REASON.fullmatch(match[2]) or not re.search(r"\d" if match[1] == "no" else r"\d|\bnot?\b", match[2]))
+    contradicts = re.search(r"\d" if verdict == "no" else r"\d|\bnot?\b", match[2])
+    return not contradicts or match[2].startswith(("because ", "since ", "as "))
 
 
 NO_SOLUTIONS = re.compile(

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mathequal.notation import AND, FIRST_WORD, FUNCTIONS, OR, PLAIN_GREEK, WORD
+from mathequal.names import AND, FIRST_WORD, FUNCTIONS, OR, PLAIN_GREEK, WORD
 from mathequal.numbers import number_in_words
 from mathequal.rewrites import AFTER_WORDS, BEFORE_WORDS, CHARACTERS, rewrite
 from mathequal.sentences import without_sentence
@@ -20,8 +20,7 @@ MAX_WORDS = 200
 _SEPARATOR = r"(?:\{,\}|\s*,\s*\\!|\\!\s*,|\\[,;: ]|~|\s)\s*"
 _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)", re.ASCII)
 
-_AND = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])and(?![a-zA-Z])\s*")
-_OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])or(?![a-zA-Z])\s*")
+_AND_OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])\s*")
 _TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*)?\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
 _SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
@@ -48,7 +47,7 @@ _REPEATING_DECIMAL = re.compile(
 _SYMBOL = r"(?:[kcmdnμ]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)(?![a-zA-Z])(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
 _BARE_UNITS = re.compile(
-    rf"(?<=[\d}}i])(?:\s*{_SPACE}\s*|\s*(?=k?m\s*/\s*[hs]))({_SYMBOL}(?:(?:{_SPACE}|[\s/]|\\cdot)*{_SYMBOL})*)(?=[\s.$]*$)"
+    rf"(?<=[\d}}i])(?:\s*{_SPACE}\s*|\s*(?=k?m\s*(?:(?:/|{_SPACE})\s*[hs](?![a-zA-Z])|s\^)))({_SYMBOL}(?:(?:{_SPACE}|[\s/]|\\cdot)*{_SYMBOL})*)(?=[\s.$]*$)"
 )
 
 
@@ -73,26 +72,23 @@ class Spelled:
         return " ".join(with_words.split())
 
 
-class _WordList:
+class _WordList(list[str]):
     """The words of one text so far, each of which is replaced by a private character."""
 
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def add(self, word: str) -> str:
+    def replace(self, word: str) -> str:
         """Return the character that stands for `word`; of mere punctuation, its first comma or colon or a space."""
         plain = " ".join(word.replace("\\", " ").casefold().strip(' .,:"“”').split())
         if not plain:
             return "," if "," in word else ":" if ":" in word else " "
-        if len(self.words) >= MAX_WORDS or re.search(WORD, word):
+        if len(self) >= MAX_WORDS or re.search(WORD, word):
             return " "
-        self.words.append(plain)
-        return chr(FIRST_WORD + len(self.words) - 1)
+        self.append(plain)
+        return chr(FIRST_WORD + len(self) - 1)
 
-    def add_text(self, match: re.Match) -> str:
+    def replace_text(self, match: re.Match) -> str:
         r"""Replace a `\text{...}`; a comma at its beginning or end stays, since it may separate items of a list."""
         before, words, behind = match.groups(default="")
-        return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + self.add(words) + behind.strip()
+        return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + self.replace(words) + behind.strip()
 
 
 @lru_cache(maxsize=4096)  # references and frequent answers come again and again
@@ -111,17 +107,15 @@ def spelled(text: str) -> Spelled:
     text = without_sentence(text)
     text = _unwrapped(text)
     if _is_phrase(text):
-        character = words.add(text)
-        return Spelled(character, tuple(words.words))
-    text = _TEXT.sub(words.add_text, text)
-    text = _AND.sub(lambda _: AND, text)
-    text = _OR.sub(lambda _: OR, text)
+        return Spelled(words.replace(text), tuple(words))
+    text = _TEXT.sub(words.replace_text, text)
+    text = _AND_OR.sub(lambda match: AND if match[1] == "and" else OR, text)
     text = _REPEATED_DIGIT.sub(r"\1\\overline{\2}", text)
     text = _REPEATING_DECIMAL.sub(_repeating_fraction, text)
     text = rewrite(text, AFTER_WORDS)
     for pattern in (_PLAIN_WORD, _SHORT_WORD):
-        text = pattern.sub(lambda match: words.add(match[0]), text)
-    return Spelled(" ".join(_ENDING.sub("", text).split()), tuple(words.words))
+        text = pattern.sub(lambda match: words.replace(match[0]), text)
+    return Spelled(" ".join(_ENDING.sub("", text).split()), tuple(words))
 
 
 def _unwrapped(text: str) -> str:

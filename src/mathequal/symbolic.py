@@ -6,6 +6,7 @@ are off, since they need signals in the main thread, and elsewhere score 0 witho
 
 import logging
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
@@ -18,22 +19,12 @@ from math_verify import parse as math_verify_parse
 from mpmath import mp
 
 from mathequal.equality import verdict
-from mathequal.judge import Judge
 from mathequal.names import is_constant
 from mathequal.numbers import decimal_places, fewest_decimal_places, is_rounded
-from mathequal.numeric import (
-    DIGITS,
-    MORE_DIGITS,
-    Undefined,
-    lowered,
-    names,
-    same_values,
-    same_zeros,
-    value,
-    zeros_shared,
-)
+from mathequal.numeric import DIGITS, MORE_DIGITS, Undefined, names, same_values, same_zeros, value, zeros_shared
 from mathequal.parsing import expression, parse
 from mathequal.regions import same_region
+from mathequal.rules import Judge
 from mathequal.values import Equation, Relation, Scalar, Value
 
 # It warns on every call that its own time limits are off, which is the intention.
@@ -42,20 +33,17 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 def slow_verdict(reference: str, answer: str) -> bool:
     """Whether the two are equal, where `quick_verdict` cannot know."""
-    return verdict(reference, answer, SLOW) is True
+    return verdict(reference, answer, SLOW)
 
 
 def _same_value(first: Scalar, second: Scalar) -> bool:
-    try:
-        one, other = lowered(expression(first.latex), expression(second.latex))
-        if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
-            return one.shape == other.shape and all(map(same_values, one, other))
-        if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
-            return False
-        decimals = fewest_decimal_places(first.latex, second.latex)
-        return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
-    except Undefined:
+    one, other = expression(first.latex), expression(second.latex)
+    if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
+        return one.shape == other.shape and all(map(same_values, one, other))
+    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
         return False
+    decimals = fewest_decimal_places(first.latex, second.latex)
+    return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
 
 
 def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
@@ -82,30 +70,30 @@ def _rounded(first: Scalar, second: Scalar) -> bool:
     if not _DECIMAL.fullmatch(decimal.latex):
         return _same_value(exact, decimal)
     with mp.workdps(DIGITS):
-        try:
-            exact_value, decimal_value = value(parse(exact), {}), value(parse(decimal), {})
-        except Undefined:
-            return False
+        exact_value, decimal_value = value(parse(exact), {}), value(parse(decimal), {})
         difference = abs(exact_value - decimal_value)
         half_last_place = mpmath.mpf(10) ** -decimal_places(decimal.latex) / 2
         within_last_place = difference <= half_last_place * (1 + mpmath.mpf(10) ** -30)
         return bool(within_last_place and difference * 100 <= abs(exact_value))
 
 
+def _differences(first: Equation | Relation, second: Equation | Relation) -> tuple[sympy.Basic, sympy.Basic]:
+    """Return left minus right of both."""
+    first_left, first_right, second_left, second_right = map(parse, (*first.sides, *second.sides))
+    return first_left - first_right, second_left - second_right
+
+
 def _same_solutions(first: Equation, second: Equation) -> bool:
-    """Whether left minus right is the same for both, up to a constant factor."""
-    formulas = [side for side in (*first.sides, *second.sides) if isinstance(side, Scalar)]
-    if len(formulas) < 4:
-        return False
-    try:
-        first_left, first_right, second_left, second_right = map(parse, formulas)
-    except Undefined:
-        return False
-    one, other = lowered(first_left - first_right, second_left - second_right)
+    """Whether left minus right is the same for both, up to a constant factor, or zero in the same places."""
+    one, other = _differences(first, second)
     if same_zeros(one, other):
         return True
     one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
-    return len(names(one, other)) > 1 and zeros_shared(one, other) and zeros_shared(other, one)
+    # n = d(d-1)/2 solved for d, which is a root, is meant for positive numbers. In x, y and z it would be a curve.
+    solved_for = {first.names[0], second.names[0]}
+    choices = (False, True) if len(solved_for - {"x", "y", "z", None}) == 2 else (False,)
+    shared = (zeros_shared(one, other, positive) and zeros_shared(other, one, positive) for positive in choices)
+    return len(names(one, other)) > 1 and any(shared)
 
 
 def _same_set(first: Value, second: Value) -> bool:
@@ -122,12 +110,7 @@ def _same_set(first: Value, second: Value) -> bool:
     all_constant = all(is_constant(side.latex) for side in (*one.sides, *other.sides))
     if len(one.operators) > 1 or all_constant:
         return all(map(_same_value, one.sides, other.sides))
-    try:
-        one_left, one_right, other_left, other_right = map(parse, (*one.sides, *other.sides))
-    except Undefined:
-        return False
-    differences = lowered(one_left - one_right, other_left - other_right)
-    return same_zeros(*differences, positive=one.operators != (r"\ne",))
+    return same_zeros(*_differences(one, other), positive=one.operators != (r"\ne",))
 
 
 _MIRRORED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
@@ -162,7 +145,19 @@ def _same_quantity(first: Scalar, second: Scalar) -> bool:
     return _same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 
 
-SLOW = Judge(_same_value, _same_quantity, _rounded, _same_solutions, _same_set)
+def _decided(compare: Callable[..., bool]) -> Callable[..., bool]:
+    """Return `compare`, which then is False where something has no value."""
+
+    def decide(first: Value, second: Value) -> bool:
+        try:
+            return compare(first, second)
+        except (Undefined, TypeError):  # TypeError: a matrix where a number is needed
+            return False
+
+    return decide
+
+
+SLOW = Judge(*map(_decided, (_same_value, _same_quantity, _rounded, _same_solutions, _same_set)))
 
 
 # Repeated answers to a problem are often the same formula. math-verify itself remembers only 20.

@@ -13,30 +13,17 @@ liter litre l, meter metre m, gram gm g, byte, bit
 """
 _SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
 _PREFIXES = {"milli": "m", "centi": "c", "kilo": "k", "micro": "μ", "nano": "n", "deci": "d", "pico": "p"}
-_PREFIXED = (
-    "meter",
-    "gram",
-    "liter",
-    "second",
-    "joule",
-    "watt",
-    "volt",
-    "newton",
-    "pascal",
-    "hertz",
-    "calorie",
-    "mole",
-)
-
+_WITH_PREFIX = ("meter", "gram", "liter", "second", "joule", "watt", "volt", "newton", "pascal", "hertz", "calorie")
 _UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in words}
 for _prefix, _sign in _PREFIXES.items():
-    for _unit in _PREFIXED:
+    for _unit in _WITH_PREFIX:
         for _word in _SPELLINGS[_unit]:
             _UNITS.setdefault((_prefix if len(_word) > 3 else _sign) + _word, _prefix + _unit)
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 
-MULTIPLES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-"""Words after a number that multiply it by a power of ten, and the power."""
+MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7}
+MULTIPLES |= {"billion": 10**9, "trillion": 10**12}
+"""Words after a number that multiply it."""
 
 # Words after a number that change its value ("5 squared"), or say something else about it ("5 or more", "5 is wrong")
 _NO_UNIT = re.compile(

@@ -1,8 +1,4 @@
-"""The types of answers.
-
-reading.py reads a text as one of them, and rules.py says when two are equal. Formulas stay LaTeX here; parsing.py
-makes expressions of them where a verdict needs one.
-"""
+"""The types of answers. Formulas stay LaTeX here; parsing.py makes expressions of them where a verdict needs one."""
 
 from dataclasses import dataclass, field
 
@@ -28,14 +24,10 @@ class Word:
 
 @dataclass(frozen=True)
 class Time:
-    """A time of day: hour, minute and second. `half` of the day is `am`, `pm` or "" (not given).
+    """A time of day: hour, minute and second of each moment that it may be, two where `am` or `pm` is missing."""
 
-    `ratio` is what else the text may be: 9:24 is three eighths, too.
-    """
-
-    clock: tuple[int, int, int]
-    half: str
-    ratio: "Value | None" = None
+    moments: frozenset[tuple[int, int, int]]
+    ratio: "Value | None" = None  # what else the text may be: 9:24 is three eighths, too
 
 
 @dataclass(frozen=True)
@@ -48,15 +40,12 @@ class Based:
 
 @dataclass(frozen=True)
 class Equation:
-    """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x = 5`.
-
-    `constant` says which sides have no variables. `approximate` is true if a sign is `\\approx`.
-    """
+    """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x = 5`."""
 
     sides: tuple["Value", ...]
     names: tuple[str | None, ...]
-    constant: tuple[bool, ...]
-    approximate: bool
+    constant: tuple[bool, ...]  # whether a side has no variables
+    approximate: bool  # whether a sign is \\approx
 
 
 @dataclass(frozen=True)
@@ -69,23 +58,17 @@ class Relation:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval.
-
-    `names` has the names of the items where they have some, as in `p=5, q=2`.
-    """
+    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval."""
 
     opening: str
     closing: str
     items: tuple["Value", ...]
-    names: tuple[str, ...] = ()
-    alternatives: bool = field(default=False, compare=False, repr=False)
-    """Whether the items of a list are joined by `or`: 32 or 2^5."""
+    names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
+    alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of entries, and the matrix in LaTeX."""
-
     rows: tuple[tuple["Value", ...], ...]
     latex: str = field(default="", compare=False, repr=False)
 

@@ -75,7 +75,7 @@ def singles(a: Fraction) -> Iterator[tuple[str, Value]]:
         yield text, a if a == 0 and ("lakh" in text or "crore" in text) else None
     words = ("or more", "or less", "million", "thousand", "at most", "dozen", "and more", "is wrong", "or not", "a.m.")
     for word in words:
-        yield rf"{x}\text{{ {word}}}", a if a == 0 and word in ("million", "thousand") else None
+        yield rf"{x}\text{{ {word}}}", a if a == 0 and word in ("million", "thousand", "dozen") else None
     for text in (f"{x}i", f"{x}x", f"{x}!", f"{x}'", rf"{x}\sqrt{{2}}", rf"{x}\pi", rf"\sqrt{{{x}}}", f"{x}e"):
         yield text, None
 

@@ -197,7 +197,7 @@ def test_a_verdict_that_exceeds_a_limit_is_counted_and_the_next_one_works():
     assert not grader.equal("x", "9^{9^{9^{9}}}")
     assert grader.equal("1+x", "x+1")
     assert grader.failures == {"timeout": 1}
-    os.kill(grader._child._process.pid, signal.SIGKILL)
+    os.kill(grader._process.pid, signal.SIGKILL)
     assert not grader.equal("y", "y+x")
     assert grader.equal("2x", "x+x")
     assert grader.failures == {"timeout": 1, "death": 1}
