@@ -14,11 +14,10 @@ import statistics
 import subprocess
 import tempfile
 
-from common import ROOT, median, row, training_steps
+from common import PHASES, ROOT, median, row, training_steps
 
 STEPS = 10
 """Measured steps per run."""
-PHASES = ("generate", "reward", "gather", "update", "sync")
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WARM_UP = 3
 """Number of first steps that medians leave out, because they compile and fill caches."""
+PHASES = ("generate", "reward", "gather", "update", "sync")
+"""Phases of a step, as in the metrics `seconds/<phase>`."""
 
 
 def row(name: str, value: float) -> None:

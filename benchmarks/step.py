@@ -20,13 +20,12 @@ import os
 import statistics
 from pathlib import Path
 
-from common import WARM_UP, launch, median, row, training_steps
+from common import PHASES, WARM_UP, launch, median, row, training_steps
 
 from bnpo.config import PRESETS
 
 STEPS, ROUNDS = 10, 2
 """Measured steps per run, and runs of each kind."""
-PHASES = ("generate", "reward", "gather", "update", "sync")
 
 
 def floor(processes: int) -> dict:

@@ -150,7 +150,7 @@ def _is_choice(letter: str, text: str) -> bool:
 
 
 def verdict(reference: str, answer: str, judge: Judge) -> bool:
-    """Whether the two are equal. Symmetric, but only the reference may leave room: 9.9 ± 0.1, about 18.9."""
+    """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1, about 18.9."""
     texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
     if texts[0] == texts[1] != "" or _is_choice(reference, answer) or _is_choice(answer, reference):
         return True
@@ -159,9 +159,9 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
         return True
     if not isinstance(given, Scalar):
         return False
-    tolerance, number = _TOLERANCE.fullmatch(reference), plain_number(given.latex)
-    if tolerance and number is not None:
-        room = Fraction(tolerance[2])
-        # A value with a large tolerance is more likely a formula with two values.
-        return room * 10 <= abs(number) and abs(number - Fraction(tolerance[1])) <= room
+    inexact, number = _TOLERANCE.fullmatch(reference), plain_number(given.latex)
+    if inexact and number is not None:
+        center, tolerance = Fraction(inexact[1]), Fraction(inexact[2])
+        # A large tolerance is more likely a formula with two values, such as 1 \pm 0.5.
+        return tolerance * 10 <= abs(number) and abs(number - center) <= tolerance
     return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and judge.rounded(given, expected)
