@@ -1,8 +1,10 @@
 """Compare LoRA with full training on the tiny preset: time of an update, memory of optimizer and gradients.
 
     python benchmarks/lora.py [--rank 8] [--rounds 3]
+    python benchmarks/lora.py --hidden 768      # a random model of this width in place of the tiny model's 128
 
-Both train in turns, with a learning rate so small that they sample nearly the same answers. Rows:
+Both train in turns, with a learning rate so small that they sample nearly the same answers. The answers of a random
+model, 32 random tokens each, are right or wrong by chance. Rows:
 
 - full_update_seconds, lora_update_seconds, lora_update_ratio: medians over all measured steps, and their ratio
 - full_optimizer_bytes, lora_optimizer_bytes: master weights and AdamW's moments after an update, on one rank
@@ -11,6 +13,8 @@ Both train in turns, with a learning rate so small that they sample nearly the s
 
 import argparse
 import json
+import tempfile
+from pathlib import Path
 
 from common import launch, median, row, training_steps
 
@@ -26,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
+    parser.add_argument("--hidden", type=int, help="width of a random model")
     parser.add_argument("--bytes", type=int, metavar="RANK", help="only measure the memory of this process; 0: full")
     arguments, _ = parser.parse_known_args()  # the launcher adds --local_rank
     if arguments.bytes is not None:
@@ -33,17 +38,36 @@ def main() -> None:
         return
     kinds = {"full": (), "lora": ("--lora-rank", str(arguments.rank))}
     steps: dict[str, list[dict]] = {kind: [] for kind in kinds}
-    for _ in range(arguments.rounds):
-        for kind, flags in kinds.items():
-            steps[kind] += training_steps(2, STEPS, "--lr", "1e-6", *flags)
+    with tempfile.TemporaryDirectory() as folder:
+        model = random_model(Path(folder), arguments.hidden) if arguments.hidden else ()
+        for _ in range(arguments.rounds):
+            for kind, flags in kinds.items():
+                steps[kind] += training_steps(2, STEPS, "--lr", "1e-6", *flags, *model)
     for kind in kinds:
         row(f"{kind}_update_seconds", median(steps[kind], "seconds/update"))
     row("lora_update_ratio", median(steps["lora"], "seconds/update") / median(steps["full"], "seconds/update"))
+    if arguments.hidden:
+        return
     for kind, flags in kinds.items():
         output = launch(1, "benchmarks/lora.py", "--bytes", *(flags[1:] or ("0",)))
         [line] = [line for line in output.splitlines() if line.startswith("BYTES ")]
         for part, size in json.loads(line.removeprefix("BYTES ")).items():
             row(f"{kind}_{part}_bytes", size)
+
+
+def random_model(folder: Path, hidden: int) -> tuple[str, ...]:
+    """Write a random model of width `hidden` to `folder`. Return the flags of a run that trains it."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from bnpo.config import TINY_MODEL
+
+    config = AutoConfig.from_pretrained(TINY_MODEL)
+    config.hidden_size, config.intermediate_size = hidden, 3 * hidden
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(folder)
+    reward = folder / "coin.py"
+    reward.write_text("def coin(text, reference):\n    return float(len(text) % 2)\n")
+    return ("--model", str(folder), "--rewards", f"{reward}:coin", "--max-answer-tokens", "32")
 
 
 def measure_bytes(lora_rank: int) -> dict[str, int]:

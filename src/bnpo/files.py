@@ -52,7 +52,7 @@ def write_whole(path: Path, parts: Iterable[str]) -> None:
         with unfinished.open("w", encoding="utf-8") as file:
             file.writelines(parts)
     except BaseException:
-        unfinished.unlink()
+        unfinished.unlink(missing_ok=True)
         raise
     # In this order: after a power failure the new name must not belong to a file without content.
     flush(unfinished)

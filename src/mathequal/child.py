@@ -12,7 +12,7 @@ from mathequal.equality import final_answer, quick_verdict
 RULES = ("default", "reference")
 """Our rule, and that of the authors' released code."""
 TIME_LIMIT = 5.0
-"""Seconds for one verdict."""
+"""Seconds of processor time for one verdict, so that no verdict depends on what else the machine does."""
 MEMORY_LIMIT = 2 << 30
 """Bytes of data that the child may hold. Beyond it allocations raise MemoryError."""
 
@@ -63,7 +63,7 @@ class LimitedGrader:
             verdict, failure = self._pipe.recv()
         except (EOFError, OSError):  # the child has died
             self.close()
-            verdict, failure = False, "timeout" if self._process.exitcode == -signal.SIGALRM else "death"
+            verdict, failure = False, "timeout" if self._process.exitcode == -signal.SIGPROF else "death"
             self._start()
         if failure:
             self.failures[failure] += 1
@@ -86,10 +86,10 @@ def _serve(pipe: Connection, time_limit: float) -> None:
             function, reference, answer = pipe.recv()
         except EOFError:
             return
-        signal.setitimer(signal.ITIMER_REAL, time_limit)  # without a handler, SIGALRM kills
+        signal.setitimer(signal.ITIMER_PROF, time_limit)  # without a handler, SIGPROF kills
         try:
             outcome = getattr(symbolic, function)(reference, answer), ""
         except BaseException as error:  # SystemExit, too, must not end the child
             outcome = False, type(error).__name__
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(outcome)

@@ -8,7 +8,7 @@ from mathequal.rules import Judge, equal, in_any_order, in_order, rule_for
 from mathequal.values import Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 
 
-@rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region)
+@rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)

@@ -30,11 +30,13 @@ NAME = re.compile(
     "|".join(
         (
             # x, x', a_1, a_{n+1}, f^{-1}, f(x), f'(2), P(A \cap (B))
-            rf"{LETTER}'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\((?:[^()]|\([^()]*\))+\))?",
+            rf"(?:{LETTER}|\\(?:bar|hat|tilde|dot)\s*\{{?\w\}}?)'*\s*(?:_(?:\w|\{{[^{{}}]+\}}))?'*(?:\^\{{-1\}})?\s*(?:\((?:[^()]|\([^()]*\))+\))?",
             # AB, area, but not xy, which is a product
             r"(?![xyz]+(?![a-zA-Z]))[a-zA-Z]{2,}'?",
             # |AB| and |z|, but not |x|; [ABC], which is an area
             rf"\|(?:{_POINTS}|[uvwz])\||\[{_POINTS}\]",
+            # A \cap B, \langle E\rangle
+            rf"[A-Z](?:\s*\\(?:cap|cup|setminus)\s*[A-Z])+|\\langle\s*{LETTER}\s*\\rangle",
             # (x, y)
             rf"\({LETTER}(?:,\s*{LETTER})+\)",
             # \angle ABC, m\angle 1, \triangle{ABC}
@@ -53,8 +55,11 @@ NAME = re.compile(
 
 _TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?"
 _JOINT = r"\s*(?:[-+]|\\cdot\s)?\s*"
-COMBINATION = re.compile(rf"{_TERM}(?:{_JOINT}{_TERM})+|{_TERM}\^(?P<power>\d)(?:{_JOINT}{_TERM}\^(?P=power))+")
-"""Sums and products that problems ask for, such as `m+n`. In `x`, `y` and `z` it would be a line or a plane."""
+COMBINATION = re.compile(
+    rf"{_TERM}(?:{_JOINT}{_TERM})+|{_TERM}\^(?P<power>\d)(?:{_JOINT}{_TERM}\^(?P=power))+"
+    rf"|{_FUNCTION}\s*(?:\^\d)?\s*(?:\d?\s*{LETTER}|\\frac\{{{LETTER}\}}\{{\d\}})"
+)
+"""What problems ask for: `m+n` and `\\sin 2x`. A sum of `x`, `y` and `z` would be a line or a plane."""
 
 # Commands and letters that are no variables
 _CONSTANT = re.compile(

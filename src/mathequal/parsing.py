@@ -10,7 +10,7 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy.core.function import AppliedUndef
 
-from mathequal.names import GREEK, TRIGONOMETRY
+from mathequal.names import FUNCTIONS, GREEK, TRIGONOMETRY
 from mathequal.numeric import Undefined
 from mathequal.rewrites import rewrite, table
 from mathequal.values import Scalar, Value
@@ -34,6 +34,8 @@ def _mixed_number(match: re.Match) -> str:
 
 _OPERAND = r"(?:\d+(?:\.\d+)?|\.\d+|\\frac\{[^{}]*\}\{[^{}]*\}|\\?[a-zA-Z]+|\([^()]*\)|\{[^{}]*\})"
 _POWER = r"(?:\^(?:\d|\{\d+\}))?"
+_NAMED = rf"\\(?:{FUNCTIONS})(?![a-zA-Z])(?:\s*_(?:\w|\{{\w+\}}))?\s*{_POWER}"
+_VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 # What latex2sympy would misread, and what it is given instead. The order matters.
 _REWRITES = table(
     # 1,000
@@ -50,6 +52,10 @@ _REWRITES = table(
     (rf"\\csch\s*({_POWER})\s*({_OPERAND})", r"(1/\\sinh\1(\2))"),
     (rf"\\coth\s*({_POWER})\s*({_OPERAND})", r"(1/\\tanh\1(\2))"),
     (rf"\\cis\s*({_OPERAND})", r"(\\cos(\1)+i\\sin(\1))"),
+    # \sin x\cdot y, \sin x(1+y), \sin^3 x/3 and \ln 2\cdot 3: the argument is x, or 2
+    (rf"({_NAMED})\s*((?:\d+\s*)?(?![kmn]\s*\()(?:\\pi|{_VARIABLE}))(?=\s*(?:\\cdot|\())", r"\1(\2)"),
+    (rf"({_NAMED}(?<=[\d}}]))\s*({_VARIABLE})(?=\s*/)", r"\1(\2)"),
+    (r"(\\(?:ln|log)(?:\s*_(?:\w|\{\w+\}))?)\s*(\d+)(?=\s*\\cdot)", r"\1(\2)"),
     # \ln|x|/2 is half of \ln|x|
     (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
     (r"\\percent", r"\\cdot\\frac{1}{100}"),
@@ -78,6 +84,8 @@ def expression(latex: str) -> sympy.Basic:
         parsed = _Parser(is_real=True, convert_degrees=False, config=config).parse(latex)
         if isinstance(parsed, sympy.Expr | sympy.MatrixExpr) and parsed.has(*_OPERATIONS):
             parsed = parsed.doit()
+        if isinstance(parsed, sympy.MatrixExpr):  # a matrix with a factor
+            parsed = parsed.as_explicit()
     except MemoryError:
         raise
     except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
+from itertools import permutations, product
 
 from mathequal.brackets import brackets, split, split_at_commas
 from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
@@ -20,6 +20,8 @@ MAX_DEPTH = 30
 """Brackets inside each other. What is nested deeper is a formula, without a closer look."""
 MAX_SIGNS = 6
 """Plus-minus signs, each of which doubles the values."""
+MAX_PERMUTED = 5
+"""Items of a tuple whose permutations are listed."""
 
 _RELATION = r"=|\\approx(?![a-zA-Z])|\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>"
 _EQUALITY = {"=", r"\approx"}
@@ -97,6 +99,9 @@ def _list(text: Spelled) -> Value | None:
     items = [item for items in items_of_sublists for item in items if item]
     if len(items) < 2:
         return _value(text.part(items[0])) if items else Scalar("")
+    excluded = re.match(r"[a-z]\s*\\ne(?![a-zA-Z])", items[0])
+    if excluded and not any(split(item, _RELATION)[1] for item in items[1:]):  # x \ne 1, 2
+        items[1:] = [f"{excluded[0]} {item}" for item in items[1:]]
     values = _list_or_named_tuples(_parts_of(text, items))
     return replace(values, alternatives=OR.strip() in text.formula and not values.names)
 
@@ -110,11 +115,16 @@ def _flattened(items: Iterable[Value]) -> tuple[Value, ...]:
     return tuple(values)
 
 
+def _function_name(name: str) -> str:
+    """Return `f` for `f(x)`."""
+    return re.sub(r"(?<=[a-zA-Z])\([a-z]\)$", "", name)
+
+
 def _list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
     items = _flattened(items)
     pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
-    names = [pair.names[0] or "" for pair in pairs]
+    names = [_function_name(pair.names[0] or "") for pair in pairs]
     values = [pair.sides[1] for pair in pairs]
     # x=1, y=2, x=3, y=4 has a width of 2
     width = names.index(names[0], 1) if names and names[0] in names[1:] else len(names)
@@ -143,6 +153,37 @@ def _plus_minus(text: Spelled) -> Value | None:
         formula = _SIGN.sub(lambda _: next(remaining), text.formula)  # noqa: B023
         formulas.append(re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula))
     return Group("", "", _parts_of(text, formulas))
+
+
+_PERMUTED = re.compile(rf"(.+?)[\s,]*(?:\\l(?:and|or)\s*)?({WORD})", re.DOTALL)
+_PERMUTATIONS = re.compile(
+    r"(?:and |or )?(?:all |any )?(?:of )?(?:its |their |the |these )?(cyclic )?permutations?"
+    r"(?: thereof| of (?:it|them|these))?"
+)
+
+
+def _permutations(text: Spelled) -> Value | None:
+    """Read `(1,2,3)` and its permutations."""
+    match = _PERMUTED.fullmatch(text.formula)
+    phrase = _PERMUTATIONS.fullmatch(text.word(match[2])) if match else None
+    if not match or not phrase:
+        return None
+    orders: dict[Value, None] = {}  # a set, in order
+    for item in _flattened([_value(text.part(match[1]))]):
+        if not isinstance(item, Group) or len(item.items) > MAX_PERMUTED:
+            return None
+        shifts = (item.items[k:] + item.items[:k] for k in range(len(item.items)))
+        for order in shifts if phrase[1] else permutations(item.items):
+            orders[Group("(", ")", tuple(order))] = None
+    return Group("", "", tuple(orders))
+
+
+def _negative(text: Spelled) -> Value | None:
+    """Read `-(1,2)`, which is (-1,-2)."""
+    group = _group(text.part(text.formula[1:])) if text.formula.startswith("-") else None
+    if not isinstance(group, Group) or not all(isinstance(item, Scalar) for item in group.items):
+        return None
+    return replace(group, items=tuple(Scalar(f"-({item.latex})") for item in group.items if isinstance(item, Scalar)))
 
 
 def _relation(text: Spelled) -> Value | None:
@@ -180,7 +221,7 @@ def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approx
     ):
         coordinates = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
         if len(coordinates) == len(left.items) == len(right.items):  # (x, y) = (1, 2)
-            return replace(right, names=tuple(coordinates))
+            return replace(right, names=tuple(map(_function_name, coordinates)))
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
@@ -281,6 +322,7 @@ def _matrix(text: Spelled) -> Value | None:
 _READERS = (
     read_words,
     read_two_units,
+    _permutations,
     _ratio,
     read_clock,
     _lines,
@@ -290,6 +332,7 @@ _READERS = (
     _relation,
     _region,
     _group,
+    _negative,
     _matrix,
     read_based,
 )

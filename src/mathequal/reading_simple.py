@@ -103,6 +103,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
     formula = text.formula
     unit_name: str | None = ""
+    things = ""
     if re.match(WORD, formula) and text.word(formula[0]) in _PREFACES:
         formula = formula[1:].strip()
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
@@ -110,12 +111,12 @@ def read_formula(text: Spelled) -> Scalar | Word:
     if ending and re.search(r"\d|\\pi", ending[1]):
         amount = ending[1]
         phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip()
-        multiple, _, things = phrase.partition(" ")
+        multiple, _, counted = phrase.partition(" ")
         if multiple in MULTIPLES:  # 3 million
-            amount, phrase = _product(amount, MULTIPLES[multiple]), things
+            amount, phrase = _product(amount, MULTIPLES[multiple]), counted
         unit_name = unit(phrase) if phrase else ""
         if unit_name is not None:
-            formula = amount
+            formula, things = amount, "" if unit_name else phrase
     letter = _NUMBER_AND_LETTER.fullmatch(formula)
     if letter:
         return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
@@ -124,4 +125,4 @@ def read_formula(text: Spelled) -> Scalar | Word:
     for sign in ("percent", "degree"):
         if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
             return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)
-    return Scalar(formula, unit_name or "")
+    return Scalar(formula, unit_name or "", things=things)

@@ -93,9 +93,10 @@ BEFORE_WORDS = table(
     # all real numbers except 2
     (
         r"^\s*(?:\\text\s*\{\s*)?[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
-        r"\s*([-\d\\][^a-z]*)$",
-        r"\\reals \\setminus \\{ \1 \\}",
+        r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
+        lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
     ),
+    (r"^\s*(?:\\text\s*\{\s*)?[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # \$5 is 5\text{ dollars}; any other $ begins or ends a formula
@@ -124,6 +125,12 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
+    # \text{m}\angle A, and f: x \mapsto 2x
+    (r"\\text\s*\{\s*m\s*\}\s*(?=\\angle)", "m"),
+    (
+        r"(?:(?<![a-zA-Z\\])([a-zA-Z])\s*:\s*)?(?<![a-zA-Z\\])([a-z])\s*\\mapsto(?![a-zA-Z])",
+        lambda match: f"{match[1] or 'f'}({match[2]})=",
+    ),
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers

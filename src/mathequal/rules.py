@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mathequal.sentences import is_verdict_with_reason
+from mathequal.sentences import verdict_of
 from mathequal.values import Based, Equation, Group, Matrix, Relation, Scalar, Time, Value, Word
 
 
@@ -104,7 +104,8 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
 
 @rule_for(Word, Word)
 def _words(first: Word, second: Word, judge: Judge) -> bool:
-    if is_verdict_with_reason(first.text, second.text) or is_verdict_with_reason(second.text, first.text):
+    verdict = verdict_of(first.text)
+    if verdict in (first.text, second.text) and verdict == verdict_of(second.text):
         return True
     return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
 
@@ -145,6 +146,9 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool:
             return False
         matching = [second.items[second.names.index(name)] for name in first.names]
         return in_order(first.items, matching, judge)
+    for one, other in ((first, second), (second, first)):
+        if roots := _unnamed_roots(one, other):
+            return in_any_order(one.items, roots, judge)
     if any(one.names and _named_otherwise(one.names, other.items) for one, other in ((first, second), (second, first))):
         return False
     first, second = _in_axis_order(first), _in_axis_order(second)
@@ -152,10 +156,29 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool:
         # A list of words is often a ranking; single letters are choices.
         has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
         compare = in_order if has_words else in_any_order
+        counts, others = _counts(first.items), _counts(second.items)
+        if counts and counts.keys() == others.keys():
+            return all(equal(counts[things], others[things], judge) for things in counts)
         return compare(first.items, second.items, judge)
     if len(kinds) == 1 or kinds == {"", "()"}:
         return in_order(first.items, second.items, judge)
     return False
+
+
+def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
+    """Return the items of a list that may be the roots x_1 and x_2 in any order: 1, 2 or x=1, x=2. Else none."""
+    letters = {name.partition("_")[0] for name in indexed.names if re.fullmatch("[xyzt]_.*", name)}
+    if (
+        len(letters) != 1
+        or not all("_" in name for name in indexed.names)
+        or other.names
+        or other.opening not in ("", "{")
+    ):
+        return []
+    names = [item.names[0] for item in other.items if isinstance(item, Equation)]
+    if set(names) - letters or len(names) not in (0, len(other.items)):
+        return []
+    return [item.sides[-1] if isinstance(item, Equation) else item for item in other.items]
 
 
 def _named_otherwise(names: Sequence[str], items: Sequence[Value]) -> bool:
@@ -172,6 +195,12 @@ def _in_axis_order(group: Group) -> Group:
     return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
 
 
+def _counts(items: Sequence[Value]) -> dict[str, Value]:
+    """Return counts of different things by the first letters of the things: 3 adults, 4 children. Else nothing."""
+    counts = {item.things[:4]: item for item in items if isinstance(item, Scalar) and item.things}
+    return counts if len(counts) == len(items) else {}
+
+
 @rule_for(Scalar, Group)
 def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
     """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
@@ -180,6 +209,9 @@ def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
     """
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return all(equal(scalar, item, judge) for item in group.items)
+    letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
+    if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):  # ACD and A, C, D
+        return True
     if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
         return all(equal(scalar, item, judge) for item in group.items)
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)

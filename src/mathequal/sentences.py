@@ -5,11 +5,18 @@ import re
 # "So the answer is", "Answer:"
 _ANNOUNCEMENT = (
     r"(?:(?:(?:so|thus|hence|therefore),?\s)?"
-    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:is|are|equals|have|get|obtain)(?:\s*:|(?![a-z]))"
+    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:is|are|equals|have|get|obtain)"
+    r"(?: (?:located |attained )?at(?: the point)?)?(?:\s*:|(?![a-z]))"
     r"|solutions?\s(?:is|are):?|[a-z' ]*[a-z]{4}:)|(?:so|thus|hence|therefore)\b,?)"
 )
+# "The smallest such $k$ is", "the point", before a formula
+_STATEMENT = (
+    r"\\text\s*\{\s*the [a-z' ]*\}\s*\$?\s*[a-z]\s*\$?\s*\\text\s*\{\s*(?:is|are|equals)\s*\}"
+    r"|\\text\s*\{\s*(?:it is |they are )?the (?:constant |only )?(?:point|pair|triple|interval|function|value"
+    r"|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
+)
 _PREFACE = re.compile(
-    rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
+    rf"\s*(?:{_STATEMENT}|\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
 )
 # "The answer is not" announces something else.
 _DENIAL = re.compile(
@@ -23,7 +30,7 @@ _DOMAIN = r"(?:real|positive|non-?negative|natural|rational|complex|integers?|nu
 _FOR_ALL = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:\\forall|(?:for|where)\s+(?:all|any|every|each))(?![a-zA-Z])"
     rf"(?:\b{_DOMAIN}\b|\\(?:in|text|mathbb|R|reals)(?![a-zA-Z])|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\s{{}}+*^)]"
-    r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*)?(?:and|or)\b)"
+    r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*,?\s*)?(?:and|or)\b)"
     r"|\s*,\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*[RNZQ]\s*\}?(?:\^\+|_\+|\s)*$"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
@@ -82,27 +89,29 @@ _CONDITION = re.compile(
 )
 
 
-def is_verdict_with_reason(verdict: str, sentence: str) -> bool:
-    """Whether `sentence` is `verdict`, which is yes, no, true or false, with a reason and no condition behind it.
+def verdict_of(sentence: str) -> str | None:
+    """Return yes, no, true or false for the word alone, or with a reason and no condition behind it; else None.
 
-    >>> is_verdict_with_reason("yes", "yes, if 2 is even"), is_verdict_with_reason("yes", "yes, because 2 is even")
-    (False, True)
+    >>> verdict_of("yes, because 2 is even"), verdict_of("yes, if 2 is even"), verdict_of("yes, 2")
+    ('yes', None, None)
     """
-    match = re.fullmatch(r"(yes|no|true|false)\s*[,.;:(-]\s*(.*)", sentence)
-    if match is None or match[1] != verdict or _CONDITION.search(match[2]):
-        return False
+    match = re.fullmatch(r"(yes|no|true|false)(?:\s*[,.;:(-]\s*(.*))?", sentence)
+    verdict, reason = match.groups(default="") if match else ("", "")
     # "yes, no" is no reason, "no, there is no such number" is one
-    contradicts = re.search(r"\d" if verdict == "no" else r"\d|\bnot?\b", match[2])
-    return not contradicts or match[2].startswith(("because ", "since ", "as "))
+    contradicts = re.search(r"\d" if verdict == "no" else r"\d|\bnot?\b", reason)
+    if contradicts and not reason.startswith(("because ", "since ", "as ")):
+        return None
+    return verdict if verdict and not _CONDITION.search(reason) else None
 
 
 NO_SOLUTIONS = re.compile(
-    r"(?:(?:there (?:is|are|exists?)|(?:the )?(?:equation|system|problem) has) )?no "
+    r"(?:(?:(?:there (?:is|are|exists?)|(?:the )?(?:equation|system|problem) has) )?no "
     r"(?:(?:such|real|integer|positive|natural|possible|other|valid) )*"
     r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?|polynomials?|[a-z])"
     r"(?: exists?| (?:is|are) possible)?|there (?:does|do) not exist (?:any )?such [a-z]+|none(?: exists?)?"
-    r"|(?:the )?empty set|(?:it )?does not exist|dne"
+    r"|(?:the )?empty set|(?:it )?does not exist|dne|(?:the system is )?inconsistent)(?:,? (?:because|since|as)\b.*)?"
 )
 INFINITELY_MANY = re.compile(
-    r"(?:there are )?(?:infinitely many|infinite(?:ly)?|an infinite number)(?: (?:of )?[a-z]+)?"
+    r"(?:there are )?(?:infinitely many|infinite(?:ly)?|an infinite number)"
+    r"(?: (?!but|not|except|if|or\b)[a-z]+){0,5}"
 )

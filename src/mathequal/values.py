@@ -13,6 +13,7 @@ class Scalar:
     latex: str
     unit: str = field(default="", compare=False, repr=False)
     product: str = field(default="", repr=False)
+    things: str = field(default="", compare=False, repr=False)  # what it counts: the apples of 5 apples
 
 
 @dataclass(frozen=True)
