@@ -33,8 +33,8 @@ from bnpo.files import InputError
 from paper.results import PAPER_DATASETS
 from paper.tables import PAPER_SCORES
 from study.design import ALGORITHMS, REGIMES, SEEDS
-from study.power import smallest_found
 from study.rows import RowList, Rows, final, select
+from study.statistics import smallest_found
 
 STUDY_TEST = (500, 4)
 """Problems and repetitions of the study's test sets."""

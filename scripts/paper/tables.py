@@ -1,6 +1,7 @@
 """Tables of evaluations like the paper's, with our scores beside the paper's, as Markdown and LaTeX."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
@@ -193,7 +194,10 @@ def to_markdown(tables: Sequence[Table]) -> str:
     for table in tables:
         parts.append(f"## {table.title}")
         for model, rows in table.blocks.items():
-            lines = [[model, *table.columns], ["---", *["---:"] * len(table.columns)]]
+            # Numbers are aligned to the right, words to the left.
+            columns = zip(*rows.values(), strict=True) if rows else [()] * len(table.columns)
+            rules = ["---" if any(re.search("[a-z]{4}", cell) for cell in column) else "---:" for column in columns]
+            lines = [[model, *table.columns], ["---", *rules]]
             for label, cells in rows.items():
                 lines.append([label, *(f"**{cell[1:]}**" if cell.startswith("*") else cell for cell in cells)])
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))

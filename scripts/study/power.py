@@ -17,18 +17,17 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import brentq
 from scipy.stats import nct, t
 
 from study.design import REGIMES, SEEDS
 from study.rows import Rows, area, select
+from study.statistics import smallest_found
 
 PILOT = {
     "unclipped": {"reinforce": (0.44, 0.52), "grpo": (0.41, 0.40), "bnpo": (0.37, 0.61)},
     "clipped": {"reinforce": (0.43, 0.51), "grpo": (0.59, 0.53), "bnpo": (0.38, 0.50)},
 }
 """pass@1 at the end of the cliff's pilot, whose two seeds count for nothing."""
-POWER = 0.8
 
 
 def pilot_deviation() -> float:
@@ -51,20 +50,6 @@ def first_study_deviations(other: str) -> list[float]:
         differences = [100 * (area(ours[seed]) - area(theirs[seed])) for seed in SEEDS]
         deviations.append(float(np.std(differences, ddof=1)))
     return deviations
-
-
-def smallest_found(deviation: float, seeds: int, level: float) -> float:
-    """Return the difference that a two-sided paired t test at `level` finds with probability POWER.
-
-    >>> round(smallest_found(1, 12, 0.05), 2)
-    0.89
-    """
-    critical = t.ppf(1 - level / 2, seeds - 1)
-
-    def missing(difference: float) -> float:
-        return nct.sf(critical, seeds - 1, difference * np.sqrt(seeds) / deviation) - POWER
-
-    return brentq(missing, 0.01 * deviation, 10 * deviation)
 
 
 def chance_below(bound: float, deviation: float, seeds: int) -> float:

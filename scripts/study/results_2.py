@@ -5,13 +5,14 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import scipy
 from matplotlib.figure import Figure
 
 from bnpo.files import ROOT
 from paper.curves import variation
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 from paper.tables import Table, to_markdown
-from study.comparisons import MISSING, Pairs, compare, difference_cells
+from study.comparisons import MISSING, Compared, Pairs, compare, difference_cells
 from study.design import EVALUATED, REGIMES
 from study.registry_2 import (
     CLIFF,
@@ -25,7 +26,7 @@ from study.registry_2 import (
 )
 from study.results import filled, interval
 from study.rows import RESULTS, RowList, area, chosen_lr, final, rates_to_try, select, tuned
-from study.statistics import t_interval
+from study.statistics import smallest_found, t_interval
 from study.verdict_2 import CLIFF_FAMILY, PRIOR_FAMILY, Family, verdict_table
 
 FINDINGS_2 = RESULTS / "findings-2.md"
@@ -46,6 +47,12 @@ def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") 
         "[study-2.md](study-2.md).",
         f"{len(rows)} runs, at the commits {', '.join(commits) or 'none'}. Failed: {', '.join(failed) or 'none'}.",
     ]
+    registered = sum(len(list(runs(None))) for runs in PARTS_2.values())
+    if len(rows) < registered:
+        parts.append(
+            f"**Interim: {len(rows)} of {registered} runs.** No decision depends on these numbers, since the numbers "
+            "of seeds are fixed."
+        )
     if FINDINGS_2.exists():
         parts.append(FINDINGS_2.read_text(encoding="utf-8").strip())
     parts.append(to_markdown(filled(tables)).strip())
@@ -109,20 +116,34 @@ def _cliff_cells(runs: Sequence[Mapping]) -> list[str]:
 def _differences(rows: RowList, family: Family) -> Table:
     """Return the registered differences of a family, with the null and the positive control below."""
     found = compare(rows, family.pairs(), family.metric, family.seeds)
-    lines = {label: difference_cells(one) for label, one in found.items()}
+    complete = len(found) == len(family.pairs()) and all(one.adjusted is not None for one in found.values())
+    lines = {label: _cells(one, family.seeds, complete) for label, one in found.items()}
     checks: Pairs = {"null": family.null, "positive control": family.control}
     for label, pair in checks.items():
         one = compare(rows, {label: pair}, family.metric).get(label)
         if one is not None:
-            lines[label] = [cell if column != 3 else MISSING for column, cell in enumerate(difference_cells(one))]
+            lines[label] = _cells(one, one.difference.seeds, complete)
+            lines[label][3] = MISSING
     notes = [
         "Differences in points, paired by training seed, with the 95 % t interval; p of the exact sign-flip test, and "
         "adjusted by Holm over the registered comparisons when all rows are there; share of seeds on which the first "
-        "is better, where ties count half."
+        "is better, where ties count half. sd: of the differences over seeds. Found: the true difference that a test "
+        "without Holm's correction finds with a probability of 80 % at this sd, with all registered seeds. p-values "
+        "are shown when all rows are there."
     ]
-    columns = ["seeds", "points (95 %)", "p", "Holm", "better on"]
+    columns = ["seeds", "points (95 %)", "p", "Holm", "better on", "sd", "found"]
     metric = "pass@1 at the end" if family is CLIFF_FAMILY else "area"
     return Table(f"Registered differences: {family.part}, {metric}", columns, {family.part: lines}, notes)
+
+
+def _cells(one: Compared, seeds: int, complete: bool) -> list[str]:
+    """Return the cells of a difference. `seeds` is the number that is registered."""
+    cells, difference = difference_cells(one), one.difference
+    if not complete:
+        cells[2] = cells[3] = MISSING
+    t = scipy.stats.t.ppf(0.975, difference.seeds - 1)
+    sd = (difference.high - difference.low) / (2 * t) * np.sqrt(difference.seeds)
+    return [*cells, f"{100 * sd:.2f}", f"{100 * smallest_found(sd, seeds, 0.05):.2f}"]
 
 
 def _prior(rows: RowList) -> Table:

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
+
+POWER = 0.8
+"""Probability with which a difference that counts as found is found."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,17 @@ def interquartile_mean(values: Sequence[float]) -> float:
     1.5
     """
     return float(stats.trim_mean(values, 0.25))
+
+
+def smallest_found(deviation: float, seeds: int, level: float) -> float:
+    """Return the difference that a two-sided paired t test at `level` finds with probability POWER.
+
+    >>> round(smallest_found(1, 12, 0.05), 2)
+    0.89
+    """
+    critical = stats.t.ppf(1 - level / 2, seeds - 1)
+
+    def missing(difference: float) -> float:
+        return stats.nct.sf(critical, seeds - 1, difference * np.sqrt(seeds) / deviation) - POWER
+
+    return optimize.brentq(missing, 0.01 * deviation, 10 * deviation)

@@ -86,9 +86,9 @@ def likeness_tables() -> list[Table]:
     notes = [
         "Cosine between the advantages of a method and BNPO's on the same batch of 16 questions x 16 answers, drawn "
         "with the base model's accuracies; median of 300 batches. 1 is the same but for a factor, which AdamW with "
-        "clipping forgets. For comparison: two independent batches of one method have gradients with a cosine of "
-        "0.13 to 0.72. MaxRL ends equal, too, so a likeness near 1 is not the only reason for equal ends. ReMax, "
-        "which needs greedy answers, is left out."
+        "clipping forgets. For comparison: two independent batches of one method would have gradients with a cosine of "
+        "about 0.13 to 0.72. MaxRL shows no difference at the end, either, so a likeness near 1 is not the only reason "
+        "for that. ReMax, which needs greedy answers, is left out."
     ]
     near = Table("What tells the methods apart", list(COMPARED), {"regime": lines}, notes)
     notes = [
