@@ -41,10 +41,14 @@ def main() -> None:
     answer, checker_end = get_context("fork").Pipe()
     config = None
     if Path(*flags[script : script + 1]).name == "train.py":
-        get_context("fork").Process(target=answer_model_problem, args=(checker_end,), daemon=True).start()
+        checker = get_context("fork").Process(target=answer_model_problem, args=(answer, checker_end), daemon=True)
+        checker.start()
         has_cuda = has_gpu and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
         # Of several machines only the number of ranks on each is known, which must divide the questions, too.
         ranks = flags[flags.index("--num_gpus") + 1] if "--num_gpus" in flags[:script] else "1"
+        if not ranks.isdecimal() or int(ranks) < 1:
+            print(f"error: --num_gpus: '{ranks}' is not a number of ranks above 0", file=sys.stderr)
+            sys.exit(2)
         config = check_train_flags(flags[script + 1 :], has_cuda, int(ranks))
     port = None
     # Launchers on several machines must agree, and cannot choose by themselves.
@@ -129,8 +133,9 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
     return None
 
 
-def answer_model_problem(asker: "Connection") -> None:
+def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
     """Send a line if train.py would refuse the model of the configuration that `asker` sends, or its template."""
+    others_end.close()  # otherwise this process would wait for ever for a parent that was killed
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
     setup_environment()
@@ -139,7 +144,9 @@ def answer_model_problem(asker: "Connection") -> None:
     from bnpo.policy.folder import model_folder
     from bnpo.task import longest_sequence, prepare_tokenizer
 
-    config = asker.recv()
+    config = None
+    with suppress(EOFError):  # the parent has ended
+        config = asker.recv()
     if config is None:
         return
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None

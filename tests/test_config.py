@@ -118,6 +118,7 @@ def ranks(monkeypatch):
         (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--beta-parameters", "1", "1"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),
+        (["--max-concentration", "inf"], "--max-concentration: is inf, must be finite"),
         (["--algo", "gdpo", "--decompose"], "--decompose: gdpo takes the rewards apart itself; use --no-decompose"),
         (["--rewards", "accuracy,luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
         (["--template", "x"], "known: chat, think"),

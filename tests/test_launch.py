@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import torch.distributed as dist
 
@@ -82,6 +84,30 @@ def test_a_refusal_is_one_line_within_five_seconds(flags, message, tmp_path):
 )
 def test_a_model_or_template_is_refused_in_one_line(flags, message, tmp_path):
     refuse(tmp_path, flags, message)
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_launcher_that_is_killed_while_it_checks_leaves_nothing(number):
+    program = subprocess.Popen(LAUNCH, cwd=ROOT, env=users_environment())
+    started = psutil.Process(program.pid)
+    while not (checkers := started.children()):
+        time.sleep(0.01)
+    program.send_signal(signal.SIGSTOP)  # the checks take less than a second
+    for each in (number, signal.SIGCONT):
+        program.send_signal(each)
+    assert program.wait(timeout=30) == -number
+    _, alive = psutil.wait_procs(checkers, timeout=30)
+    assert alive == []
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("ranks", ["two", "0"])
+def test_the_number_of_ranks_is_checked(ranks):
+    command = [ranks if word == "2" else word for word in LAUNCH]
+    refused = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr == f"error: --num_gpus: '{ranks}' is not a number of ranks above 0\n"
 
 
 @pytest.mark.sampler

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import families
@@ -177,6 +177,11 @@ def test_another_number_of_ranks_resumes_from_the_converted_checkpoint(report, m
 
 
 @pytest.mark.program
+def test_a_resumed_learner_takes_the_settings_of_this_start(report):
+    assert report["changed settings"] == [64, 0.1, 0.8, 0.95]
+
+
+@pytest.mark.program
 def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
     adapter = tmp_path / "adapter"
     shutil.copytree(checkpoint(run, "small", 2), adapter, ignore=shutil.ignore_patterns("merged", "trainer"))
@@ -186,12 +191,18 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
         ({"base_model_name_or_path": None}, "was not found"),
         ({"use_dora": True}, "is no plain LoRA adapter"),
         ({"peft_type": "IA3"}, "is no plain LoRA adapter"),
+        ({"lora_bias": True}, "is no plain LoRA adapter"),
+        ({"trainable_token_indices": [1]}, "is no plain LoRA adapter"),
     ):
         write_json(adapter / "adapter_config.json", settings | changes)
         with pytest.raises(InputError, match=message), whole_model(model_folder(str(adapter))):
             pass
-    (adapter / "adapter_model.safetensors").unlink()
     write_json(adapter / "adapter_config.json", settings)
+    for name in ("base_model.model.lm_head.lora_A.weight", "base_model.model.model.embed_tokens.lora_embedding_A"):
+        save_file({name: torch.zeros(1)}, adapter / "adapter_model.safetensors")
+        with pytest.raises(InputError, match=f"is no plain LoRA adapter .*{name}"):
+            model_folder(str(adapter))
+    (adapter / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match=r"holds no weights \(\*\.safetensors\); load it"):
         model_folder(str(adapter))
 
@@ -199,12 +210,16 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
 @pytest.mark.sampler
 def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
     folders = {name: tmp_path / name for name in ("adapter", "merged", "results", "results of merged")}
-    shutil.copytree(TINY_MODEL, folders["adapter"], ignore=shutil.ignore_patterns("*.safetensors"))
+    base = shutil.copytree(TINY_MODEL, tmp_path / "base")
+    # Greedy by default, with a temperature for those who sample: transformers reads this and refuses to write it.
+    (base / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.7, "eos_token_id": [0, 7]}')
+    shutil.copytree(base, folders["adapter"], ignore=shutil.ignore_patterns("*.safetensors"))
     layers = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
     torch.manual_seed(0)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(TINY_MODEL), layers).save_pretrained(folders["adapter"])
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), layers).save_pretrained(folders["adapter"])
     with whole_model(folders["adapter"]) as merged:
         shutil.copytree(merged, folders["merged"])
+    assert json.loads((folders["merged"] / "generation_config.json").read_text())["eos_token_id"] == [0, 7]
     samples = []
     for model, results in (("adapter", "results"), ("merged", "results of merged")):
         flags = ("--suite", "arithmetic", "--limit", "8", "--runs", "1", "--output-dir", folders[results])

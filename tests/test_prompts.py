@@ -4,7 +4,15 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
 from bnpo.evaluation.suites import encode_prompts, load_suite
 from bnpo.files import InputError
-from bnpo.problems import THINK_PROMPT, Problem, asks_for_tags, chat_template, encode_prompt, render_prompt
+from bnpo.problems import (
+    THINK_PROMPT,
+    Problem,
+    asks_for_tags,
+    chat_template,
+    encode_prompt,
+    render_prompt,
+    stop_token_ids,
+)
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
 # The parts of Qwen3's chat template that read messages and enable_thinking.
@@ -135,3 +143,33 @@ def test_flags_of_the_prompt(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             check_config(parse(*flags), ranks=1)
+
+
+# The parts of Gemma's and Phi-3's chat templates that say how a turn ends.
+GEMMA = (
+    "{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
+)
+PHI = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (GEMMA, ["<end_of_turn>"]),
+        (PHI, ["<|end|>"]),
+        (QWEN3, []),  # of these parts none writes an answer
+        ("{% for m in messages %}{{ m.content }} and more {% endfor %}", []),  # no special token
+        ("{{ messages[0].content }}{{ messages[1].missing.part }}", []),  # a template that raises
+        (None, []),
+    ],
+)
+def test_answers_end_with_the_special_token_that_the_template_writes_behind_them(tokenizer, template, end):
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>", "<|end|>"]})
+    names = tokenizer.convert_ids_to_tokens(stop_token_ids(with_template(tokenizer, template)))
+    assert set(names) == {"<|endoftext|>", "<|im_end|>", *end}
+
+
+def test_an_empty_prompt_is_refused(tokenizer):
+    assert encode_prompt(tokenizer, "", "{{ messages[0].content }}!")
+    with pytest.raises(InputError, match="the prompt of the problem '' is empty; correct the problem"):
+        encode_prompt(tokenizer, "", "{{ messages[0].content }}")

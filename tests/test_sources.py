@@ -95,6 +95,13 @@ PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 
         ("rows.csv", "problem,answer\n", {}, "rows.csv: is empty; it needs a problem and an answer in each row"),
         ("list.json", "[]", {}, "list.json: is empty"),
         ("rows.parquet", "", {}, "rows.parquet: cannot be read ("),
+        (
+            "rows.csv",
+            "problem,answer,answer\n1,2,3\n",
+            {},
+            'rows.csv: cannot be read (KeyError: \'Field "answer" exists 2',
+        ),
+        ("rows.jsonl", [{"problem": "1", "answer": "\ud835"}], {}, "rows.jsonl:1: half of a surrogate pair"),
     ],
 )
 def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, message, tmp_path):
@@ -108,6 +115,12 @@ def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, mess
     assert message in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_rows_without_an_id_are_numbered(tmp_path):
+    rows = [{"problem": "1", "answer": "1", "id": "a"}, {"problem": "2", "answer": "2", "id": None}]
+    for name in ("rows.parquet", "rows.jsonl"):
+        assert [problem.id for problem in load_problems(write(tmp_path / name, rows))] == ["a", "2"]
 
 
 def test_a_parquet_file_without_rows(tmp_path):

@@ -77,8 +77,13 @@ class Problem:
 
 
 def encode_prompt(tokenizer, problem: str, template: str | None = None) -> list[int]:
-    """Return the token ids of `render_prompt`."""
-    return tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
+    """Return the token ids of `render_prompt`. Raises InputError, also if there are none."""
+    ids = tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
+    if not ids:
+        raise InputError(
+            f"the prompt of the problem {problem[:60]!r} is empty; correct the problem, or the chat template"
+        )
+    return ids
 
 
 def stop_token_ids(tokenizer) -> list[int]:
@@ -86,8 +91,21 @@ def stop_token_ids(tokenizer) -> list[int]:
     # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with <|im_end|>. A sampler
     # that waits only for the first token continues to the length limit.
     vocabulary = tokenizer.get_vocab()
-    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}
+    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>", _end_of_turn(tokenizer)}
     return sorted(vocabulary[name] for name in names if name in vocabulary)
+
+
+def _end_of_turn(tokenizer) -> str | None:
+    """Return the special token that the chat template writes behind an answer, or None."""
+    answer = "1+2=3"
+    messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception:  # no template, or one for prompts only
+        return None
+    ids = tokenizer.encode(text.rpartition(answer)[2].lstrip(), add_special_tokens=False) if answer in text else []
+    token = tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
+    return token.content if token and token.special else None
 
 
 def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:

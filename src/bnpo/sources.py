@@ -77,13 +77,13 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     if on_hub or name.endswith((".csv", ".parquet")):
         try:
             table, revision = _hub_table(name) if on_hub else (_file_table(name, columns), None)
+            needed = {columns.problem_field, columns.answer_field, "id"} & set(table.column_names)
+            # Without one of them, all columns are kept for the error message.
+            rows = (table.select(sorted(needed)) if len(needed - {"id"}) == 2 else table[:1]).to_pylist()
         except Exception as error:  # a dozen kinds, of four libraries
             login = "the name, the network, and for a gated data set your login (hf auth login)"
             advice = login if on_hub else "the file"
             raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
-        needed = {columns.problem_field, columns.answer_field, "id"} & set(table.column_names)
-        # Without one of them, all columns are kept for the error message.
-        rows = (table.select(sorted(needed)) if len(needed - {"id"}) == 2 else table[:1]).to_pylist()
         numbered = [(f"{name}:{number}", row) for number, row in enumerate(rows, 1)]
     else:
         numbered = read_json_lines(name)
@@ -136,5 +136,10 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
         if match is None or match[1] is None:
             raise InputError(f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}")
         answer = match[1].strip()
-    number = place.rpartition(":")[2]
-    return Problem(str(row.get("id", number)), row[columns.problem_field], answer)
+    name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])
+    problem = Problem(name, row[columns.problem_field], answer)
+    try:
+        "".join((problem.id, problem.problem, problem.answer)).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it") from error
+    return problem

@@ -99,9 +99,28 @@ def main() -> None:
         resumed.update(experience, lr=1e-3)
         case["resumed third"] = scores(resumed, experience)
         report[setting] = case
+    report["changed settings"] = changed_settings(run / "changed", models, tokenizer)
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.destroy_process_group()
+
+
+def changed_settings(run: Path, models: list[str], tokenizer) -> list:
+    """Loss scale, weight decay and betas of a learner in fp16 that loads a checkpoint with other ones."""
+    from bnpo.config import parse_train_config
+    from bnpo.policy.learner import Learner
+    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+
+    flags = [*flags_of("small", models), "--dtype", "float16"]
+    config, _ = parse_train_config(flags, has_cuda=False)
+    save_checkpoint(Learner(config.data.model, VOCABULARY, config), tokenizer, run, Progress(1), keep=0, card="")
+    flags += ["--loss-scale", "64", "--weight-decay", "0.1", "--betas", "0.8", "0.95"]
+    config, _ = parse_train_config(flags, has_cuda=False)
+    learner = Learner(config.data.model, VOCABULARY, config)
+    learner.load(checkpoint_folder(run, 1) / "trainer")
+    optimizer = learner._engine.optimizer
+    [group] = optimizer.param_groups
+    return [optimizer.loss_scale, group["weight_decay"], *group["betas"]]
 
 
 if __name__ == "__main__":

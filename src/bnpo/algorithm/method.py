@@ -1,6 +1,7 @@
 """The settings of the policy-gradient estimator, as one object."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Annotated
 
 from bnpo.algorithm.beta import MAX_CONCENTRATION
@@ -44,6 +45,8 @@ class Method:
         if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
             values = " ".join(f"{value:g}" for value in self.beta_parameters)
             return f"--beta-parameters: are {values}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
+        if not isfinite(self.max_concentration):
+            return f"--max-concentration: is {self.max_concentration}, must be finite"
         if self.algo == "gdpo" and self.decompose:
             return "--decompose: gdpo takes the rewards apart itself; use --no-decompose"
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bnpo.environment import setup_environment
+from bnpo.files import RunError
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.sampled import SampledGroup
 from bnpo.processes import signal_at_program_end
@@ -23,13 +24,16 @@ class Member(NamedTuple):
     process: multiprocessing.Process
 
     def receive(self) -> object:
-        """Return the next message. Raises RuntimeError if the process has died."""
+        """Return the next message. Raises RuntimeError if the process has died, RunError if it says so."""
         try:
-            return self.connection.recv()
+            message = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
             status = self.process.exitcode
             raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
+        if isinstance(message, RunError):
+            raise message
+        return message
 
 
 @contextmanager
@@ -105,7 +109,10 @@ def _serve(connection: Connection, model: str, settings: EngineSettings) -> None
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler
 
-    sampler = Sampler(model, load_tokenizer(Path(model), settings.max_tokens), settings)
+    try:
+        sampler = Sampler(model, load_tokenizer(Path(model), settings.max_tokens), settings)
+    except RunError as error:
+        return connection.send(error)
     connection.send(None)  # loaded
     try:
         while True:

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -102,7 +103,8 @@ def users_reward(reward: str, text: str, reference: str) -> float:
 def _load(reward: str) -> Reward:
     """Import the file of `path/to/file.py:function` and return the function."""
     file, _, name = reward.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    spec = importlib.util.spec_from_file_location(f"{Path(file).stem} of {file}", file)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and pickle look for it
     spec.loader.exec_module(module)
     return getattr(module, name)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
+from safetensors import safe_open
 
 from bnpo.files import InputError, line_of, read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+BEYOND_LORA = ("use_dora", "modules_to_save", "target_parameters", "lora_bias", "trainable_token_indices")
+BEYOND_LORA += ("layer_replication",)
+"""Settings of peft's adapters that do more than add B A to linear layers."""
 MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
@@ -29,14 +34,22 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     patterns = {"config.json": "config.json", "tokenizer": "tokenizer*"}
     if weights:
         patterns["weights"] = "*.safetensors"
-    folder = local_folder(model) or _download(model, revision, ["*.json", "*.txt", "*.jinja", *patterns.values()])
+    local = local_folder(model)
+    folder = local or _download(model, revision, ["*.json", "*.txt", "*.jinja", *patterns.values()])
     is_adapter = adapter_base(folder) is not None
     for part, pattern in patterns.items():
         if not any(folder.glob(pattern)):
             cure = "copy it from the base model" if is_adapter else "it is not a Hugging Face model folder"
             if part == "weights":
                 cure = "load it with transformers and save it with save_pretrained, which writes safetensors"
+                if local is None:  # without a network, the cache may have the other files only
+                    cure = f"check the network; if the hub has no safetensors, {cure}"
             raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
+    index = folder / "model.safetensors.index.json"
+    if weights and index.is_file():
+        names = set(read_json(index, "download it again").get("weight_map", {}).values())
+        if missing := sorted(name for name in names if not (folder / name).is_file()):
+            raise InputError(f"{model}: lacks {missing[0]}, which {index.name} names; download it (again)")
     return folder
 
 
@@ -76,7 +89,12 @@ def adapter_base(folder: Path) -> Path | None:
     if not file.is_file():
         return None
     settings = read_json(file, "it must be that of a peft adapter")
-    extras = [name for name in ("use_dora", "modules_to_save", "target_parameters") if settings.get(name)]
+    extras = [name for name in BEYOND_LORA if settings.get(name)]
+    weights = folder / "adapter_model.safetensors"
+    if weights.is_file():
+        with safe_open(weights, framework="pt") as tensors:
+            names = list(tensors.keys())
+        extras += [name for name in names if re.search("lora_embedding_|embed_tokens|lm_head", name)]
     if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
         raise InputError(f"{folder}: is no plain LoRA adapter {extras or ''}; merge it with peft and name the result")
     try:
@@ -135,9 +153,14 @@ def load_tokenizer(folder: Path, longest: int):
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # of many kinds, where a file is damaged or of another version
+        raise InputError(f"{folder}: its tokenizer cannot be loaded ({line_of(error)}); correct its files") from error
     rows = model_config(folder).get_text_config().vocab_size
-    if len(tokenizer) > rows:
+    # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
+    unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
+    if len(tokenizer) - unused > rows:
         raise InputError(
             f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {rows}; take the tokenizer of this model, "
             "or enlarge the model with resize_token_embeddings"

@@ -117,6 +117,12 @@ class Learner:
             # share one step counter, which AdamW would increment once per group. So every group gets a copy.
             for state in self._engine.optimizer.optimizer.state.values():
                 state["step"] = torch.as_tensor(state["step"]).clone()
+        # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
+        update = self.config.update
+        for group in self._engine.optimizer.param_groups:
+            group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
+        if self.config.hardware.dtype == "float16":
+            self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
         states = client_state["random_states"]
         torch.set_rng_state(states["cpu"])
         if "cuda" in states and torch.cuda.is_available():

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.pytorch_utils import Conv1D
 
 from bnpo.config import TrainConfig
@@ -127,4 +127,6 @@ def write_merged(adapter: Path, base: Path, target: Path) -> None:
     adapted = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
     for _, weight in named_weights(model, tied_too=False):
         weight.parameter.data = weight.merged()
+    # Without the sampling settings of the base model, some of which transformers refuses to write.
+    model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     adapted.unload().save_pretrained(target)

@@ -126,10 +126,12 @@ def save_model(
 def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the model's config, its generation config, and the tokenizer."""
     learner.model.config.save_pretrained(folder)
-    # Not the generation config of the base model: it names only one of the tokens that end an answer, and transformers
-    # refuses to write some of its sampling settings.
+    # Not the generation config of the base model, since transformers refuses to write some of its sampling settings.
+    # But the tokens at which vLLM ends answers of the base model must end those of the checkpoint, too.
+    own = learner.model.generation_config.eos_token_id
+    ends = {*stop_token_ids(tokenizer), *(own if isinstance(own, list) else [own])} - {None}
     start_and_padding = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    GenerationConfig(eos_token_id=stop_token_ids(tokenizer), **start_and_padding).save_pretrained(folder)
+    GenerationConfig(eos_token_id=sorted(ends), **start_and_padding).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
