@@ -1,4 +1,4 @@
-# make demo    install, train the tiny model with BNPO on two ranks, evaluate it before and after (5 minutes on 2 cores)
+# make demo    install, train the tiny model with BNPO on two ranks, evaluate it (8 to 13 minutes on 2 cores)
 # make test    install, run all tests (15 minutes on 2 cores)
 # make check   install, check style and types, run the tests that start no program and measure no time (2 minutes)
 # make lint    install, check style and the imports between packages

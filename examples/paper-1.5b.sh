@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Qwen2.5-Math-1.5B on MATH, as in Table 1 of the paper. It needs one GPU of 80 GB, or several.
+# Train Qwen2.5-Math-1.5B on MATH, as in Table 1 of the paper. It needs one GPU of 44 GB, or several.
 # `python scripts/prepare_data.py` downloads MATH. What it takes: examples/paper-1.5b.sh --dry-run --gpus 4 --gpu A100-80GB
 set -euo pipefail
 cd "$(dirname "$0")/.."

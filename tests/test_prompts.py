@@ -3,7 +3,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
 from bnpo.evaluation.suites import encode_prompts, load_suite
-from bnpo.files import InputError
+from bnpo.files import ROOT, InputError
 from bnpo.problems import (
     THINK_PROMPT,
     Problem,
@@ -173,3 +173,10 @@ def test_an_empty_prompt_is_refused(tokenizer):
     assert encode_prompt(tokenizer, "", "{{ messages[0].content }}!")
     with pytest.raises(InputError, match="the prompt of the problem '' is empty; correct the problem"):
         encode_prompt(tokenizer, "", "{{ messages[0].content }}")
+
+
+@pytest.mark.parametrize("bos", ["<|endoftext|>", None])
+def test_the_template_for_base_models(tokenizer, bos):
+    tokenizer.bos_token = bos
+    template = chat_template(tokenizer, str(ROOT / "examples" / "base.jinja"), "Be brief.")
+    assert render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"

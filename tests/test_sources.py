@@ -117,6 +117,17 @@ def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, mess
     assert "\n" not in str(error.value)
 
 
+def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
+    [line] = [
+        line for line in (ROOT / "docs" / "training.md").read_text().splitlines() if "--answer-pattern '(?s)" in line
+    ]
+    solution = r"So \boxed{3} or {x,\n better \boxed{\frac{1}{2}}. Done {."
+    rows = [{"problem": "1", "answer": solution}, {"problem": "2", "answer": r"\boxed{x}"}]
+    columns = Columns(answer_pattern=line.split("'")[1])
+    problems = load_problems(write(tmp_path / "rows.jsonl", rows), columns)
+    assert [problem.answer for problem in problems] == [r"\frac{1}{2}", "x"]
+
+
 def test_rows_without_an_id_are_numbered(tmp_path):
     rows = [{"problem": "1", "answer": "1", "id": "a"}, {"problem": "2", "answer": "2", "id": None}]
     for name in ("rows.parquet", "rows.jsonl"):

@@ -73,7 +73,8 @@ class UpdateSettings:
     """Loss and optimizer."""
 
     lr: Positive[float] = 1e-6
-    """Learning rate of AdamW, constant after the warm-up. The default is ten times this one with --lora-rank."""
+    """Learning rate of AdamW, constant after the warm-up. With --lora-rank the default is ten times as
+    large."""
     lora_rank: Positive[int | None] = None
     """Train low-rank additions (LoRA) of this rank to all linear layers but the head, and freeze all other weights:
     less memory. None: all weights are trained."""
@@ -117,8 +118,8 @@ class HardwareSettings:
     """Keep master weights, gradients (twice) and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU
     memory and is slower."""
     offload_weights: NotCompared[bool] = False
-    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower. With --lora-rank it
-    lets a GPU train a model that fits it only once."""
+    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower. With --lora-rank, a
+    GPU can train a model of which it cannot hold two copies."""
     sampler_ranks: NotCompared[Positive[int]] = 1
     """Number of ranks of a machine that share one sampler, each with a part of its weights and its cache. Set it for
     models whose weights leave little of a GPU for anything else."""
