@@ -87,7 +87,7 @@ def test_a_model_or_template_is_refused_in_one_line(flags, message, tmp_path):
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_launcher_that_is_killed_while_it_checks_leaves_nothing(number):
     program = subprocess.Popen(LAUNCH, cwd=ROOT, env=users_environment())
     started = psutil.Process(program.pid)

@@ -96,13 +96,27 @@ def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, mon
     watcher = threading.Thread(target=watch)
     watcher.start()
     settings = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=2)
-    ends = pytest.raises(RuntimeError, match="a sampler's process ended with status 1")
+    ends = pytest.raises(InputError, match=r"not the config\.json of a known language model")
     with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, settings):
         pass
     watcher.join()
     seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
     assert seen == ["CUDA_VISIBLE_DEVICES=4,5", "CUDA_VISIBLE_DEVICES=6,7"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"  # ours is what it was
+
+
+def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
+    def kill() -> None:
+        while not (members := multiprocessing.active_children()):
+            time.sleep(0.01)
+        members[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ends = pytest.raises(RuntimeError, match="a sampler's process ended with status -9; its error is above")
+    with ends, fleet(tmp_path, [], 1, EngineSettings(max_tokens=192, dtype="float32")):
+        pass
+    killer.join()
 
 
 GPU, NO_GPU = True, False
