@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations, product
 
+from mathequal import groups
 from mathequal.brackets import brackets, split, split_at_commas
 from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
 from mathequal.reading_simple import read_based, read_clock, read_formula, read_two_units, read_words
@@ -20,8 +21,6 @@ MAX_DEPTH = 30
 """Brackets inside each other. What is nested deeper is a formula, without a closer look."""
 MAX_SIGNS = 6
 """Plus-minus signs, each of which doubles the values."""
-MAX_PERMUTED = 5
-"""Items of a tuple whose permutations are listed."""
 
 _RELATION = r"=|\\approx(?![a-zA-Z])|\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>"
 _EQUALITY = {"=", r"\approx"}
@@ -93,7 +92,9 @@ def _list(text: Spelled) -> Value | None:
     sublists = [part for part in split(text.formula, _LIST_JOINT)[0] if part]
     items_of_sublists = [split_at_commas(sublist) for sublist in sublists]
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
-        return Group("", "", _parts_of(text, sublists))
+        parts = _parts_of(text, sublists)
+        are_points = all(isinstance(part, Group) and (part.opening or part.has_groups()) for part in parts)
+        return Group("", "", groups.flattened(parts) if are_points else parts)
     if len(sublists) == 1 and len(items_of_sublists[0]) == 1:
         return None
     items = [item for items in items_of_sublists for item in items if item]
@@ -102,39 +103,8 @@ def _list(text: Spelled) -> Value | None:
     excluded = re.match(r"[a-z]\s*\\ne(?![a-zA-Z])", items[0])
     if excluded and not any(split(item, _RELATION)[1] for item in items[1:]):  # x \ne 1, 2
         items[1:] = [f"{excluded[0]} {item}" for item in items[1:]]
-    values = _list_or_named_tuples(_parts_of(text, items))
+    values = groups.list_or_named_tuples(_parts_of(text, items))
     return replace(values, alternatives=OR.strip() in text.formula and not values.names)
-
-
-def _flattened(items: Iterable[Value]) -> tuple[Value, ...]:
-    """Return items with those of every list, such as a plus-minus sign makes, in its place."""
-    values: list[Value] = []
-    for item in items:
-        is_list = isinstance(item, Group) and item.opening == "" and not item.names
-        values += item.items if is_list else [item]
-    return tuple(values)
-
-
-def _function_name(name: str) -> str:
-    """Return `f` for `f(x)`."""
-    return re.sub(r"(?<=[a-zA-Z])\([a-z]\)$", "", name)
-
-
-def _list_or_named_tuples(items: tuple[Value, ...]) -> Group:
-    """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
-    items = _flattened(items)
-    pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
-    names = [_function_name(pair.names[0] or "") for pair in pairs]
-    values = [pair.sides[1] for pair in pairs]
-    # x=1, y=2, x=3, y=4 has a width of 2
-    width = names.index(names[0], 1) if names and names[0] in names[1:] else len(names)
-    is_repeated = width and names == names[:width] * (len(names) // width)
-    if len(names) < len(items) or width < 2 or len(set(names)) != width or not is_repeated:
-        return Group("", "", items)
-    tuples = []
-    for start in range(0, len(values), width):
-        tuples.append(Group("(", ")", tuple(values[start : start + width]), tuple(names[:width])))
-    return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
 
 
 def _plus_minus(text: Spelled) -> Value | None:
@@ -156,26 +126,20 @@ def _plus_minus(text: Spelled) -> Value | None:
 
 
 _PERMUTED = re.compile(rf"(.+?)[\s,]*(?:\\l(?:and|or)\s*)?({WORD})", re.DOTALL)
-_PERMUTATIONS = re.compile(
-    r"(?:and |or )?(?:all |any )?(?:of )?(?:its |their |the |these )?(cyclic )?permutations?"
-    r"(?: thereof| of (?:it|them|these))?"
-)
 
 
 def _permutations(text: Spelled) -> Value | None:
     """Read `(1,2,3)` and its permutations."""
     match = _PERMUTED.fullmatch(text.formula)
-    phrase = _PERMUTATIONS.fullmatch(text.word(match[2])) if match else None
+    phrase = groups.PERMUTATIONS.fullmatch(text.word(match[2])) if match else None
     if not match or not phrase:
         return None
-    orders: dict[Value, None] = {}  # a set, in order
-    for item in _flattened([_value(text.part(match[1]))]):
-        if not isinstance(item, Group) or len(item.items) > MAX_PERMUTED:
+    found: dict[Value, None] = {}  # a set, in order
+    for item in groups.flattened([_value(text.part(match[1]))]):
+        if not isinstance(item, Group) or len(item.items) > groups.MAX_PERMUTED:
             return None
-        shifts = (item.items[k:] + item.items[:k] for k in range(len(item.items)))
-        for order in shifts if phrase[1] else permutations(item.items):
-            orders[Group("(", ")", tuple(order))] = None
-    return Group("", "", tuple(orders))
+        found |= dict.fromkeys(groups.all_orders(item.items, groups.shifts if phrase[1] else permutations).items)
+    return Group("", "", tuple(found))
 
 
 def _negative(text: Spelled) -> Value | None:
@@ -213,15 +177,13 @@ def _relation(text: Spelled) -> Value | None:
 
 def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approximate: bool) -> Value:
     left, right = values[0], values[-1]
-    if (
-        len(values) == 2
-        and isinstance(left, Group)
-        and isinstance(right, Group)
-        and left.opening == right.opening == "("
-    ):
-        coordinates = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
-        if len(coordinates) == len(left.items) == len(right.items):  # (x, y) = (1, 2)
-            return replace(right, names=tuple(map(_function_name, coordinates)))
+    if len(values) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
+        letters = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
+        if len(letters) == len(left.items) == len(right.items):
+            if left.opening == "(":  # (x, y) = (1, 2)
+                return replace(right, names=tuple(map(groups.function_name, letters)))
+            if left.opening == "{" and len(letters) <= groups.MAX_PERMUTED:  # {a, b} = {1, 2}
+                return groups.all_orders(right.items, permutations)
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
@@ -278,10 +240,10 @@ def _group(text: Spelled) -> Value | None:
         if is_set and isinstance(items[0], Group) and items[0].opening == "{":  # a set of one set
             return Group("{", "}", items)
         return Word(text.text()) if opening + closing in ("[)", "(]") else items[0]
-    with_names = _list_or_named_tuples(items)
+    with_names = groups.list_or_named_tuples(items)
     if with_names.names and opening == "[":  # [x = 1, y = 2]
         return with_names
-    return Group(opening, closing, _flattened(items) if opening == "{" else items)
+    return Group(opening, closing, groups.flattened(items) if opening == "{" else items)
 
 
 def _item(text: Spelled) -> Value:

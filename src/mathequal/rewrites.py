@@ -209,6 +209,11 @@ AFTER_WORDS = table(
     # 0 (mod 128)
     (r"\(\s*\\?(?:bmod|mod)\s*\{?(\w+)\}?\s*\)", r"\\pmod{\1}"),
     (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
+    # 10 (mod 7) is 3 (mod 7)
+    (
+        r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
+        lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
+    ),
     (r"\\log\s*_e(?![a-zA-Z])", r"\\ln "),
     # f(x) \equiv 1
     (r"(?<=[a-zA-Z)])\s*\\equiv(?![a-zA-Z])", "="),

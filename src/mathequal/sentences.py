@@ -37,7 +37,10 @@ _FOR_ALL = re.compile(
 _EXPLANATION = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*"
     r"\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
-    rf"|\s*{_TEXT}\(\s*note\b.*\)\s*\}}?$",
+    rf"|\s*{_TEXT}\(\s*note\b.*\)\s*\}}?$"
+    # "(all sign combinations)", but not "(mod p)" or "(if p is odd)"
+    r"|\s*\\text\s*\{\s*\((?![^)]*\b(?:mod|modulo|base|if|not|or|order|than|except|when|where|only|million|thousand)\b)"
+    r"[a-z']+(?:[\s,]+[a-z']+)+\)\s*\}$",
     re.IGNORECASE | re.DOTALL,
 )
 # "All integers n with n > 4", before a condition
@@ -95,11 +98,13 @@ def verdict_of(sentence: str) -> str | None:
     >>> verdict_of("yes, because 2 is even"), verdict_of("yes, if 2 is even"), verdict_of("yes, 2")
     ('yes', None, None)
     """
-    match = re.fullmatch(r"(yes|no|true|false)(?:\s*[,.;:(-]\s*(.*))?", sentence)
-    verdict, reason = match.groups(default="") if match else ("", "")
+    match = re.fullmatch(r"(yes|no|true|false)(?:\s*([,.;:(-])\s*(.*))?", sentence, re.DOTALL)
+    verdict, sign, reason = match.groups(default="") if match else ("", "", "")
     # "yes, no" is no reason, "no, there is no such number" is one
-    contradicts = re.search(r"\d" if verdict == "no" else r"\d|\bnot?\b", reason)
-    if contradicts and not reason.startswith(("because ", "since ", "as ")):
+    contradicts = verdict != "no" and re.search(r"\bnot?\b", reason)
+    # "yes, 2" says more than yes, "yes. the sum is 2" gives a reason
+    more = re.search(r"\d", reason) and not (sign == "." and len(re.findall("[a-z]{2}", reason)) > 2)
+    if (contradicts or more) and not reason.startswith(("because ", "since ", "as ")):
         return None
     return verdict if verdict and not _CONDITION.search(reason) else None
 

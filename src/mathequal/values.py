@@ -67,6 +67,10 @@ class Group:
     names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
     alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
 
+    def has_groups(self) -> bool:
+        """Whether all items are groups."""
+        return all(isinstance(item, Group) for item in self.items)
+
 
 @dataclass(frozen=True)
 class Matrix:
