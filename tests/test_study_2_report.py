@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 
 from bnpo.files import ROOT
-from study.comparisons import Compared
+from study.comparisons import MISSING, Compared
 from study.design import EVALUATED, REGIMES
 from study.registry_2 import PARTS_2, PRIOR_GRID, PRIOR_METHODS, ROWS_2
 from study.results_2 import fall, write_results_2
@@ -59,6 +59,29 @@ def test_no_difference_is_equal_if_the_positive_controls_show_theirs():
     assert found["BNPO less GRPO"] == found["BNPO is more stable"] == "undecided"
 
 
+def differences_in(page: str, part: str) -> dict[str, list[str]]:
+    """The cells of the registered differences of a part, by comparison."""
+    lines = page.split(f"## Registered differences: {part}")[1].split("\n\n")[1].splitlines()[2:]
+    return {cells[1]: cells[2:-1] for cells in (list(map(str.strip, line.split("|"))) for line in lines)}
+
+
+@pytest.mark.parametrize("incomplete", ["nothing", "cliff", "cliff-controls", "prior"])
+def test_p_values_wait_for_the_last_row(incomplete, tmp_path):
+    """Of equal runs, as those of RLOO and REINFORCE often are: the deviation of their differences is 0."""
+    rows = [row for row in made_up(WORKING, noise=0.0) if row["part"] != incomplete or row["seed"] not in (23, 35)]
+    write_results_2(rows, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert ("**Interim: " in page) == (incomplete != "nothing")
+    for part, line, needed in (
+        ("cliff", "BNPO less GRPO, clipped", ("cliff",)),
+        ("cliff", "null", ("cliff", "cliff-controls")),
+        ("prior", "eb less RLOO, spread", ("prior",)),
+    ):
+        _, points, p, _, _, *deviation = differences_in(page, part)[line]
+        assert (points, deviation) == ("+0.00 (+0.00 to +0.00)", ["0.00", "0.00"])
+        assert p == (MISSING if incomplete in needed else "1.0000")
+
+
 @pytest.mark.parametrize(
     ("leads", "line", "claim"),
     [
@@ -82,7 +105,7 @@ def test_a_difference_of_the_cliff_is_found(leads, line, claim):
     ],
 )
 def test_intervals_beside_the_bound(intervals, verdict):
-    differences = [Paired(fmean(interval), *interval, p=0.3, wins=0.5, seeds=40) for interval in intervals]
+    differences = [Paired(fmean(interval), *interval, p=0.3, wins=0.5, seeds=40, sd=0.1) for interval in intervals]
     assert judge([Compared(difference, 0.6) for difference in differences], bound=0.05) == verdict
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import scipy
 from matplotlib.figure import Figure
 
 from bnpo.files import ROOT
@@ -27,7 +26,7 @@ from study.registry_2 import (
 from study.results import filled, interval
 from study.rows import RESULTS, RowList, area, chosen_lr, final, rates_to_try, select, tuned
 from study.statistics import smallest_found, t_interval
-from study.verdict_2 import CLIFF_FAMILY, PRIOR_FAMILY, Family, verdict_table
+from study.verdict_2 import CLIFF_FAMILY, CONTROL_SEEDS, PRIOR_FAMILY, Family, verdict_table
 
 FINDINGS_2 = RESULTS / "findings-2.md"
 """What follows from the tables, in words, written by hand."""
@@ -47,10 +46,10 @@ def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") 
         "[study-2.md](study-2.md).",
         f"{len(rows)} runs, at the commits {', '.join(commits) or 'none'}. Failed: {', '.join(failed) or 'none'}.",
     ]
-    registered = sum(len(list(runs(None))) for runs in PARTS_2.values())
-    if len(rows) < registered:
+    missing = {part: len(list(runs(None))) - sum(row["part"] == part for row in rows) for part, runs in PARTS_2.items()}
+    if left := sum(max(0, count) for count in missing.values()):  # tuning may add runs to its part
         parts.append(
-            f"**Interim: {len(rows)} of {registered} runs.** No decision depends on these numbers, since the numbers "
+            f"**Interim: {left} registered runs are missing.** No decision depends on these numbers, since the numbers "
             "of seeds are fixed."
         )
     if FINDINGS_2.exists():
@@ -122,7 +121,7 @@ def _differences(rows: RowList, family: Family) -> Table:
     for label, pair in checks.items():
         one = compare(rows, {label: pair}, family.metric).get(label)
         if one is not None:
-            lines[label] = _cells(one, one.difference.seeds, complete)
+            lines[label] = _cells(one, CONTROL_SEEDS, one.difference.seeds == CONTROL_SEEDS)
             lines[label][3] = MISSING
     notes = [
         "Differences in points, paired by training seed, with the 95 % t interval; p of the exact sign-flip test, and "
@@ -141,9 +140,8 @@ def _cells(one: Compared, seeds: int, complete: bool) -> list[str]:
     cells, difference = difference_cells(one), one.difference
     if not complete:
         cells[2] = cells[3] = MISSING
-    t = scipy.stats.t.ppf(0.975, difference.seeds - 1)
-    sd = (difference.high - difference.low) / (2 * t) * np.sqrt(difference.seeds)
-    return [*cells, f"{100 * sd:.2f}", f"{100 * smallest_found(sd, seeds, 0.05):.2f}"]
+    least = smallest_found(difference.sd, seeds, 0.05) if difference.sd else 0.0  # RLOO and REINFORCE may be equal
+    return [*cells, f"{100 * difference.sd:.2f}", f"{100 * least:.2f}"]
 
 
 def _prior(rows: RowList) -> Table:

@@ -13,7 +13,7 @@ POWER = 0.8
 @dataclass(frozen=True)
 class Paired:
     """A mean difference over seeds with its 95 % t interval, the p-value of the exact sign-flip test, the share of
-    seeds on which the first is better (ties count half), and the number of seeds."""
+    seeds on which the first is better (ties count half), the number of seeds, and the standard deviation over them."""
 
     mean: float
     low: float
@@ -21,6 +21,7 @@ class Paired:
     p: float
     wins: float
     seeds: int
+    sd: float
 
 
 def paired(differences: np.ndarray) -> Paired:
@@ -34,7 +35,8 @@ def paired(differences: np.ndarray) -> Paired:
     """
     mean, half = t_interval(differences)
     wins = float(((differences > 0) + 0.5 * (differences == 0)).mean())
-    return Paired(mean, mean - half, mean + half, sign_flip(differences), wins, len(differences))
+    sd = float(np.std(differences, ddof=1))
+    return Paired(mean, mean - half, mean + half, sign_flip(differences), wins, len(differences), sd)
 
 
 def sign_flip(differences: np.ndarray) -> float:

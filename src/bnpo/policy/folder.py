@@ -49,7 +49,7 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     if weights and index.is_file():
         names = set(read_json(index, "download it again").get("weight_map", {}).values())
         if missing := sorted(name for name in names if not (folder / name).is_file()):
-            raise InputError(f"{model}: lacks {missing[0]}, which {index.name} names; download it (again)")
+            raise InputError(f"{model}: lacks {missing[0]}, which {index.name} names; download or copy it")
     return folder
 
 

@@ -19,7 +19,7 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[flo
     as an answer to it. Differences are means per token. Raises InputError on all ranks if they are larger than
     --sync-tolerance. A collective.
     """
-    ids = (ids * 2)[: max(2, min(len(ids), MOST_TOKENS))]  # at least a prompt and an answer of one token each
+    ids = (ids if len(ids) > 1 else ids * 2)[:MOST_TOKENS]  # at least a prompt and an answer of one token each
     prompt, answer = ids[: len(ids) // 2], ids[len(ids) // 2 :]
     # The learner packs a second answer behind the first. Layers that are no attention would let them mix.
     answers = answer, answer[::-1]
