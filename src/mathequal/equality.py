@@ -89,7 +89,7 @@ def _undecided(first: Value, second: Value) -> bool:
     raise Undecided
 
 
-QUICK = Judge(_quick_same_value, _undecided, _undecided, _undecided, _undecided)
+QUICK = Judge(_quick_same_value, _undecided, _undecided, _undecided, _undecided, _undecided)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
@@ -117,16 +117,25 @@ _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|aroun
 
 # Letters for any whole number beside \pi, and for any constant behind a formula in x
 _ANY_NUMBER = (
-    re.compile(r"(?=.*\\pi)(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"),
+    re.compile(
+        r"(?=.*(?:\\pi|\\mathbb\s*\{?\s*Z))(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"
+    ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
 _LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
+# x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
+_FAMILY = re.compile(
+    r"(?=.*(?:\\pi|\\circ|°|π|\\mathbb\s*\{?\s*Z|ℤ))"
+    r"(?=.*(?:\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b)|\s*\$?\s*(?:[xtz]|\\(?:theta|alpha|varphi|phi))\s*=)"
+    r".*(?<![a-zA-Z\\])[kmnl](?![a-zA-Z])"
+)
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
     r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
-    names = {letter: letter.swapcase() for letter in letters - {*"abcdeiABCDEI"}}  # choices and constants
+    single = {*"abcdeiABCDEI"} - set(re.findall(r"[a-zA-Z](?=_)", answer))  # choices and constants, but not C_1
+    names = {letter: letter.swapcase() for letter in letters - single}
     for pattern in _ANY_NUMBER:
         matches = pattern.match(reference), pattern.match(answer)
         if matches[0] and matches[1]:
@@ -156,6 +165,8 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
     if equal(expected, given, judge):
+        return True
+    if _FAMILY.match(reference) and _FAMILY.match(answer) and judge.same_families(expected, given):
         return True
     if not isinstance(given, Scalar):
         return False

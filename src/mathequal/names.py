@@ -24,6 +24,7 @@ TRIGONOMETRY = re.compile(_FUNCTION)
 
 LETTER = rf"(?:[a-zA-Z]|\\(?:{GREEK}))"
 _POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"  # two to four points of a figure: AB, A B C, ABCD'
+_RATIO_TERM = rf"(?:[a-zA-Z](?:_(?:\w|\{{\w+\}}))?|{_POINTS})"
 _RATIO_PART = rf"(?:{_POINTS}|d?[a-z])"
 
 NAME = re.compile(
@@ -45,6 +46,8 @@ NAME = re.compile(
             r"\\Delta\s*[a-zA-Z](?:_\w)?",
             # \frac{AB}{CD}, \frac{dy}{dx}, \frac{a}{b}
             rf"\\frac\{{{_RATIO_PART}\}}\{{{_RATIO_PART}\}}",
+            # a:b:c, V_1:V_2, AB:BC
+            rf"{_RATIO_TERM}(?:\s*:\s*{_RATIO_TERM})+",
             # \sin A, \cos \angle ABC, \tan\theta
             rf"{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{GREEK}))",
             # words: \text{Area}, \text{Area of } \triangle ABC
@@ -53,7 +56,7 @@ NAME = re.compile(
     )
 )
 
-_TERM = r"(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?"
+_TERM = r"(?:[fgh]\(-?\d+\)|(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?)"
 _JOINT = r"\s*(?:[-+]|\\cdot\s)?\s*"
 COMBINATION = re.compile(
     rf"{_TERM}(?:{_JOINT}{_TERM})+|{_TERM}\^(?P<power>\d)(?:{_JOINT}{_TERM}\^(?P=power))+"

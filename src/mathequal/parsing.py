@@ -27,8 +27,11 @@ class _Parser(_Latex2Sympy):
 
 
 def _mixed_number(match: re.Match) -> str:
-    r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
-    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
+    r"""Return 1+\frac12 for 1\frac12 and 1 1/2, but a product for 2\frac31. 2 3/1 is neither."""
+    is_proper = 0 < int(match[2]) < int(match[3])
+    if not is_proper and "frac" not in match[0]:
+        raise Undefined(match[0])
+    joint = "+" if is_proper else r"\cdot "
     return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
@@ -91,7 +94,8 @@ def expression(latex: str) -> sympy.Basic:
     except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
         raise Undefined(latex) from error
     if isinstance(parsed, sympy.MatrixBase):
-        return sympy.ImmutableMatrix(parsed)
+        meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
+        return sympy.ImmutableMatrix(parsed.xreplace(meanings))
     if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
     # x(2) is a product, x(0) is none
@@ -106,12 +110,12 @@ def expression(latex: str) -> sympy.Basic:
 _CALL = re.compile(r"(?<![a-zA-Z\\])(?<!_\{)([fgh]'*)\s*\(([^()]+)\)")
 _SCRIPTS = r"(?:'|\s*_\s*(?:\w|\\[a-zA-Z]+|\{(?:[^{}]|\{[^{}]*\})*\}))*"
 _ONE_LETTER = r"\s*(?:\\[a-zA-Z]+|[a-zA-Z])\s*"
-# What is one variable: \frac{dy}{dx}, \dot{x}, \alpha, x_{max}, y'
+# What is one variable: \frac{dy}{dx}, \dot{x}, \angle ABC, \alpha, x_{max}, y'
 _ATOM = re.compile(
     rf"\\frac\{{\s*(?:d|\\partial)(?:\^\{{?\d\}}?)?{_ONE_LETTER}{_SCRIPTS}\}}"
     rf"\{{\s*(?:d|\\partial){_ONE_LETTER}(?:\^\{{?\d\}}?)?\}}"
     rf"|\\(?:bar|d?dot|hat|tilde|overline)\s*(?:\{{{_ONE_LETTER}{_SCRIPTS}\}}|{_ONE_LETTER}){_SCRIPTS}"
-    rf"|\\[a-zA-Z]+{_SCRIPTS}|[a-zA-Z]{_SCRIPTS}"
+    rf"|\\angle\s*[A-Z]{{3}}(?![a-zA-Z_])|\\[a-zA-Z]+{_SCRIPTS}|[a-zA-Z]{_SCRIPTS}"
 )
 _DERIVATIVE = re.compile(r"\\frac\{\s*d(?:\^\{?(\d)\}?)?(.+?)\}\{\s*d|\\(d?)dot(.*)", re.DOTALL)
 
@@ -132,7 +136,7 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
             order, top, dots, below_dots = derivative.groups()
             text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (2 if dots == "d" else int(order or 1))
         is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
-        is_command = re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|frac[d\\])", text)
+        is_command = re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|angle|frac[d\\])", text)
         if is_plain or is_command or text.startswith("q_9"):
             return match[0]
         name = name_for(sympy.Symbol(text.removeprefix("\\"), real=True))

@@ -104,7 +104,10 @@ def _list(text: Spelled) -> Value | None:
     if excluded and not any(split(item, _RELATION)[1] for item in items[1:]):  # x \ne 1, 2
         items[1:] = [f"{excluded[0]} {item}" for item in items[1:]]
     values = groups.list_or_named_tuples(_parts_of(text, items))
-    return replace(values, alternatives=OR.strip() in text.formula and not values.names)
+    are_alternatives = OR.strip() in text.formula
+    if are_alternatives and values.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
+        return Word(text.text())
+    return replace(values, alternatives=are_alternatives and not values.names)
 
 
 def _plus_minus(text: Spelled) -> Value | None:
@@ -172,6 +175,8 @@ def _relation(text: Spelled) -> Value | None:
     formulas = tuple(value for value in values if isinstance(value, Scalar))
     if len(formulas) < len(values) or r"\in" in operators or r"\approx" in operators:
         return Word(text.text())
+    # 0 < f(x) < 1 is a set of values
+    formulas = tuple(Scalar("y") if re.fullmatch(r"[fgh]\([a-z]\)", value.latex) else value for value in formulas)
     return Relation(formulas, tuple(operators))
 
 

@@ -21,14 +21,27 @@ def read_words(text: Spelled) -> Value | None:
     number = number_in_words(phrase)
     if number is not None or INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
+    if counted := _counted(phrase):
+        return counted
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
     return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
 
 
+def _counted(phrase: str) -> Scalar | None:
+    """Read `ten hours`."""
+    words = phrase.split()
+    for end in range(len(words) - 1, 0, -1):
+        number, name = number_in_words(" ".join(words[:end])), unit(" ".join(words[end:]))
+        if number is not None and name:
+            return Scalar(str(number), name)
+    return None
+
+
 def _bare(phrase: str) -> str:
     """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
+    phrase = re.sub(r"^the (?:series|integral|sequence|limit) (?:is )?(?=converge|diverge)", "", phrase.strip())
     phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
 

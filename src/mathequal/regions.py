@@ -80,7 +80,10 @@ def _set_of(region: Value) -> _Set:
         isinstance(region, Group) and region.items and all(isinstance(item, Relation) for item in region.items)
     )
     if hold_together or (isinstance(region, Region) and region.operator == r"\cap"):
-        return _Set(ends, lambda x: all(part.contains(x) for part in sets))
+        common = _Set(ends, lambda x: all(part.contains(x) for part in sets))
+        # x < -2, x > 1 cannot hold together, so the comma means "or".
+        if isinstance(region, Region) or any(map(common.contains, _numbers_to_try(ends))):
+            return common
     return _Set(ends, lambda x: any(part.contains(x) for part in sets))
 
 

@@ -45,6 +45,7 @@ _COMMANDS = _spellings(
     r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
     r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
     r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log \infinity \infty"
+    r" \vee \lor \wedge \land"
 )
 """Commands of the same meaning."""
 
@@ -125,6 +126,12 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
+    # arsinh, \operatorname{arccosh} and cosec
+    (
+        r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|(?![a-zA-Z]))",
+        lambda match: rf"\{match[1]}^{{-1}}",
+    ),
+    (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?cosec(?:\s*\}|(?![a-zA-Z]))", r"\\csc "),
     # \text{m}\angle A, and f: x \mapsto 2x
     (r"\\text\s*\{\s*m\s*\}\s*(?=\\angle)", "m"),
     (
@@ -134,7 +141,7 @@ BEFORE_WORDS = table(
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
-    (r"\\(?:mathrm|mathbf|mathit|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
+    (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
         r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
         r"\1\2",
@@ -149,6 +156,8 @@ BEFORE_WORDS = table(
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
+    # 7^{\text{th}}
+    (r"\^\s*\{\s*\\text\{(st|nd|rd|th)\}\s*\}", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
@@ -156,7 +165,7 @@ BEFORE_WORDS = table(
     (r"_\s*(?:\{\s*\\(max|min)\s*\}|\\(max|min)(?![a-zA-Z]))", r"_{\1\2}"),
     # \{2k\pi : k \in \mathbb{Z}\}
     (
-        r"\\\{(.*?)(?::|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\\\}",
+        r"\\\{(?:\s*[a-z]\s*(?::|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*=)?(.*?)(?:,|:|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\\\}",
         r"\1",
     ),
     # \text{cm^2} is \text{cm}^2
@@ -219,6 +228,11 @@ AFTER_WORDS = table(
     (r"(?<=[a-zA-Z)])\s*\\equiv(?![a-zA-Z])", "="),
     # t(0,4], which should be t \in (0,4]
     (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
+    # \angle CBA is \angle ABC
+    (
+        r"\\angle\s*\{?\s*([A-Z])\s*([A-Z])\s*([A-Z])(?!\s*[a-zA-Z_])\s*\}?",
+        lambda match: rf"\angle {min(match[1], match[3])}{match[2]}{max(match[1], match[3])}",
+    ),
     # C(n,k) and z^*
     (r"(?<![a-zA-Z\\])C\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
     (r"([a-zA-Z])\s*\^\s*\{?\s*\\(?:cdot|ast)(?![a-zA-Z])\s*\}?", r"\\bar{\1}"),

@@ -21,6 +21,7 @@ class Judge:
     rounded: Callable[[Scalar, Scalar], bool]  # one is a decimal, and the other one rounded to its places
     same_solutions: Callable[[Equation, Equation], bool]  # of two sides each
     same_set: Callable[[Value, Value], bool]  # of real numbers, or conditions on a variable
+    same_families: Callable[[Value, Value], bool]  # of numbers for every whole k
 
 
 Rule = Callable[..., bool]
@@ -139,7 +140,7 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
     items = (*first.items, *second.items)
-    if first.items and all(isinstance(item, Relation) for item in items):
+    if any(group.items and all(isinstance(item, Relation) for item in group.items) for group in (first, second)):
         return judge.same_set(first, second) or in_any_order(first.items, second.items, judge)
     if first.names and second.names:
         if set(first.names) != set(second.names):

@@ -26,12 +26,20 @@ _DENIAL = re.compile(
 
 _TEXT = r"(?:\\text\s*\{\s*)?"
 _DOMAIN = r"(?:real|positive|non-?negative|natural|rational|complex|integers?|numbers?|reals|values?|of)"
+# \mathbb{R}^+, \mathbb{N}^*, \mathbb{Z}_{\ge 0}
+_SET = r"\\mathbb\s*\{?\s*[RNZQC]\s*\}?(?:\s*[_^]\s*(?:[+*0]|\{(?:[+*<>=\s]|\\(?:geq?(?:slant)?|ast)(?![a-z])|[01](?!\d))*\}))*"
 # "for all real x", "for every x \in \mathbb{R}^+"; with any other word, or a condition, it counts
 _FOR_ALL = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:\\forall|(?:for|where)\s+(?:all|any|every|each))(?![a-zA-Z])"
-    rf"(?:\b{_DOMAIN}\b|\\(?:in|text|mathbb|R|reals)(?![a-zA-Z])|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\s{{}}+*^)]"
+    rf"(?:\b{_DOMAIN}\b|{_SET}|\\(?:in|text|R|reals)(?![a-zA-Z])|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])|[\s{{}}+*^)]"
     r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*,?\s*)?(?:and|or)\b)"
-    r"|\s*,\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*[RNZQ]\s*\}?(?:\^\+|_\+|\s)*$"
+    rf"|\s*(?:,|[,;]?\s*\()\s*[a-z]\s*\\in\s*{_SET}\s*\)?$"
+)
+# f(x)=1/x "for all x > 0", where the problem has said so
+_DOMAIN_OF_FUNCTION = re.compile(
+    rf"(\s*[a-zA-Z]\s*\(([a-z])\)\s*=[^=<>]*?)\s*[,;]?\s*"
+    rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each))\s*\}}?|[,;]|\()"
+    r"\s*\2\s*(?:>\s*0|\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*(?:\\left)?\(0,\s*\+?\\infty(?:\\right)?\))\s*\)?"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
@@ -59,7 +67,9 @@ def without_sentence(text: str) -> str:
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
     text = _restatement(_EXPLANATION.sub("", text))
-    if "=" in text or r"\pi" in text:
+    function = _DOMAIN_OF_FUNCTION.fullmatch(text)
+    text = function[1] if function else text
+    if "=" in text or r"\pi" in text or r"\mathbb" in text:
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 

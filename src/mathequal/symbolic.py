@@ -17,8 +17,10 @@ from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parser, verify
 from math_verify import parse as math_verify_parse
 from mpmath import mp
+from sympy.polys.polyerrors import BasePolynomialError
 
 from mathequal.equality import verdict
+from mathequal.families import same_families
 from mathequal.names import is_constant
 from mathequal.numbers import decimal_places, fewest_decimal_places, is_rounded
 from mathequal.numeric import DIGITS, MORE_DIGITS, Undefined, names, same_values, same_zeros, value, zeros_shared
@@ -151,13 +153,13 @@ def _decided(compare: Callable[..., bool]) -> Callable[..., bool]:
     def decide(first: Value, second: Value) -> bool:
         try:
             return compare(first, second)
-        except (Undefined, TypeError):  # TypeError: a matrix where a number is needed
+        except (Undefined, TypeError, BasePolynomialError):  # TypeError: a matrix where a number is needed
             return False
 
     return decide
 
 
-SLOW = Judge(*map(_decided, (_same_value, _same_quantity, _rounded, _same_solutions, _same_set)))
+SLOW = Judge(*map(_decided, (_same_value, _same_quantity, _rounded, _same_solutions, _same_set, same_families)))
 
 
 # Repeated answers to a problem are often the same formula. math-verify itself remembers only 20.

@@ -62,6 +62,8 @@ def unit(phrase: str) -> str | None:
         elif name:
             parts.append(joint + name + power)
             joint, power = "*", ""
+        elif joint == "/" and parts and word.isalpha() and not _NO_UNIT.search(phrase):  # ml/dose
+            return ""
         else:
             return _of_things(phrase)
     return "".join(parts).removeprefix("*") if parts and parts[0][0] == "*" and not power else _of_things(phrase)
