@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations, product
 
-from mathequal import groups
+from mathequal import blocks, groups
 from mathequal.brackets import brackets, split, split_at_commas
 from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
 from mathequal.reading_simple import read_based, read_clock, read_formula, read_two_units, read_words
 from mathequal.sentences import NO_SOLUTIONS
 from mathequal.spelling import Spelled, spelled
-from mathequal.values import REALS, Equation, Group, Matrix, Region, Relation, Scalar, Value, Word
+from mathequal.values import REALS, Equation, Group, Region, Relation, Scalar, Value, Word
 
 MAX_DEPTH = 30
 """Brackets inside each other. What is nested deeper is a formula, without a closer look."""
@@ -260,30 +260,6 @@ def _item(text: Spelled) -> Value:
     return value
 
 
-_LINES = re.compile(
-    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr]\})?(.*)\\end\{\1\}"
-)
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
-_ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?")  # \\ or \\[2pt]
-
-
-def _lines(text: Spelled) -> Value | None:
-    """Read lines below each other, such as a system of equations, as a list."""
-    match = _LINES.fullmatch(text.formula)
-    if not match or r"\begin" in match[2] or ("&" in match[2] and match[1] in ("cases", "array")):
-        return None
-    items = [row.replace("&", "").strip(" ,;") for row in _ROW_END.split(match[2])]
-    return _value(text.part(", ".join(filter(None, items))))
-
-
-def _matrix(text: Spelled) -> Value | None:
-    match = _MATRIX.fullmatch(text.formula)
-    if not match or r"\begin" in match[2]:
-        return None
-    rows = [row.split("&") for row in _ROW_END.split(match[2]) if row.strip()]
-    return Matrix(tuple(_parts_of(text, entries) for entries in rows), text.formula)
-
-
 # In order: the first reader that does not return None decides. A list is split before its items are read, a relation
 # before the formulas on its sides.
 _READERS = (
@@ -292,7 +268,8 @@ _READERS = (
     _permutations,
     _ratio,
     read_clock,
-    _lines,
+    lambda text: blocks.read_cases(text, _value),
+    lambda text: blocks.read_lines(text, _value),
     _conditions,
     _list,
     _plus_minus,
@@ -300,6 +277,6 @@ _READERS = (
     _region,
     _group,
     _negative,
-    _matrix,
+    lambda text: blocks.read_matrix(text, _value),
     read_based,
 )

@@ -27,7 +27,10 @@ _DENIAL = re.compile(
 _TEXT = r"(?:\\text\s*\{\s*)?"
 _DOMAIN = r"(?:real|positive|non-?negative|natural|rational|complex|integers?|numbers?|reals|values?|of)"
 # \mathbb{R}^+, \mathbb{N}^*, \mathbb{Z}_{\ge 0}
-_SET = r"\\mathbb\s*\{?\s*[RNZQC]\s*\}?(?:\s*[_^]\s*(?:[+*0]|\{(?:[+*<>=\s]|\\(?:geq?(?:slant)?|ast)(?![a-z])|[01](?!\d))*\}))*"
+_SET = (
+    r"\\mathbb\s*\{?\s*[RNZQC]\s*\}?"
+    r"(?:\s*[_^]\s*(?:[+*0]|\{(?:[+*<>=\s]|\\(?:geq?(?:slant)?|ast)(?![a-z])|[01](?!\d))*\}))*"
+)
 # "for all real x", "for every x \in \mathbb{R}^+"; with any other word, or a condition, it counts
 _FOR_ALL = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:\\forall|(?:for|where)\s+(?:all|any|every|each))(?![a-zA-Z])"
@@ -60,13 +63,30 @@ _ALL_WITH = re.compile(
 )
 
 
+# "When $n=2$, the number is 7; when $n \\ge 3$, the number is $n^2+2$", after dollar signs and \( are gone
+_CASE = re.compile(
+    r"\s*(?:and\s)?(?:for|when|if)\s+([^,.;]*?[=<>\\][^,.;]*?),\s+[^,.;]*?\b(?:is|are|equals|we have)\s+([^,;]*?)"
+    r"\s*(?:[.;,]|$)",
+    re.IGNORECASE,
+)
+
+
+def _in_cases(text: str) -> str:
+    """Return the cases of a sentence as LaTeX has them."""
+    cases = _CASE.findall(text)
+    if len(cases) < 2 or _CASE.sub("", text).strip():
+        return text
+    rows = (f"{value} & {condition}" for condition, value in cases)
+    return r"\begin{cases}" + r"\\".join(rows) + r"\end{cases}"
+
+
 def without_sentence(text: str) -> str:
     r"""Return `7` for `\text{The answer is }7` and `f(x)=2x` for `f(x)=2x \text{ for all } x`."""
     preface = _PREFACE.match(text)
     if preface and not _DENIAL.search(preface[0]):
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
-    text = _restatement(_EXPLANATION.sub("", text))
+    text = _restatement(_EXPLANATION.sub("", _in_cases(text)))
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
     if "=" in text or r"\pi" in text or r"\mathbb" in text:
