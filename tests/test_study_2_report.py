@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from bnpo.files import ROOT
 from study.comparisons import MISSING, Compared
 from study.design import EVALUATED, REGIMES
-from study.registry_2 import PARTS_2, PRIOR_GRID, PRIOR_METHODS, ROWS_2
+from study.registry_2 import CLIFF, PARTS_2, PRIOR_GRID, PRIOR_METHODS, ROWS_2
 from study.results_2 import fall, write_results_2
 from study.rows import Rows
 from study.statistics import Paired, paired
@@ -113,11 +113,30 @@ def test_a_prior_that_helps_in_one_regime_is_better():
     found = verdicts(made_up(WORKING | {"eb": 0.02, "curverl": -0.02}))
     assert (found["eb less RLOO"], found["eb less BNPO"], found["CurveRL less RLOO"]) == ("better", "better", "worse")
     assert found["a Beta is better as a prior than as a normaliser"] == "for"
+    assert found["a Beta is worth having as a prior"] == "for"
 
 
-def test_a_null_that_differs_is_told():
-    rows = made_up(WORKING | {"rloo unclipped": 0.02})
-    assert verdicts(rows)["cliff: the null holds"] == "no"
+@pytest.mark.parametrize(
+    ("leads", "claim"),
+    [({"eb": 0.02, "bnpo": 0.02}, "undecided"), ({"bnpo": -0.02}, "against"), ({"eb": -0.02}, "against")],
+)
+def test_a_prior_is_worth_having_if_it_is_better_than_rloo_and_bnpo(leads, claim):
+    assert verdicts(made_up(WORKING | leads))["a Beta is worth having as a prior"] == claim
+
+
+def test_a_null_that_differs_makes_the_verdicts_of_its_part_invalid():
+    found = verdicts(made_up(WORKING | {"rloo unclipped": 0.02, "bnpo clipped": 0.03}))
+    assert found["cliff: the null holds"] == "no"
+    assert found["BNPO less GRPO"] == found["BNPO is more stable"] == "invalid"
+    assert found["eb less RLOO"] == "equal"
+
+
+def test_a_fall_of_exactly_ten_points_is_no_more_than_ten(tmp_path):
+    rows = made_up({}, noise=0.0)
+    for row in rows:
+        row["evals"] |= {"6": 0.547, "24": 0.447} if row["regime"] == CLIFF else {}
+    write_results_2(rows, tmp_path / "page.md")
+    assert "| bnpo clipped | 40 | 54.7 | 44.7 ± 0.0 | 0.0 | 10.0 ± 0.0 | 0% |" in (tmp_path / "page.md").read_text()
 
 
 def test_no_verdict_before_all_rows_are_there():

@@ -160,7 +160,7 @@ def rates_to_try(rows: RowList, regime: str, method: str, grid: Grid) -> tuple[f
     areas = tuned(rows, regime, method, grid)
     if any(len(areas.get(lr, ())) < len(grid.seeds) for lr in grid.rates):
         return grid.rates
-    best = max(grid.rates, key=lambda lr: np.mean(areas[lr]))
+    best = max(grid.rates, key=lambda lr: _mean(areas[lr]))
     return tuple(sorted((*grid.rates, grid.beyond[best]))) if best in grid.beyond else grid.rates
 
 
@@ -183,4 +183,9 @@ def chosen_lr(rows: RowList, regime: str, method: str, grid: Grid) -> float:
         if len(areas.get(lr, ())) < len(grid.seeds):
             first = f"run --only {grid.part} first"
             raise InputError(f"{regime}, {method}: learning rate {lr:g} was not tried yet; {first}")
-    return max(rates, key=lambda lr: np.mean(areas[lr]))
+    return max(rates, key=lambda lr: _mean(areas[lr]))
+
+
+def _mean(areas: Sequence[float]) -> float:
+    """Return the mean without its error of rounding, which would decide between rates that tie."""
+    return round(float(np.mean(areas)), 9)
