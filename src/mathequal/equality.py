@@ -122,7 +122,7 @@ _ANY_NUMBER = (
     ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
-_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
+_LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
 # x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
 _FAMILY = re.compile(
     r"(?=.*(?:\\pi|\\circ|°|π|\\mathbb\s*\{?\s*Z|ℤ))"
@@ -144,9 +144,9 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
     return reference, _LETTER.sub(lambda match: new_names.get(match[0], match[0]), answer)
 
 
-# C. x = 42 and \\textbf{(C) }42
+# C. x = 42, Option C: 42 and \\textbf{(C) }42
 _CHOICE_WITH_TEXT = re.compile(
-    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:\(([A-J])\)|([A-J])\}?[).:])(?P<rest>.*)"
+    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:[oO]ption\s+)?(?:\(([A-J])\)|([A-J])\}?[).:])(?P<rest>.*)"
 )
 
 

@@ -45,7 +45,7 @@ def _same_side(side: Value, last: Value, approximate: bool, judge: Judge) -> boo
     return judge.rounded(side, last)
 
 
-_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?)\(([a-z])\)")
+_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
 
 
 @rule_for(Equation, Equation)

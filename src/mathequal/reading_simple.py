@@ -39,9 +39,19 @@ def _counted(phrase: str) -> Scalar | None:
     return None
 
 
+# "the series converges absolutely by the ratio test" is "absolutely convergent"
+_CONVERGENCE = re.compile(
+    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence|limit) )?(?:is )?"
+    r"(?:(absolutely|conditionally) )?(con|di)verge(?:s|nt)(?: (absolutely|conditionally))?"
+    r"(?:,? (?:by|because|since)\b.*)?$"
+)
+
+
 def _bare(phrase: str) -> str:
     """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
-    phrase = re.sub(r"^the (?:series|integral|sequence|limit) (?:is )?(?=converge|diverge)", "", phrase.strip())
+    phrase = _CONVERGENCE.sub(r"\2vergent \1\3", phrase.strip())
+    if "necessary" in phrase:
+        phrase = re.sub(r"\b(?:an?|condition) ?", "", phrase)
     phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
 

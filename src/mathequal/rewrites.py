@@ -89,7 +89,11 @@ BEFORE_WORDS = table(
         " ",
     ),
     # "5 only", \implies 5
-    (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})|(?:\\text\s*\{\s*only\s*\}|\sonly)\s*\.?$", " "),
+    (
+        r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})"
+        r"|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
+        " ",
+    ),
     (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)(?![a-zA-Z])", " "),
     # all real numbers except 2
     (
@@ -113,9 +117,9 @@ BEFORE_WORDS = table(
     (r"(?<!\\)\\[!,;:> ]|[~\s]", " "),
     # \left( is (, \right. is nothing
     (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
-    # \displaystyle, \limits, \bf, \color{red}
+    # \displaystyle, \limits, \bf, \color{red}, \underline
     (
-        r"\\(?:display|text|script)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])|\\(?:bf|rm|it)(?![a-zA-Z])"
+        r"\\(?:(?:display|text|script)style|underline)(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])|\\(?:bf|rm|it)(?![a-zA-Z])"
         r"|\\(?:text)?color\s*\{[^{}]*\}",
         "",
     ),
@@ -131,6 +135,12 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
+    # floor(x), \text{ceil}(x), and (1,2)^T
+    (
+        r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil)\s*\}?\s*\(((?:[^()]|\([^()]*\))*)\)",
+        r"\\l\1 \2\\r\1 ",
+    ),
+    (r"(?s)^(?!.*\\begin)(.*,.*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
     # arsinh, \operatorname{arccosh} and cosec
     (
         r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|(?![a-zA-Z]))",
@@ -148,7 +158,7 @@ BEFORE_WORDS = table(
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
     (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
-        r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
+        r"\\(?:mathbf|boldsymbol|vec|overrightarrow|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
         r"\1\2",
     ),
     # \overline{AB} is a segment, \widehat{AB} an arc
@@ -247,7 +257,7 @@ AFTER_WORDS = table(
     (r"(?<=\d)\.(?=\s*/)", ""),
     (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))", r"\\bar{\1\2}"),
     # ]0,1[ and [0,1[
-    (r"(^|\\cup\s*)\](?=[^][(),;]+[,;][^][(),;]+[][])", r"\1("),
+    (r"(^|\\(?:cup|in)\s*)\](?=[^][(),;]+[,;][^][(),;]+[][])", r"\1("),
     (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
     # (2,3)(2,7)
     (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),

@@ -103,10 +103,15 @@ def _scalar_and_word(scalar: Scalar, word: Word, judge: Judge) -> bool:
     return letters.isalpha() and letters.casefold() == word.text
 
 
+_REASON = re.compile(r"(?:yes|no|true|false)(?:\.|,? (?:because|since|as)\b)")
+"""Yes with a reason; but "yes, Alice wins" is more than yes."""
+
+
 @rule_for(Word, Word)
 def _words(first: Word, second: Word, judge: Judge) -> bool:
     verdict = verdict_of(first.text)
-    if verdict in (first.text, second.text) and verdict == verdict_of(second.text):
+    gives_reason = verdict in (first.text, second.text) or any(map(_REASON.match, (first.text, second.text)))
+    if verdict and gives_reason and verdict == verdict_of(second.text):
         return True
     return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
 
@@ -160,6 +165,8 @@ def _groups(first: Group, second: Group, judge: Judge) -> bool:
         counts, others = _counts(first.items), _counts(second.items)
         if counts and counts.keys() == others.keys():
             return all(equal(counts[things], others[things], judge) for things in counts)
+        if bool(counts) != bool(others):  # 7, 4 and 7 goats, 4 sheep: only the order tells which is which
+            compare = in_order
         return compare(first.items, second.items, judge)
     if len(kinds) == 1 or kinds == {"", "()"}:
         return in_order(first.items, second.items, judge)

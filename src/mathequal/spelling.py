@@ -21,7 +21,7 @@ _SEPARATOR = r"(?:\{,\}|\s*,\s*\\!|\\!\s*,|\\[,;: ]|~|\s)\s*"
 _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)", re.ASCII)
 
 _AND_OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])\s*")
-_TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*)?\}")
+_TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*|(?<=\w)\s+and\s*)?\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
 _SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
 _SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
@@ -88,7 +88,8 @@ class _WordList(list[str]):
     def replace_text(self, match: re.Match) -> str:
         r"""Replace a `\text{...}`; a comma at its beginning or end stays, since it may separate items of a list."""
         before, words, behind = match.groups(default="")
-        return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + self.replace(words) + behind.strip()
+        joint = AND if "and" in behind else behind.strip()  # 7\\text{ goats and }4
+        return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + self.replace(words) + joint
 
 
 @lru_cache(maxsize=4096)  # references and frequent answers come again and again
