@@ -11,7 +11,7 @@ Reader = Callable[[Spelled], Value]
 """Reads a part of an answer."""
 
 _LINES = re.compile(
-    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr]\})?(.*)\\end\{\1\}"
+    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}"
 )
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
 _CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\{(cases|array)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
@@ -24,11 +24,18 @@ def _rows(block: str) -> list[list[str]]:
     return [row for row in rows if any(row)]
 
 
+def _is_aligned(rows: list[list[str]]) -> bool:
+    """Whether the second column begins with relations: `x &= 1`."""
+    return all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
+
+
 def read_cases(text: Spelled, read: Reader) -> Value | None:
     """Read values with the conditions that they have, in any order, as a set of pairs."""
     match = _CASES.fullmatch(text.formula)
     rows = _rows(match[3]) if match else []
     if not match or r"\begin" in match[3] or len(rows) < 2 or {len(row) for row in rows} != {2}:
+        return None
+    if _is_aligned(rows):
         return None
     if match[2] == "array" and not all(re.search(rf"[=<>]|\\[lg]e|{WORD}", condition) for _, condition in rows):
         return None  # a matrix
@@ -44,9 +51,11 @@ def read_cases(text: Spelled, read: Reader) -> Value | None:
 def read_lines(text: Spelled, read: Reader) -> Value | None:
     """Read lines below each other, such as a system of equations, as a list."""
     match = _LINES.fullmatch(text.formula)
-    if not match or r"\begin" in match[2] or ("&" in match[2] and match[1] in ("cases", "array")):
+    rows = _rows(match[2]) if match else []
+    may_be_table = match is not None and "&" in match[2] and match[1] in ("cases", "array")
+    if not match or r"\begin" in match[2] or (may_be_table and not _is_aligned(rows)):
         return None
-    items = ["".join(row) for row in _rows(match[2])]
+    items = ["".join(row) for row in rows]
     return read(text.part(", ".join(items)))
 
 
