@@ -3,7 +3,7 @@ r"""Readers of what stands in rows: `\begin{cases}`, `\begin{aligned}`, `\begin{
 import re
 from collections.abc import Callable
 
-from mathequal.names import WORD
+from mathequal.names import NAME, WORD
 from mathequal.spelling import Spelled
 from mathequal.values import Equation, Group, Matrix, Scalar, Value
 
@@ -35,17 +35,21 @@ def read_cases(text: Spelled, read: Reader) -> Value | None:
     rows = _rows(match[3]) if match else []
     if not match or r"\begin" in match[3] or len(rows) < 2 or {len(row) for row in rows} != {2}:
         return None
-    if _is_aligned(rows):
+    if _is_aligned(rows):  # a system of equations
         return None
     if match[2] == "array" and not all(re.search(rf"[=<>]|\\[lg]e|{WORD}", condition) for _, condition in rows):
         return None  # a matrix
     words = tuple(" ".join(_WHEN.sub("", word).split()) for word in text.words)  # if n is even: n even
     plain = Spelled(text.formula, words)
     rows = [[re.sub(WORD, lambda sign: sign[0] * bool(plain.word(sign[0])), entry) for entry in row] for row in rows]
-    pairs = (Group("(", ")", tuple(read(plain.part(entry)) for entry in row)) for row in rows)
+    pairs = (Group("case", "case", tuple(read(plain.part(entry)) for entry in row)) for row in rows)
     value = Group("{", "}", tuple(pairs))
     name = re.sub(r"\s", "", match[1] or "")
-    return Equation((Scalar(name), value), (name, None), (False, False), approximate=False) if name else value
+    if not name:
+        return value
+    if not NAME.fullmatch(name):
+        return None
+    return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
 
 
 def read_lines(text: Spelled, read: Reader) -> Value | None:

@@ -125,16 +125,19 @@ _ANY_NUMBER = (
 _LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
 # x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
 _FAMILY = re.compile(
+    r"(?!.*(?:[<>]|\\[gl]e|\\mathbb\s*\{?\s*(?:N|Z\s*\}?\s*[_^])|natural|positive|negative))"
     r"(?=.*(?:\\pi|\\circ|°|π|\\mathbb\s*\{?\s*Z|ℤ))"
     r"(?=.*(?:\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b)|\s*\$?\s*(?:[xtz]|\\(?:theta|alpha|varphi|phi))\s*=)"
     r".*(?<![a-zA-Z\\])[kmnl](?![a-zA-Z])"
 )
+_OF_ALL_INTEGERS = re.compile(r"\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b")
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
     r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
-    single = {*"abcdeiABCDEI"} - set(re.findall(r"[a-zA-Z](?=_)", answer))  # choices and constants, but not C_1
+    indexed = set(re.findall(r"[a-zA-Z](?=_)", answer)) - set(re.findall(r"[a-zA-Z](?!_)", answer))
+    single = {*"abcdeiABCDEI"} - indexed  # choices and constants, but not C_1
     names = {letter: letter.swapcase() for letter in letters - single}
     for pattern in _ANY_NUMBER:
         matches = pattern.match(reference), pattern.match(answer)
@@ -166,7 +169,8 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
     expected, given = map(read, _with_same_letters(reference, answer))
     if equal(expected, given, judge):
         return True
-    if _FAMILY.match(reference) and _FAMILY.match(answer) and judge.same_families(expected, given):
+    are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
+    if are_families and judge.same_families(expected, given):
         return True
     if not isinstance(given, Scalar):
         return False

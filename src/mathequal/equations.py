@@ -1,6 +1,7 @@
 """Rules for equations and for conditions on variables. docs/grader.md explains them."""
 
 import re
+from dataclasses import replace
 from itertools import product
 
 from mathequal.names import LETTER
@@ -74,8 +75,19 @@ def _with_variable(equation: Equation, old: str, new: str) -> Equation:
     def replaced(text: str) -> str:
         return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]", lambda match: other.get(match[0], match[0]), text)
 
-    sides = tuple(Scalar(replaced(side.latex)) if isinstance(side, Scalar) else side for side in equation.sides)
-    return Equation(sides, (replaced(equation.names[0] or ""), *equation.names[1:]), equation.constant, False)
+    def renamed(value: Value) -> Value:
+        if isinstance(value, Scalar):
+            return Scalar(replaced(value.latex))
+        if isinstance(value, Relation):
+            return Relation(tuple(Scalar(replaced(side.latex)) for side in value.sides), value.operators)
+        return replace(value, items=tuple(map(renamed, value.items))) if isinstance(value, Group) else value
+
+    return Equation(
+        tuple(map(renamed, equation.sides)),
+        (replaced(equation.names[0] or ""), *equation.names[1:]),
+        equation.constant,
+        False,
+    )
 
 
 @rule_for(Relation, Relation, Region, Group)

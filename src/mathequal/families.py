@@ -1,12 +1,13 @@
-"""Lists of angles for every whole number, such as `\\pi/3+2\\pi k, 5\\pi/3+2\\pi k`, compared as sets of numbers."""
+r"""Lists of angles for every whole number, such as `\pi/3+2\pi k, 5\pi/3+2\pi k`, compared as sets of numbers."""
 
 import math
+import re
 from fractions import Fraction
 
 import mpmath
 from mpmath import mp
 
-from mathequal.numeric import DIGITS, Undefined, names, value
+from mathequal.numeric import DIGITS, Undefined, is_real, names, value
 from mathequal.parsing import expression
 from mathequal.values import Equation, Group, Scalar, Value
 
@@ -28,21 +29,27 @@ def same_families(first: Value, second: Value) -> bool:
 
 def _families(listed: Value) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
     """Return the first number and the step of each arithmetic progression; of (-1)^k there are two."""
-    if isinstance(listed, Equation) and len(listed.sides) == 2:
+    is_solution = isinstance(listed, Equation) and re.fullmatch(r"[a-z]|\\[a-z]+", listed.names[0] or "")
+    if isinstance(listed, Equation) and is_solution and len(listed.sides) == 2:  # x=\pi k, but not a_n or f(n)
         return _families(listed.sides[1])
-    if isinstance(listed, Group) and listed.opening in ("", "{") and not listed.names:
+    if isinstance(listed, Group) and listed.items and listed.opening in ("", "{") and not listed.names:
         return [family for item in listed.items for family in _families(item)]
-    if not isinstance(listed, Scalar):
+    if not isinstance(listed, Scalar) or listed.unit not in ("", "degree"):
         raise Undefined("no family of numbers")
     latex = listed.latex + (r"\degree" if listed.unit == "degree" else "")
     formula = expression(latex.replace(r"\degree", r"\cdot\frac{\pi}{180}"))
     letters = names(formula)
     if len(letters) != 1 or not letters <= _LETTERS:
         raise Undefined("no family of numbers")
-    at = [mpmath.re(value(formula, {letter: mpmath.mpf(k) for letter in letters})) for k in range(8)]
+    values = [value(formula, dict.fromkeys(letters, mpmath.mpf(k))) for k in range(8)]
+    at = [mpmath.re(number) for number in values]
     step = at[2] - at[0]
-    if abs(step) < _CLOSE or any(abs(at[k + 2] - at[k] - step) > _CLOSE for k in range(6)):
-        raise Undefined("no arithmetic progression")
+    if (
+        not all(map(is_real, values))
+        or abs(step) < _CLOSE
+        or any(abs(at[k + 2] - at[k] - step) > _CLOSE for k in range(6))
+    ):
+        raise Undefined("no arithmetic progression of real numbers")
     return [(at[0], step), (at[1], step)]
 
 

@@ -135,7 +135,12 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
         if derivative:  # dx/dt, \dot x and x' are one variable
             order, top, dots, below_dots = derivative.groups()
             text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (2 if dots == "d" else int(order or 1))
-        is_plain = re.fullmatch(r"[a-zA-Z]", text) and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
+        is_transpose = text == "T" and match.string[match.start() - 1] == "^"  # latex2sympy would transpose 2^T
+        is_plain = (
+            re.fullmatch(r"[a-zA-Z]", text)
+            and not is_transpose
+            and (text != "d" or re.search(r"\\int|\\frac\{d\}\{d", latex))
+        )
         is_command = re.match(rf"\\(?!{GREEK}|bar|d?dot|hat|tilde|overline|angle|frac[d\\])", text)
         if is_plain or is_command or text.startswith("q_9"):
             return match[0]

@@ -106,7 +106,7 @@ def _list(text: Spelled) -> Value | None:
     values = groups.list_or_named_tuples(_parts_of(text, items))
     are_alternatives = OR.strip() in text.formula
     if are_alternatives and values.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
-        return Word(text.text())
+        return Region(r"\cup", _parts_of(text, items))
     return replace(values, alternatives=are_alternatives and not values.names)
 
 
@@ -176,7 +176,9 @@ def _relation(text: Spelled) -> Value | None:
     if len(formulas) < len(values) or r"\in" in operators or r"\approx" in operators:
         return Word(text.text())
     # 0 < f(x) < 1 is a set of values
-    formulas = tuple(Scalar("y") if re.fullmatch(r"[fgh]\([a-z]\)", value.latex) else value for value in formulas)
+    calls = [place for place, side in enumerate(sides) if re.fullmatch(r"[fgh]\([a-z]\)", side)]
+    if len(calls) == 1 and sum(map(is_constant, sides)) == len(sides) - 1:
+        formulas = (*formulas[: calls[0]], Scalar("y"), *formulas[calls[0] + 1 :])
     return Relation(formulas, tuple(operators))
 
 

@@ -43,7 +43,7 @@ def _counted(phrase: str) -> Scalar | None:
 _CONVERGENCE = re.compile(
     r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence|limit) )?(?:is )?"
     r"(?:(absolutely|conditionally) )?(con|di)verge(?:s|nt)(?: (absolutely|conditionally))?"
-    r"(?:,? (?:by|because|since)\b.*)?$"
+    r"(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$"
 )
 
 

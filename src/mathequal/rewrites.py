@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from mathequal.names import FUNCTIONS, GREEK, PLAIN_GREEK
+from mathequal.names import AND, FUNCTIONS, GREEK, OR, PLAIN_GREEK
 
 # α: \\alpha, from its name GREEK SMALL LETTER ALPHA
 _GREEK_LETTERS = {
@@ -45,7 +45,6 @@ _COMMANDS = _spellings(
     r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
     r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
     r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log \infinity \infty"
-    r" \vee \lor \wedge \land"
 )
 """Commands of the same meaning."""
 
@@ -117,9 +116,9 @@ BEFORE_WORDS = table(
     (r"(?<!\\)\\[!,;:> ]|[~\s]", " "),
     # \left( is (, \right. is nothing
     (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
-    # \displaystyle, \limits, \bf, \color{red}, \underline
+    # \displaystyle, \limits, \bf, \color{red}
     (
-        r"\\(?:(?:display|text|script)style|underline)(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])|\\(?:bf|rm|it)(?![a-zA-Z])"
+        r"\\(?:display|text|script)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])|\\(?:bf|rm|it)(?![a-zA-Z])"
         r"|\\(?:text)?color\s*\{[^{}]*\}",
         "",
     ),
@@ -135,12 +134,13 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
-    # floor(x), \text{ceil}(x), and (1,2)^T
+    # floor(x) and \text{ceil}(x)
     (
         r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil)\s*\}?\s*\(((?:[^()]|\([^()]*\))*)\)",
         r"\\l\1 \2\\r\1 ",
     ),
-    (r"(?s)^(?!.*\\begin)(.*,.*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
+    # (1,2)^T
+    (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
     # arsinh, \operatorname{arccosh} and cosec
     (
         r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|(?![a-zA-Z]))",
@@ -158,7 +158,7 @@ BEFORE_WORDS = table(
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
     (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
-        r"\\(?:mathbf|boldsymbol|vec|overrightarrow|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
+        r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
         r"\1\2",
     ),
     # \overline{AB} is a segment, \widehat{AB} an arc
@@ -172,7 +172,7 @@ BEFORE_WORDS = table(
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
     # 7^{\text{th}}
-    (r"\^\s*\{\s*\\text\{(st|nd|rd|th)\}\s*\}", r"\\text{\1}"),
+    (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
@@ -198,6 +198,11 @@ AFTER_WORDS = table(
     # ^\circ and ^{\circ}
     (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
     (r"\\?%", r"\\percent "),
+    # x > 1 \wedge x < 3
+    (
+        r"(?s)^.*(?:[<>]|\\[gl]e(?![a-z])).*$",
+        lambda match: re.sub(r"\\(vee|wedge)(?![a-zA-Z])", lambda sign: OR if sign[1] == "vee" else AND, match[0]),
+    ),
     # sqrt(x+1), √(1+√2), sqrt2 and √x
     (_ROOT, r"\\sqrt{\1}"),
     (_ROOT, r"\\sqrt{\1}"),

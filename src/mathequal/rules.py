@@ -239,7 +239,7 @@ def _matrices(first: Matrix, second: Matrix, judge: Judge) -> bool:
 @rule_for(Matrix, Group)
 def _matrix_and_group(matrix: Matrix, group: Group, judge: Judge) -> bool:
     """A column or a row is a tuple, and a tuple of rows is a matrix."""
-    if group.items and all(isinstance(item, Group) for item in group.items):
+    if group.items and all(isinstance(item, Group) and item.opening != "case" for item in group.items):
         return _matrices(matrix, Matrix(tuple(item.items for item in group.items if isinstance(item, Group))), judge)
     entries = [entry for row in matrix.rows for entry in row]
     is_row = len(matrix.rows) == 1

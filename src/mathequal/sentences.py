@@ -28,8 +28,8 @@ _TEXT = r"(?:\\text\s*\{\s*)?"
 _DOMAIN = r"(?:real|positive|non-?negative|natural|rational|complex|integers?|numbers?|reals|values?|of)"
 # \mathbb{R}^+, \mathbb{N}^*, \mathbb{Z}_{\ge 0}
 _SET = (
-    r"\\mathbb\s*\{?\s*[RNZQC]\s*\}?"
-    r"(?:\s*[_^]\s*(?:[+*0]|\{(?:[+*<>=\s]|\\(?:geq?(?:slant)?|ast)(?![a-z])|[01](?!\d))*\}))*"
+    r"(?>\\mathbb\s*\{?\s*[A-Z]\s*\}?"  # atomic: what follows it in _FOR_ALL can match the same signs
+    r"(?:\s*[_^]\s*(?:[+*0]|\{\s*(?:[+*0]|\\ast|>\s*0|\\geq?(?:slant)?\s*[01])\s*\}))*)"
 )
 # "for all real x", "for every x \in \mathbb{R}^+"; with any other word, or a condition, it counts
 _FOR_ALL = re.compile(
@@ -38,11 +38,15 @@ _FOR_ALL = re.compile(
     r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*,?\s*)?(?:and|or)\b)"
     rf"|\s*(?:,|[,;]?\s*\()\s*[a-z]\s*\\in\s*{_SET}\s*\)?$"
 )
+# 1+5k, k \in \mathbb{Z}
+_ENDS_IN_INTEGERS = re.compile(
+    r"(?!.*\\(?:[gl]eq?|neq?)(?![a-z]))[^<>]*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?[\s)]*", re.DOTALL
+)
 # f(x)=1/x "for all x > 0", where the problem has said so
 _DOMAIN_OF_FUNCTION = re.compile(
     rf"(\s*[a-zA-Z]\s*\(([a-z])\)\s*=[^=<>]*?)\s*[,;]?\s*"
     rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each))\s*\}}?|[,;]|\()"
-    r"\s*\2\s*(?:>\s*0|\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*(?:\\left)?\(0,\s*\+?\\infty(?:\\right)?\))\s*\)?"
+    r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*(?:\\left)?\(0,\s*\+?\\infty(?:\\right)?\))\s*\)?"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
@@ -65,7 +69,7 @@ _ALL_WITH = re.compile(
 
 # "When $n=2$, the number is 7; when $n \\ge 3$, the number is $n^2+2$", after dollar signs and \( are gone
 _CASE = re.compile(
-    r"\s*(?:and\s)?(?:for|when|if)\s+([^,.;]*?[=<>\\][^,.;]*?),\s+[^,.;]*?\b(?:is|are|equals|we have)\s+([^,;]*?)"
+    r"\s*(?:and\s)?(?:for|when|if)\s+([^,.;]*?[=<>\\][^,.;]*?),\s+([^,.;]*?)\b(?:is|are|equals|we have)\s+([^,;]*?)"
     r"\s*(?:[.;,]|$)",
     re.IGNORECASE,
 )
@@ -74,9 +78,9 @@ _CASE = re.compile(
 def _in_cases(text: str) -> str:
     """Return the cases of a sentence as LaTeX has them."""
     cases = _CASE.findall(text)
-    if len(cases) < 2 or _CASE.sub("", text).strip():
+    if len(cases) < 2 or _CASE.sub("", text).strip() or any(_DENIAL.search(words) for _, words, _ in cases):
         return text
-    rows = (f"{value} & {condition}" for condition, value in cases)
+    rows = (f"{value} & {condition}" for condition, _, value in cases)
     return r"\begin{cases}" + r"\\".join(rows) + r"\end{cases}"
 
 
@@ -89,7 +93,7 @@ def without_sentence(text: str) -> str:
     text = _restatement(_EXPLANATION.sub("", _in_cases(text)))
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
-    if "=" in text or r"\pi" in text or r"\mathbb" in text:
+    if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text):
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 

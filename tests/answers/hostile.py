@@ -268,6 +268,23 @@ def _huge(random: Random) -> str:
     return random.choice(("1", "0", " ", ",", "x", "9^", "1 ", "\\,", "\ud800", "\0")) * 1_000_000 + "5"
 
 
+_PHRASES = (
+    *("for all ", "when ", "if ", "x", "n=1, ", "the number is ", "is ", "=", "<", ",", ";", ".", "f(x)=", "(", ")"),
+    *(r"\forall ", r"\in ", r"\mathbb R ", r"\mathbb{Z}", "^+", "_{>0}", r"\text{", r"\text{ for all }", "and ", "or "),
+    *("floor(", r"\angle ", "ABC", "a:", r"\pi k", r"\{", "x|x=", r"\pm ", r"\begin{cases}", "&", r"\\\\", "(all "),
+    *("or about ", "{", "}"),
+)
+
+
+def _phrases(random: Random) -> str:
+    """What the patterns for words look for, over and over: a pattern with nested loops takes seconds on it."""
+    chosen = random.sample(_PHRASES, random.randint(1, 4))
+    text = random.choice((r"f(x)=x \text{ for all }", "x=5", ""))
+    while len(text) < 480:
+        text += random.choice(chosen)
+    return text[:480] + random.choice(("", "!"))
+
+
 _FAMILIES: list[tuple[float, Callable[[Random], str]]] = [
     (1, _tower),
     (1, _factorials),
@@ -291,4 +308,5 @@ _FAMILIES: list[tuple[float, Callable[[Random], str]]] = [
     (0.25, _subscripts),
     (0.25, _nested),
     (10, _empty),
+    (4, _phrases),
 ]
