@@ -136,8 +136,8 @@ _OF_ALL_INTEGERS = re.compile(r"\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b")
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
     r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
-    indexed = set(re.findall(r"[a-zA-Z](?=_)", answer)) - set(re.findall(r"[a-zA-Z](?!_)", answer))
-    single = {*"abcdeiABCDEI"} - indexed  # choices and constants, but not C_1
+    bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_)", f"{reference} {answer}")}
+    single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}  # choices and constants, but not C_1
     names = {letter: letter.swapcase() for letter in letters - single}
     for pattern in _ANY_NUMBER:
         matches = pattern.match(reference), pattern.match(answer)
