@@ -30,6 +30,8 @@ from study.verdict_2 import CLIFF_FAMILY, CONTROL_SEEDS, NAMES, PRIOR_FAMILY, Fa
 
 FINDINGS_2 = RESULTS / "findings-2.md"
 """What follows from the tables, in words, written by hand."""
+OTHER_COMMIT_SEED = 24
+"""The seed of the cliff that was run at an earlier commit than all others."""
 FALL = 0.1
 """A run that falls by more than this share of answers has fallen off the cliff."""
 
@@ -147,8 +149,10 @@ def _explored(rows: RowList) -> Table:
         for first, second in (("eb", "shrinkage"), ("rloo", "bnpo"))
         for regime in REGIMES
     }
+    one_commit = [row for row in rows if row["seed"] != OTHER_COMMIT_SEED]
     blocks = {
         "cliff, at the end": compare(rows, grpo, final),
+        f"cliff, at the end, without seed {OTHER_COMMIT_SEED}": compare(one_commit, cliff, final),
         "cliff, end less step 6": compare(rows, {**cliff, **grpo}, lambda row: final(row) - row["evals"].get("6", 0.0)),
         "prior, area": compare(rows, prior, area),
     }

@@ -118,16 +118,17 @@ def in_points(difference: Paired) -> str:
 
 def judge_claims(verdicts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return the verdicts on the claims of docs/study-2.md, from those on the lines."""
-    # The lines that must all be better, and those of them that can speak against the claim
+    # The lines that must all be better, and the lines that can speak against the claim
+    stable, prior = ("BNPO less REINFORCE", "BNPO less GRPO"), ("eb less BNPO",)
     lines = {
-        "BNPO is more stable": (("BNPO less REINFORCE", "BNPO less GRPO"), 2),
-        "a Beta is better as a prior than as a normaliser": (("eb less BNPO",), 1),
-        "a Beta is worth having as a prior": (("eb less RLOO", "eb less BNPO"), 1),
+        "BNPO is more stable": (stable, stable),
+        "a Beta is better as a prior than as a normaliser": (prior, prior),
+        "a Beta is worth having as a prior": (("eb less RLOO", *prior), ("eb less RLOO",)),
     }
     claims = {}
-    for claim, (names, against_count) in lines.items():
+    for claim, (names, names_against) in lines.items():
         found = [verdicts[name][0] for name in names]
-        against = found[:against_count]
+        against = [verdicts[name][0] for name in names_against]
         verdict = "undecided"
         if NOT_YET in found or INVALID in found:
             verdict = NOT_YET if NOT_YET in found else INVALID

@@ -46,7 +46,7 @@ _ENDS_IN_INTEGERS = re.compile(
 _DOMAIN_OF_FUNCTION = re.compile(
     rf"(\s*[a-zA-Z]\s*\(([a-z])\)\s*=[^=<>]*?)\s*[,;]?\s*"
     rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each))\s*\}}?|[,;]|\()"
-    r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*(?:\\left)?\(0,\s*\+?\\infty(?:\\right)?\))\s*\)?"
+    r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
