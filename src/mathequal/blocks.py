@@ -15,12 +15,11 @@ _LINES = re.compile(
 )
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
 _CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\{(cases|array)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
-_ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?")  # \\ or \\[2pt]
 _WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
 
 
 def _rows(block: str) -> list[list[str]]:
-    rows = ([entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in _ROW_END.split(block))
+    rows = ([entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\"))
     return [row for row in rows if any(row)]
 
 
@@ -67,5 +66,5 @@ def read_matrix(text: Spelled, read: Reader) -> Value | None:
     match = _MATRIX.fullmatch(text.formula)
     if not match or r"\begin" in match[2]:
         return None
-    rows = [row.split("&") for row in _ROW_END.split(match[2]) if row.strip()]
+    rows = [row.split("&") for row in match[2].split(r"\\") if row.strip()]
     return Matrix(tuple(tuple(read(text.part(entry)) for entry in row) for row in rows), text.formula)

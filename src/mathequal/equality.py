@@ -89,7 +89,7 @@ def _undecided(first: Value, second: Value) -> bool:
     raise Undecided
 
 
-QUICK = Judge(_quick_same_value, _undecided, _undecided, _undecided, _undecided, _undecided)
+QUICK = Judge(_quick_same_value, *[_undecided] * 6)
 
 
 def quick_verdict(reference: str, answer: str) -> bool | None:
@@ -122,6 +122,7 @@ _ANY_NUMBER = (
     ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
+_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C(?![a-zA-Z])|[cC]\s*_)")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
 # x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
 _FAMILY = re.compile(
@@ -149,28 +150,36 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
 
 # C. x = 42, Option C: 42 and \\textbf{(C) }42
 _CHOICE_WITH_TEXT = re.compile(
-    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:[oO]ption\s+)?(?:\(([A-J])\)|([A-J])\}?[).:])(?P<rest>.*)"
+    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:[oO]ption\s+)?(?:\(([A-J])\)|([A-J])\}?[).:])\s*\}?(?P<rest>.*)"
 )
 
 
-def _is_choice(letter: str, text: str) -> bool:
-    """Whether `text` is the choice `letter` with what is said there."""
+def _choice(text: str) -> tuple[str, str]:
+    r"""Return C and `42` for `\textbf{(C) }42`, two empty texts for what begins with no choice or names another."""
     match = _CHOICE_WITH_TEXT.fullmatch(text)
-    if match is None or spelled(letter).text().strip("()").upper() != (match[1] or match[2]):
-        return False
-    return not re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"])
+    if match is None or re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"]):
+        return "", ""
+    rest = match["rest"].strip(" $")
+    return match[1] or match[2], rest[:-1] if rest.count("}") > rest.count("{") else rest
 
 
 def verdict(reference: str, answer: str, judge: Judge) -> bool:
     """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1, about 18.9."""
     texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
-    if texts[0] == texts[1] != "" or _is_choice(reference, answer) or _is_choice(answer, reference):
+    choices = _choice(reference), _choice(answer)
+    letters = [text.strip("()").upper() for text in texts]
+    if texts[0] == texts[1] != "" or letters[0] == choices[1][0] != "" or letters[1] == choices[0][0] != "":
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
     if equal(expected, given, judge):
         return True
     are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
     if are_families and judge.same_families(expected, given):
+        return True
+    if _CONSTANT.search(reference + answer) and judge.same_functions(read(reference), read(answer)):
+        return True
+    values = choices[0][1], choices[1][1]
+    if bool(values[0]) != bool(values[1]) and equal(read(values[0] or reference), read(values[1] or answer), judge):
         return True
     if not isinstance(given, Scalar):
         return False

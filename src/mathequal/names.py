@@ -25,7 +25,7 @@ TRIGONOMETRY = re.compile(_FUNCTION)
 LETTER = rf"(?:[a-zA-Z]|\\(?:{GREEK}))"
 _POINTS = r"[A-Z](?:\s*[A-Z]){1,3}'?"  # two to four points of a figure: AB, A B C, ABCD'
 _RATIO_TERM = rf"(?:[a-zA-Z](?:_(?:\w|\{{\w+\}}))?|{_POINTS})"
-_RATIO_PART = rf"(?:{_POINTS}|d?[a-z])"
+_RATIO_PART = rf"(?:{_POINTS}|\[{_POINTS}\]|d?[a-z])"
 
 NAME = re.compile(
     "|".join(

@@ -100,9 +100,12 @@ def _list(text: Spelled) -> Value | None:
     items = [item for items in items_of_sublists for item in items if item]
     if len(items) < 2:
         return _value(text.part(items[0])) if items else Scalar("")
-    excluded = re.match(r"[a-z]\s*\\ne(?![a-zA-Z])", items[0])
-    if excluded and not any(split(item, _RELATION)[1] for item in items[1:]):  # x \ne 1, 2
-        items[1:] = [f"{excluded[0]} {item}" for item in items[1:]]
+    excluded = ""
+    for i, item in enumerate(items):
+        if starts_exclusion := re.match(r"[a-z]\s*\\ne(?![a-zA-Z])", item):
+            excluded = starts_exclusion[0]
+        elif excluded and not split(item, _RELATION)[1]:  # x \ne 1, 2
+            items[i] = f"{excluded} {item}"
     values = groups.list_or_named_tuples(_parts_of(text, items))
     are_alternatives = OR.strip() in text.formula
     if are_alternatives and values.names and len(sublists) == len(items):  # a=1 or b=2, which is no point

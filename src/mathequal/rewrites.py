@@ -69,6 +69,8 @@ BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
+    # \\[4pt] ends a row, as \\ does
+    (r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]", r"\\\\"),
     # 10⁻³
     (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
     # **5** and "5": Markdown and quotation marks around the whole
@@ -108,7 +110,8 @@ BEFORE_WORDS = table(
     ),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
-    # \$5 is 5\text{ dollars}; any other $ begins or ends a formula
+    # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
+    (r"^\s*euro\s+([\d,]*\d(?:\.\d+)?)$", r"\1\\text{ euro}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
     # white space: \phantom{0}, \hspace{1cm}, \quad, \, and ~
@@ -134,6 +137,8 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
+    # x+1 \text{ for } x \ne 1
+    (r"\\text\s*\{\s*,?\s*(?:for|when|where|if|with)\s*\}(?=\s*[a-z]\s*\\neq?(?![a-z]))", ","),
     # floor(x) and \text{ceil}(x)
     (
         r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil)\s*\}?\s*\(((?:[^()]|\([^()]*\))*)\)",
@@ -248,6 +253,8 @@ AFTER_WORDS = table(
     (r"(?<=[a-zA-Z)])\s*\\equiv(?![a-zA-Z])", "="),
     # t(0,4], which should be t \in (0,4]
     (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
+    # P_1(2, 3) is P_1=(2, 3)
+    (r"^([ABD-Z](?:_\w)?)\s*(?=\([^()]*,[^()]*\)$)", r"\1="),
     # \angle CBA is \angle ABC
     (
         r"\\angle\s*\{?\s*([A-Z])\s*([A-Z])\s*([A-Z])(?!\s*[a-zA-Z_])\s*\}?",

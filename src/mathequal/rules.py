@@ -22,6 +22,7 @@ class Judge:
     same_solutions: Callable[[Equation, Equation], bool]  # of two sides each
     same_set: Callable[[Value, Value], bool]  # of real numbers, or conditions on a variable
     same_families: Callable[[Value, Value], bool]  # of numbers for every whole k
+    same_functions: Callable[[Value, Value], bool]  # whatever the constants of integration
 
 
 Rule = Callable[..., bool]
@@ -213,8 +214,11 @@ def _counts(items: Sequence[Value]) -> dict[str, Value]:
 def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
     """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
 
-    `32 or 2^5` is one value in two spellings.
+    `32 or 2^5` is one value in two spellings. `x+1, x \\ne 2` is x+1.
     """
+    formula, *conditions = group.items or (group,)
+    if conditions and all(isinstance(item, Relation) and item.operators == (r"\ne",) for item in conditions):
+        return group.opening == "" and equal(scalar, formula, judge)
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return all(equal(scalar, item, judge) for item in group.items)
     letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]

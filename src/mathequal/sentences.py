@@ -12,8 +12,8 @@ _ANNOUNCEMENT = (
 # "The smallest such $k$ is", "the point", before a formula
 _STATEMENT = (
     r"\\text\s*\{\s*the [a-z' ]*\}\s*\$?\s*[a-z]\s*\$?\s*\\text\s*\{\s*(?:is|are|equals)\s*\}"
-    r"|\\text\s*\{\s*(?:it is |they are )?the (?:constant |only )?(?:point|pair|triple|interval|function|value"
-    r"|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
+    r"|\\text\s*\{\s*(?:it is |they are )?the (?:(?:constant|only|vertical|horizontal|straight) )?(?:point|pair|triple"
+    r"|interval|function|value|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
 )
 _PREFACE = re.compile(
     rf"\s*(?:{_STATEMENT}|\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
@@ -38,6 +38,8 @@ _FOR_ALL = re.compile(
     r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*,?\s*)?(?:and|or)\b)"
     rf"|\s*(?:,|[,;]?\s*\()\s*[a-z]\s*\\in\s*{_SET}\s*\)?$"
 )
+# n^2 for all integers n
+_FORMULA_FOR_ALL = re.compile(r"(?!.*(?:[<>]|\\[gln]e(?![a-z]))).*\bfor (?:all|every)\b")
 # 1+5k, k \in \mathbb{Z}
 _ENDS_IN_INTEGERS = re.compile(
     r"(?!.*\\(?:[gl]eq?|neq?)(?![a-z]))[^<>]*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?[\s)]*", re.DOTALL
@@ -45,8 +47,8 @@ _ENDS_IN_INTEGERS = re.compile(
 # f(x)=1/x "for all x > 0", where the problem has said so
 _DOMAIN_OF_FUNCTION = re.compile(
     rf"(\s*[a-zA-Z]\s*\(([a-z])\)\s*=[^=<>]*?)\s*[,;]?\s*"
-    rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each))\s*\}}?|[,;]|\()"
-    r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
+    rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each)|for(?=\s*\}}?\s*t\b))\s*\}}?|[,;]|\()"
+    r"\s*\2\s*(?:>\s*0|(?<=[kmnt])\s*\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
@@ -93,7 +95,7 @@ def without_sentence(text: str) -> str:
     text = _restatement(_EXPLANATION.sub("", _in_cases(text)))
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
-    if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text):
+    if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text) or _FORMULA_FOR_ALL.match(text):
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 
@@ -136,8 +138,9 @@ def verdict_of(sentence: str) -> str | None:
     verdict, sign, reason = match.groups(default="") if match else ("", "", "")
     # "yes, no" is no reason, "no, there is no such number" is one
     contradicts = verdict != "no" and re.search(r"\bnot?\b", reason)
-    # "yes, 2" says more than yes, "yes. the sum is 2" gives a reason
-    more = re.search(r"\d", reason) and not (sign == "." and len(re.findall("[a-z]{2}", reason)) > 2)
+    # "yes, 2" says more than yes, "yes. the sum is 2" and "no, it is odd, since 2 is prime" give reasons
+    is_reason = re.search(r"\b(?:because|since) ", reason) or (sign == "." and len(re.findall("[a-z]{2}", reason)) > 2)
+    more = re.search(r"\d", reason) and not is_reason
     if (contradicts or more) and not reason.startswith(("because ", "since ", "as ")):
         return None
     return verdict if verdict and not _CONDITION.search(reason) else None

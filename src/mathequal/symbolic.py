@@ -19,6 +19,7 @@ from math_verify import parse as math_verify_parse
 from mpmath import mp
 from sympy.polys.polyerrors import BasePolynomialError
 
+from mathequal.constants import same_functions
 from mathequal.equality import verdict
 from mathequal.families import same_families
 from mathequal.names import is_constant
@@ -159,7 +160,8 @@ def _decided(compare: Callable[..., bool]) -> Callable[..., bool]:
     return decide
 
 
-SLOW = Judge(*map(_decided, (_same_value, _same_quantity, _rounded, _same_solutions, _same_set, same_families)))
+_RULES = (_same_value, _same_quantity, _rounded, _same_solutions, _same_set, same_families, same_functions)
+SLOW = Judge(*map(_decided, _RULES))
 
 
 # Repeated answers to a problem are often the same formula. math-verify itself remembers only 20.
