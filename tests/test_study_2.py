@@ -39,6 +39,7 @@ def test_runs_are_those_of_the_registration():
         "prior-tuning": 240,
         "prior": 180,
         "prior-controls": 24,
+        "prior-same-rate": 12,
     }
     inside, at_the_end = (len(every_run(tuning_rows(best))) for best in (2e-4, 4e-4))
     assert at_the_end - inside == 60

@@ -34,7 +34,8 @@ def paired(differences: np.ndarray) -> Paired:
     (2.5, 0.446, 4.554, 0.125)
     """
     mean, half = t_interval(differences)
-    wins = float(((differences > 0) + 0.5 * (differences == 0)).mean())
+    units = _units(differences)
+    wins = float(((units > 0) + 0.5 * (units == 0)).mean())
     sd = float(np.std(differences, ddof=1))
     return Paired(mean, mean - half, mean + half, sign_flip(differences), wins, len(differences), sd)
 
@@ -45,11 +46,16 @@ def sign_flip(differences: np.ndarray) -> float:
     >>> sign_flip(np.array([1.0, 2, 3, 4]))
     0.125
     """
-    units = np.rint(differences / 1e-9).astype(np.int64)  # in floats, sums that tie differ in their last digits
+    units = _units(differences)
     middle = len(units) // 2  # 2^40 choices of signs are pairs of 2^20 and 2^20
     first, second = _signed_sums(units[:middle]), np.sort(_signed_sums(units[middle:]))
     too_small = np.searchsorted(second, abs(units.sum()) - first)
     return min(1.0, float(2 * (len(second) - too_small).sum() / 2 ** len(units)))  # the distribution is symmetric
+
+
+def _units(differences: np.ndarray) -> np.ndarray:
+    """Return differences in whole units of 1e-9: in floats, areas and sums that tie differ in their last digits."""
+    return np.rint(differences / 1e-9).astype(np.int64)
 
 
 def _signed_sums(units: np.ndarray) -> np.ndarray:
