@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.files import InputError, claiming
+from bnpo.files import InputError, writing
 from paper.figures import draw_weights, save
 from paper.objectives import atlas, exact_objective, exact_weight, parse_weight, shares
 
@@ -55,7 +55,7 @@ def main(args: Args) -> None:
     print_table(
         f"Exact objective with {m} answers", {label: exact_objective(ACCURACIES, w) for label, w in everything.items()}
     )
-    with claiming(args.output_dir):
+    with writing(args.output_dir, "choose another --output-dir"):
         args.output_dir.mkdir(parents=True, exist_ok=True)
         print(*save(draw_weights(everything), args.output_dir / "objective"))
 

@@ -21,7 +21,7 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
 from bnpo.evaluation.suites import SUITES, load_suite
-from bnpo.files import ROOT, InputError, json_lines, write_whole
+from bnpo.files import ROOT, InputError, write_whole
 from bnpo.sources import load_problems
 from hub_rows import convert_rows
 
@@ -107,7 +107,7 @@ def download(name: str) -> list[Path]:
 def write(path: Path, rows: list[dict]) -> None:
     """Write `rows` as a file of JSON lines that is complete or absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json_lines(rows))
+    write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def prepare(name: str, folder: Path) -> None:

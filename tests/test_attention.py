@@ -41,7 +41,7 @@ def logprobs_and_gradients(model, logprobs_of, parts):
 def of_the_policy(model, part):
     prompts = [PROMPTS[owner] for owner in OWNERS]
     micro = collate(prompts, ANSWERS, np.array(part), "cpu")
-    logprobs, _ = Policy(model, vocab_size=110, temperature=0.7)(micro)
+    logprobs, _ = Policy(model, vocab_size=110)(micro, temperature=0.7)
     return dict(zip(part, logprobs.split(micro.lengths.tolist()), strict=True))
 
 

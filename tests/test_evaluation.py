@@ -78,7 +78,7 @@ def test_the_memory_of_20_000_samples_holds_no_texts(tmp_path):
         samples.add(record | {"tokens": 10, "finish_reason": "stop", "text": f"{n:08}" * 1000})
     samples.close()
     again = Samples(tmp_path, requests)
-    assert sum(len(record["text"]) for record in again.whole_records()) == 160_000_000
+    assert sum(len(record["text"]) for _, record, _ in again.read()) == 160_000_000
     again.close()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

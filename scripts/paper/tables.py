@@ -8,7 +8,7 @@ from math import hypot, sqrt
 from pathlib import Path
 from statistics import fmean, variance
 
-from bnpo.files import ROOT, InputError, claiming
+from bnpo.files import ROOT, InputError, writing
 from paper.results import METHODS, PAPER_DATASETS, Result
 
 COLUMNS = (*PAPER_DATASETS, "Average")
@@ -181,7 +181,7 @@ def _row_names(noted: list[Result], results: list[Result]) -> str:
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write tables.md and tables.tex in `folder`, and return their paths. Raises InputError if that fails."""
     markdown, latex = folder / "tables.md", folder / "tables.tex"
-    with claiming(folder):
+    with writing(folder, "choose another --output-dir"):
         folder.mkdir(parents=True, exist_ok=True)
         markdown.write_text(to_markdown(tables), encoding="utf-8")
         latex.write_text(to_latex(tables), encoding="utf-8")

@@ -14,7 +14,6 @@ import tyro
 from bnpo.algorithm.method import Method
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.flags import (
-    ON_ONE_RANK,
     Free,
     Planning,
     check_marks,
@@ -143,10 +142,13 @@ def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, st
         reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
     defaults = replace(saved or preset_config(preset), preset="auto")
     join_help_lines(TrainConfig)
+    prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # tyro only warns of a default with the wrong type
-            config = tyro.cli(TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", **ON_ONE_RANK)
+            config = tyro.cli(
+                TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", console_outputs=prints
+            )
     except Warning as error:
         raise InputError(f"{asked.config}: a setting of the wrong type: {str(error)[:70]}; correct it") from error
     config, system_prompt = replace(config, preset=preset), config.data.system_prompt

@@ -74,25 +74,20 @@ def visible_gpus() -> list[str]:
 
 
 def check_compiler() -> None:
-    """Raise InputError if torch can use a GPU, but nothing can compile Triton's code for it."""
-    problem = compiler_problem()
-    if torch.cuda.is_available() and problem:
-        raise InputError(problem)
-
-
-def compiler_problem() -> str | None:
-    """Return in one line what Triton lacks to compile its launchers of GPU kernels. None: it lacks nothing.
+    """Raise InputError if torch can use a GPU, and Triton lacks something to compile its launchers of GPU kernels.
 
     Triton would fail only after the model is loaded, with the errors of a compiler.
     """
+    if not torch.cuda.is_available():
+        return
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):  # as Triton looks for it
-        return "no C compiler (gcc), which GPU kernels need. Install it: apt-get install gcc python3-dev"
+        raise InputError("no C compiler (gcc), which GPU kernels need. Install it: apt-get install gcc python3-dev")
     folders = [sysconfig.get_paths()["include"]]
     for name in ("CPATH", "C_INCLUDE_PATH"):  # where a compiler also looks
         folders += os.environ.get(name, "").split(os.pathsep)
     if not any((Path(folder) / "Python.h").is_file() for folder in folders if folder):
-        return f"no Python.h in {folders[0]}, which GPU kernels need. Install it: apt-get install python3-dev"
-    return None
+        problem = f"no Python.h in {folders[0]}, which GPU kernels need"
+        raise InputError(f"{problem}. Install it: apt-get install python3-dev")
 
 
 def check_free_memory(needed: int) -> None:

@@ -65,17 +65,11 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, [json.dumps(content, indent=2, default=str), "\n"])
 
 
-def json_lines(rows: Iterable[dict]) -> Iterator[str]:
-    """Yield `rows` as JSON lines."""
-    for row in rows:
-        yield json.dumps(row, ensure_ascii=False) + "\n"
-
-
 def write_json_lines(path: Path, rows: Iterable[dict]) -> None:
     """Write `rows` as a file of JSON lines that is complete or absent, and create its folder. Raises InputError."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json_lines(rows))
+        write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def delete(path: Path) -> None:
@@ -189,17 +183,8 @@ def lock(folder: Path, refusal: str) -> "FileLock":
 
 
 @contextmanager
-def claiming(folder: Path) -> Iterator[None]:
-    """Turn an OSError into an InputError that names the output folder."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose another --output-dir") from error
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error of writing `path`, or files in it, into an InputError."""
+def writing(path: Path, cure: str = "") -> Iterator[None]:
+    """Turn an error of writing `path`, or files in it, into an InputError. It ends with `cure`, or how to resume."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -207,7 +192,6 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "inline_container" not in str(error) and "Writer" not in str(error):
             raise
         reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
-        advice = "Make it writable" if isinstance(error, PermissionError) else "Free some disk space"
-        raise InputError(
-            f"{path}: cannot be written ({reason}). Earlier files are complete. {advice}, then continue with --resume"
-        ) from error
+        first_step = "Make it writable" if isinstance(error, PermissionError) else "Free some disk space"
+        resume = f". Earlier files are complete. {first_step}, then continue with --resume"
+        raise InputError(f"{path}: cannot be written ({reason}){f'; {cure}' if cure else resume}") from error

@@ -1,6 +1,5 @@
 """Settings dataclasses as command lines: marks on their fields, checks of values, flat views of nested settings."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -20,8 +19,6 @@ Free = Annotated[T, "free"]
 NotCompared = Annotated[T, "not compared"]
 """Names a row of the tables, or changes no more than the last bits of what is learned."""
 
-ON_ONE_RANK = {"console_outputs": os.environ.get("LOCAL_RANK", "0") == "0"}
-"""Arguments for tyro: only one rank per machine prints help and errors."""
 COMMA_SEPARATED = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="NAME[,NAME...]",
@@ -46,16 +43,9 @@ class Planning:
     """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """Marks a string setting that must be one of `names`."""
-
-    names: tuple[str, ...]
-
-
-def one_of(names: Iterable[str]) -> tuple[object, OneOf]:
+def one_of(names: Iterable[str]) -> tuple[object, tuple[str, ...]]:
     """Return the two Annotated arguments of a string setting: the list of `names` for the help, and the mark."""
-    return tyro.conf.arg(metavar="{" + ",".join(names) + "}"), OneOf(tuple(names))
+    return tyro.conf.arg(metavar="{" + ",".join(names) + "}"), tuple(names)
 
 
 @cache
@@ -120,8 +110,8 @@ def check_marks(config: object) -> None:
             continue
         flag = name.replace("_", "-")
         for mark in setting.marks:
-            if isinstance(mark, OneOf) and value not in mark.names:
-                raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(mark.names)}")
+            if isinstance(mark, tuple) and value not in mark:  # from `one_of`
+                raise InputError(f"--{flag}: unknown {flag} '{value}'; known: {', '.join(mark)}")
             # Not `value <= 0`: nan must be refused too.
             if (mark == ABOVE_0 and not value > 0) or (mark == NOT_BELOW_0 and not value >= 0):
                 raise InputError(f"--{flag}: is {value}, {mark}")

@@ -39,14 +39,16 @@ class Rollouts:
         return np.array([[len(answer.token_ids) for answer in group] for group in self.answers])
 
 
+GradedGroup = tuple[list[Answer], Grades]
+"""Answers to one question, m of them or one greedy answer, with their grades."""
+
+
 @dataclass(frozen=True)
 class RankRollouts:
     """The rollouts of one rank for its q questions, in order. Ranks exchange objects of this class."""
 
-    answers: list[list[Answer]]  # [q][m]
-    grades: list[Grades]  # [q], each of m answers
-    greedy_answers: list[Answer]  # [q] or []
-    greedy_grades: list[Grades]  # [q] or [], each of one answer
+    groups: list[GradedGroup]  # [q]
+    greedy_groups: list[GradedGroup]  # [q] or []
     sampling_seconds: float
 
 
@@ -58,6 +60,7 @@ def collect(
     All ranks must call it together.
     """
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
+    tags = asks_for_tags(task.tokenizer)
     sampled: list[tuple[SampledGroup, Grading]] = []
     with stopwatch("generate"):
         for group in sampler.sample(
@@ -71,7 +74,9 @@ def collect(
         ):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
             reference = task.problems[own_questions[group.prompt_index]].answer
-            sampled.append((group, start_grading(task, group, reference)))
+            token_ids = [answer.token_ids for answer in group.answers]
+            texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+            sampled.append((group, task.grader.start(texts, [reference] * len(texts), tags)))
     with stopwatch("reward"):
         own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
     with stopwatch("gather"):  # waits for the slowest rank
@@ -95,55 +100,36 @@ def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> Watc
     stopwatch = Stopwatch()
     with stopwatch("total"):
         questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
-        rollouts = collect(
-            task, questions, WATCHED, sampler, config, stopwatch
-        )  # WATCHED takes the place of a step number
+        # WATCHED takes the place of a step number.
+        rollouts = collect(task, questions, WATCHED, sampler, config, stopwatch)
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
-
-
-def start_grading(task: Task, group: SampledGroup, reference: str) -> Grading:
-    """Begin to grade the answers of a group."""
-    token_ids = [answer.token_ids for answer in group.answers]
-    texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-    return task.grader.start(texts, [reference] * len(texts), asks_for_tags(task.tokenizer))
 
 
 def _wait_for_grades(sampled: list[tuple[SampledGroup, Grading]], sampling_seconds: float) -> RankRollouts:
     """Return the rollouts of this rank, when all grades are there. vLLM finishes groups in any order."""
-    rollouts = RankRollouts([], [], [], [], sampling_seconds)
+    rollouts = RankRollouts([], [], sampling_seconds)
     for group, grading in sorted(sampled, key=lambda item: item[0].prompt_index):
-        if group.greedy:
-            rollouts.greedy_answers.append(group.answers[0])
-            rollouts.greedy_grades.append(grading.result())
-        else:
-            rollouts.answers.append(group.answers)
-            rollouts.grades.append(grading.result())
+        groups = rollouts.greedy_groups if group.greedy else rollouts.groups
+        groups.append((group.answers, grading.result()))
     return rollouts
 
 
 def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: TrainConfig) -> Rollouts:
     """Return the rollouts of all ranks as one batch, in the order of `questions` [n]."""
-    answers: list[list[Answer]] = []
-    grades: list[Grades] = []
-    greedy_answers: list[Answer] = []
-    greedy_grades: list[Grades] = []
-    for rank in all_ranks:
-        answers += rank.answers
-        grades += rank.grades
-        greedy_answers += rank.greedy_answers
-        greedy_grades += rank.greedy_grades
+    groups = [group for rank in all_ranks for group in rank.groups]  # [n]
+    greedy_groups = [group for rank in all_ranks for group in rank.greedy_groups]  # [n] or []
     failures: Counter[str] = Counter()
-    for grade in grades + greedy_grades:
-        failures += grade.failures
+    for _, grades in groups + greedy_groups:
+        failures += grades.failures
     greedy_rewards = None
     if config.method.algo == "remax":
-        greedy_rewards = np.concatenate([grade.rewards for grade in greedy_grades])  # [n, K]
+        greedy_rewards = np.concatenate([grades.rewards for _, grades in greedy_groups])  # [n, K]
     return Rollouts(
         questions=questions,
-        answers=answers,
-        rewards=np.stack([grade.rewards for grade in grades]),
-        failed=np.stack([grade.failed for grade in grades]),
-        greedy_answers=greedy_answers,
+        answers=[answers for answers, _ in groups],
+        rewards=np.stack([grades.rewards for _, grades in groups]),
+        failed=np.stack([grades.failed for _, grades in groups]),
+        greedy_answers=[answers[0] for answers, _ in greedy_groups],
         greedy_rewards=greedy_rewards,
         failures=failures,
         sampling_seconds=np.array([rank.sampling_seconds for rank in all_ranks]),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from bnpo.algorithm.aggregation import AGGREGATIONS
 from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, one_of
-from bnpo.grading.rewards import BUILT_IN, GRADERS
+from bnpo.grading.rewards import GRADERS
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,7 @@ class DataSettings:
     """System prompt, as text or as the path of a text file. The default is that of the chat template."""
     thinking: Annotated[str | None, *one_of(("on", "off"))] = None
     """Handed to chat templates with `enable_thinking`, such as Qwen3's. The default is the template's."""
-    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED, one_of((*BUILT_IN, "path/to/file.py:function"))] = (
-        "accuracy",
-    )
+    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
     """Rewards, separated by commas: `accuracy` (the final answer is right), `format` (think and answer tags, each
     once), or path/to/file.py:function (your own, see docs/training.md)."""
     grader: Annotated[str, *one_of(GRADERS)] = "default"

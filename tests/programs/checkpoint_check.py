@@ -59,9 +59,11 @@ def main() -> None:
 
     from bnpo.config import parse_train_config
     from bnpo.files import InputError
+    from bnpo.policy import weight_sync
     from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
-    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+    from bnpo.runs import checkpoint
+    from bnpo.runs.checkpoint import Progress, checkpoint_folder
     from bnpo.runs.prepare import PreparedRun
     from bnpo.runs.resume import ResumePoint, verify_checkpoint
 
@@ -73,7 +75,8 @@ def main() -> None:
     learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
 
     def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
-        save_checkpoint(learner, tokenizer, run, Progress(step), card="", keep=0, group_bytes=group_bytes)
+        checkpoint.GROUP_BYTES = weight_sync.GROUP_BYTES = group_bytes
+        checkpoint.save_checkpoint(learner, tokenizer, run, Progress(step), card="", keep=0)
 
     def error_of(action) -> str:
         try:

@@ -86,20 +86,16 @@ def check(config: EvalConfig) -> None:
     if config.grader:
         check_function("grader", config.grader, GRADERS)
     if config.regrade:
-        _check_regrade(config)
+        for setting in fields(EvalConfig):
+            if setting.name not in ("regrade", "grader") and getattr(config, setting.name) != setting.default:
+                flag = setting.name.replace("_", "-")
+                raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
     if not 0 < config.gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.base == config.ckpt and config.output_dir is None:
         raise InputError("--base: is the same as --ckpt and would use the same folder; set --output-dir")
-
-
-def _check_regrade(config: EvalConfig) -> None:
-    for setting in fields(EvalConfig):
-        if setting.name not in ("regrade", "grader") and getattr(config, setting.name) != setting.default:
-            flag = setting.name.replace("_", "-")
-            raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:

@@ -39,7 +39,7 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
         return evaluation.problems[record["dataset"]][record["index"]].answer
 
     def regraded() -> Iterator[SampleRecord]:
-        judged = ((record, grader.judge(record["text"], reference(record), tags)) for record in samples.whole_records())
+        judged = ((record, grader.judge(record["text"], reference(record), tags)) for _, record, _ in samples.read())
         for record in tqdm(graded_records(judged, tags), total=len(requests), unit="sample"):
             request = Request.of(record)
             records[request] = without_text(record)

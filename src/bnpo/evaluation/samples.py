@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bnpo.evaluation.records import KeptRecord, Request, SampleRecord, without_text
-from bnpo.files import InputError, claiming, lock, read_json, write_json
+from bnpo.files import InputError, lock, read_json, write_json, writing
 
 
 def claim_results_folder(folder: Path, protocol: dict) -> dict:
@@ -16,7 +16,7 @@ def claim_results_folder(folder: Path, protocol: dict) -> dict:
     leaves the checkpoint as it was. Raises InputError if the folder holds anything else.
     """
     path = folder / "protocol.json"
-    with claiming(folder):
+    with writing(folder, "choose another --output-dir"):
         if not path.exists():
             if folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
                 raise InputError(f"{folder}: is not empty and holds no evaluation; --output-dir names another folder")
@@ -51,14 +51,14 @@ class Samples:
         self._lock = lock(folder, refusal)
         self._file = self._path.open("a", encoding="utf-8")
         expected = set(requests)
-        for where, record, request in self._read():
+        for where, record, request in self.read():
             if request not in expected or request in self.records:
                 reason = "is repeated" if request in self.records else "is not of this suite"
                 raise InputError(f"{where}: sample {tuple(request)} {reason}; delete the folder to start again")
             self.records[request] = without_text(record)
 
-    def _read(self) -> Iterator[tuple[str, SampleRecord, Request]]:
-        """Yield each record with its place and its request. A last line that was cut off is removed."""
+    def read(self) -> Iterator[tuple[str, SampleRecord, Request]]:
+        """Yield each record, text included, with its place and its request. A last line that was cut off is removed."""
         complete = 0  # bytes
         with self._path.open("rb") as file:
             for line_number, line in enumerate(file, 1):
@@ -73,11 +73,6 @@ class Samples:
                 except (ValueError, KeyError, TypeError) as error:
                     raise InputError(f"{where}: not a sample ({error}); delete the folder to start again") from error
                 yield where, record, request
-
-    def whole_records(self) -> Iterator[SampleRecord]:
-        """Yield the records in the file, with their texts."""
-        for _, record, _ in self._read():
-            yield record
 
     def add(self, record: SampleRecord) -> None:
         """Add a record. When this returns, a killed process no longer loses it."""

@@ -80,7 +80,7 @@ class Learner:
         set_z3_leaf_modules(model, layer_classes(model))
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        policy = Policy(model, vocab_size, config.sampling.temperature)
+        policy = Policy(model, vocab_size)
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         if config.update.lora_rank:
             # DeepSpeed allocates a whole bucket, and its default is ten times as large as a typical adapter.
@@ -186,7 +186,7 @@ class Learner:
         for mini_batch in mini_batches:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch)  # [tokens]
+                    logprobs, _ = self._engine(micro_batch, self.config.sampling.temperature)  # [tokens]
                 _store_by_answer(old_logprobs, micro_batch, logprobs)
         return old_logprobs
 
@@ -211,7 +211,7 @@ class Learner:
 
         Answers without old log-probabilities take those of this pass, which are added to `old_logprobs`.
         """
-        update = self.config.update
+        update, temperature = self.config.update, self.config.sampling.temperature
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
         weights[mini_batch] = token_weights(lengths, update.aggregation, self.config.sampling.max_answer_tokens)
@@ -219,7 +219,7 @@ class Learner:
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs, entropy = self._engine(micro_batch, with_entropy=self.config.logging.exact_entropy)
+            logprobs, entropy = self._engine(micro_batch, temperature, self.config.logging.exact_entropy)
             # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 _store_by_answer(old_logprobs, micro_batch, logprobs.detach())

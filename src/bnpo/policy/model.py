@@ -34,13 +34,12 @@ class LogprobHead(torch.nn.Module):
 class Policy(torch.nn.Module):
     """A causal language model that maps answers to their log-probabilities. Logits never leave it."""
 
-    def __init__(self, model: torch.nn.Module, vocab_size: int, temperature: float):
+    def __init__(self, model: torch.nn.Module, vocab_size: int):
         super().__init__()
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model))
-        self.temperature = temperature
 
-    def forward(self, batch: MicroBatch, temperature: float | None = None, with_entropy: bool = False):
+    def forward(self, batch: MicroBatch, temperature: float, with_entropy: bool = False):
         """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
@@ -49,8 +48,6 @@ class Policy(torch.nn.Module):
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
-        if temperature is None:
-            temperature = self.temperature
         return self.head(hidden_before_targets, batch.targets, temperature, with_entropy)
 
     def own_logprobs(self, rows: torch.Tensor) -> torch.Tensor:

@@ -29,9 +29,7 @@ class SyncError(RunError):
     """Sampler and learner disagree after a weight sync."""
 
 
-def whole_weights(
-    model: torch.nn.Module, *, tied_too: bool, group_bytes: int = GROUP_BYTES
-) -> Iterator[tuple[str, torch.Tensor]]:
+def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order, and then its buffers. A collective.
 
     LoRA is merged into the weights. Names and shapes are those of a checkpoint. transformers renames some tensors as it
@@ -39,7 +37,7 @@ def whole_weights(
     name: vLLM keeps its old head if it is left out. The tensors are clones, since the gathered ones are freed with
     their group, and the receiver may hold them for longer.
     """
-    for group in _weight_groups(model, tied_too, group_bytes):
+    for group in _weight_groups(model, tied_too):
         with gathered(part for _, weight in group for part in weight.parts()):
             clones = {name: weight.merged().clone() for name, weight in group}
         tensors = deque(revert_weight_conversion(model, clones).items())
@@ -62,13 +60,13 @@ def gathered(parameters: Iterable[torch.nn.Parameter]) -> deepspeed.zero.Gathere
     return deepspeed.zero.GatheredParameters(partitioned)
 
 
-def _weight_groups(model: torch.nn.Module, tied_too: bool, group_bytes: int) -> Iterator[list[tuple[str, Weight]]]:
-    """Yield the named weights of a model in groups of at least `group_bytes`, the last one smaller."""
+def _weight_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, Weight]]]:
+    """Yield the named weights of a model in groups of at least GROUP_BYTES, the last one smaller."""
     group, size = [], 0
     for name, weight in named_weights(model, tied_too=tied_too):
         size += weight.parameter.ds_numel * weight.parameter.element_size()
         group.append((name, weight))
-        if size >= group_bytes:
+        if size >= GROUP_BYTES:
             yield group
             group, size = [], 0
     if group:

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from bnpo.files import InputError, step_of
+from bnpo.files import step_of, writing
 from bnpo.report.batches import RESAMPLES, beta_p_values, counterfactual, read_batch
 from bnpo.report.charts import charts, fits
 from bnpo.report.run_files import eval_problems, evaluations, open_folder, read_answers, run_facts
@@ -39,11 +39,9 @@ def write_page(path: Path, folders: Sequence[Path], steps: Steps = None) -> None
     add_answers(data, chunks, runs, steps)
     add_evaluations(data, chunks, opened)
     title = ", ".join(folder.resolve().name for folder in folders)
-    try:
+    with writing(path, "-o names another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(fill_template(title, data, chunks), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); -o names another file") from error
 
 
 def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> list[tuple[int, int, Path]]:

@@ -47,19 +47,13 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def save_checkpoint(
-    learner: Learner,
-    tokenizer: PreTrainedTokenizerBase,
-    run: Path,
-    progress: Progress,
-    card: str,
-    keep: int,
-    group_bytes: int = GROUP_BYTES,
+    learner: Learner, tokenizer: PreTrainedTokenizerBase, run: Path, progress: Progress, card: str, keep: int
 ) -> None:
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
     The folder is a Hugging Face model, or a peft adapter (see `save_model`). Its subfolder trainer/ holds each rank's
     part of the optimizer, `progress`, and a manifest with the hash of every file but the model card `card`, which users
-    may edit. Parameters are gathered and written in groups of `group_bytes`.
+    may edit.
 
     A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
     """
@@ -77,7 +71,7 @@ def save_checkpoint(
         is_best = progress.best_step == progress.step
         # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
         # rank writes into trainer/ before rank 0 has created it.
-        save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged, group_bytes)
+        save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged)
         learner.save(trainer)
         # Each rank hashes the files that it has written, since one rank would take too long.
         hashes = {}
@@ -102,9 +96,7 @@ def save_checkpoint(
     dist.barrier()
 
 
-def save_model(
-    learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path, merged_too: bool, group_bytes: int
-) -> None:
+def save_model(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path, merged_too: bool) -> None:
     """Write a Hugging Face model to `folder`. With LoRA, write a peft adapter.
 
     With `merged_too` the adapter's subfolder merged/ gets the model with the adapter in its weights. A collective.
@@ -120,7 +112,7 @@ def save_model(
         if rank_0:
             folder.mkdir()
             save_settings(learner, tokenizer, folder)
-    save_weights(whole_weights(learner.model, tied_too=False, group_bytes=group_bytes), folder, group_bytes)
+    save_weights(whole_weights(learner.model, tied_too=False), folder)
 
 
 def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -135,8 +127,8 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
     tokenizer.save_pretrained(folder)
 
 
-def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, group_bytes: int) -> None:
-    """Write `weights` as safetensors files of a Hugging Face model, a new file after every `group_bytes`.
+def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
+    """Write `weights` as safetensors files of a Hugging Face model, a new file after every GROUP_BYTES.
 
     Every rank must iterate over `weights`, a collective. Rank 0 writes, and never holds more than one group.
     """
@@ -153,7 +145,7 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path, grou
         if dist.get_rank() == 0:
             shard[name] = tensor.cpu()
             total_bytes += tensor.nbytes
-            if sum(part.nbytes for part in shard.values()) >= group_bytes:
+            if sum(part.nbytes for part in shard.values()) >= GROUP_BYTES:
                 write_shard()
     if shard:
         write_shard()

@@ -5,7 +5,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import TrainConfig, json_settings
-from bnpo.files import InputError, claiming, delete, lock, read_json, write_json
+from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 
 RUN_FILES = ("bad", "best", "checkpoints", "console*.log", "end.json", "evals", "last", "metrics.jsonl")
 RUN_FILES += ("report.html", "rollouts", "tokens", "wandb", "watch", "config.json")
@@ -16,14 +16,14 @@ a run's, comes last, so that an interrupted --overwrite can be repeated."""
 def lock_run(folder: Path) -> FileLock:
     """Create a run's folder. Other processes cannot train in it while the returned lock lives. Raises InputError."""
     refusal = f"{folder}: another process is training in it. Stop that process, or choose another --output-dir"
-    with claiming(folder):
+    with writing(folder, "choose another --output-dir"):
         return lock(folder, refusal)
 
 
 def claim_output_dir(config: TrainConfig, **data_facts: object) -> None:
     """Write config.json of a new run, including `data_facts`. Rank 0 only. Raises InputError."""
     folder = config.folder.output_dir
-    with claiming(folder):
+    with writing(folder, "choose another --output-dir"):
         check_output_dir(config)
         for path in _run_files(folder):
             delete(path)

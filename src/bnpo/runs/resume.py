@@ -1,7 +1,6 @@
 """Resuming a run: find its newest checkpoint, verify it, compare the settings, and rewind the run's folder to it."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,10 +31,10 @@ def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
     if not folders:
         return ResumePoint()
     folder = folders[-1]
-    manifest = read_manifest(folder)
     # The large files are verified later, by all ranks together.
-    small_files = [name for name in manifest if not name.endswith((".safetensors", ".pt"))]
-    refuse_damage(folder, damaged_files(folder, manifest, small_files))
+    hashes = read_manifest(folder)
+    small_files = {name: hashes[name] for name in hashes if not name.endswith((".safetensors", ".pt"))}
+    refuse_damage(folder, damaged_files(folder, small_files))
     trainer = folder / "trainer"
     progress = Progress(**json.loads((trainer / "progress.json").read_text(encoding="utf-8")))
     # The converter writes the file latest_universal last.
@@ -51,40 +50,38 @@ def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
 def verify_checkpoint(folder: Path) -> None:
     """Raise InputError on all ranks if a file of a checkpoint differs from the manifest. A collective."""
     manifest = read_manifest(folder)
-    own_share = list(manifest)[dist.get_rank() :: dist.get_world_size()]  # hashing takes long
+    own_share = dict(list(manifest.items())[dist.get_rank() :: dist.get_world_size()])  # hashing takes long
     # Gathered before anyone raises: a rank that raised alone would leave the others waiting in the next collective.
-    damaged_of_ranks = gather(damaged_files(folder, manifest, own_share))
+    damaged_of_ranks = gather(damaged_files(folder, own_share))
     refuse_damage(folder, sorted(chain.from_iterable(damaged_of_ranks)))
 
 
-def damaged_files(folder: Path, manifest: dict[str, str], names: Iterable[str]) -> list[str]:
-    """Return those of `names` whose file does not have the hash that the manifest says."""
-    return [name for name in names if file_hash(folder / name) != manifest[name]]
+def damaged_files(folder: Path, hashes: dict[str, str]) -> list[str]:
+    """Return the names in `hashes` whose file in the checkpoint `folder` has another hash."""
+    return [name for name, digest in hashes.items() if file_hash(folder / name) != digest]
 
 
 def refuse_damage(folder: Path, damaged: list[str]) -> None:
     """Raise InputError for the first of the `damaged` files of a checkpoint, if any."""
     if damaged:
-        raise _damage_error(folder, folder / damaged[0], "differs from the manifest: truncated or edited")
+        file = folder / damaged[0]
+        raise InputError(f"{file}: differs from the manifest: truncated or edited. {_cure(folder)}")
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
     """Return the hashes of a checkpoint's files by name. Raises InputError."""
     path = folder / "trainer" / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _damage_error(folder, path, f"cannot be read ({error})") from error
+    manifest = read_json(path, _cure(folder))
     if "trainer/progress.json" not in manifest:
-        raise _damage_error(folder, path, "does not list the checkpoint's files")
+        raise InputError(f"{path}: does not list the checkpoint's files. {_cure(folder)}")
     return manifest
 
 
-def _damage_error(folder: Path, file: Path, damage: str) -> InputError:
-    """Return the error for a damaged checkpoint, with what --resume does after the checkpoint is deleted."""
+def _cure(folder: Path) -> str:
+    """Return what the user can do about a damaged checkpoint."""
     earlier = [other for other in checkpoints(folder.parent.parent) if other < folder]
     start = f"continues from {earlier[-1]}" if earlier else "starts from the beginning"
-    return InputError(f"{file}: {damage}. Delete {folder}; --resume then {start}")
+    return f"Delete {folder}; --resume then {start}"
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
