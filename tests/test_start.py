@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.devices import check_compiler, check_free_memory, cuda_problem
+from bnpo.devices import check_compiler, check_float16, check_free_memory, cuda_problem
 from bnpo.evaluation.fleet import fleet
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
@@ -195,6 +195,13 @@ def test_a_missing_compiler_or_header_is_a_line_with_the_cure(monkeypatch, tmp_p
     monkeypatch.setattr("shutil.which", lambda program: None)
     monkeypatch.setenv("CC", "/opt/cc")
     assert compiler_problem() == ""
+
+
+def test_float16_is_refused_on_a_cpu_without_it(monkeypatch):
+    monkeypatch.setattr("bnpo.devices.trains_in_float16", lambda: False)
+    check_float16("bfloat16")
+    with pytest.raises(InputError, match=r"--dtype: this CPU has no float16 arithmetic .*; use bfloat16 or float32"):
+        check_float16("float16")
 
 
 def test_only_a_machine_with_gpus_needs_a_compiler(monkeypatch):

@@ -90,6 +90,19 @@ def check_compiler() -> None:
         raise InputError(f"{problem}. Install it: apt-get install python3-dev")
 
 
+def trains_in_float16() -> bool:
+    """Return whether DeepSpeed trains in float16 here: on a GPU, or on a CPU that has instructions for it."""
+    from deepspeed.accelerator import get_accelerator  # takes seconds to import
+
+    return bool(get_accelerator().is_fp16_supported())
+
+
+def check_float16(dtype: str) -> None:
+    """Raise InputError for float16 where DeepSpeed would refuse it, after the model is loaded."""
+    if dtype == "float16" and not trains_in_float16():
+        raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use bfloat16 or float32")
+
+
 def check_free_memory(needed: int) -> None:
     """Raise InputError if this rank's GPU has less than `needed` bytes free, because other programs use it."""
     gpu = int(os.environ.get("LOCAL_RANK", "0"))

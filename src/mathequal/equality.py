@@ -122,7 +122,7 @@ _ANY_NUMBER = (
     ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
-_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C(?![a-zA-Z])|[cC]\s*_)")
+_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C|c\s*_)")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
 # x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
 _FAMILY = re.compile(
@@ -150,7 +150,8 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
 
 # C. x = 42, Option C: 42 and \\textbf{(C) }42
 _CHOICE_WITH_TEXT = re.compile(
-    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:[oO]ption\s+)?(?:\(([A-J])\)|([A-J])\}?[).:])\s*\}?(?P<rest>.*)"
+    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:[oO]ption\s+)?(?:\(([A-J])\)|([A-J])\}?[).:])"
+    r"(?=[\s}~]|\\[ ,;:!q]|$)\s*\}?(?P<rest>.*)"
 )
 
 
@@ -176,7 +177,8 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
     are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
     if are_families and judge.same_families(expected, given):
         return True
-    if _CONSTANT.search(reference + answer) and judge.same_functions(read(reference), read(answer)):
+    has_constant = _CONSTANT.search(reference) or _CONSTANT.search(answer)
+    if has_constant and judge.same_functions(read(reference), read(answer)):
         return True
     values = choices[0][1], choices[1][1]
     if bool(values[0]) != bool(values[1]) and equal(read(values[0] or reference), read(values[1] or answer), judge):

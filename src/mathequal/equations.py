@@ -17,9 +17,9 @@ def _equation_and_value(equation: Equation, value: Value, judge: Judge) -> bool:
     if ends_in_letter and (is_choice or re.fullmatch("[a-e]", equation.names[0] or "")):
         return False  # a = b is not choice B
     *names, name = equation.names
-    if isinstance(value, Group) and name is None and len(names) == len(value.items) > 1:
-        has_own_names = value.names or value.opening
-        if value.names == tuple(names) or not has_own_names:  # a = b = 5 is a = 5, b = 5 and 5, 5
+    if isinstance(value, Group) and all(names) and name is None and len(names) == len(value.items) > 1:
+        is_plain = not value.opening and all(isinstance(item, Scalar) for item in value.items)
+        if value.names == tuple(names) or is_plain:  # a = b = 5 is a = 5, b = 5 and 5, 5
             return all(equal(last, item, judge) for item in value.items)
     return any(equal(spelling, value, judge) for spelling in _stated_values(equation, judge))
 

@@ -58,7 +58,8 @@ _REWRITES = table(
     # \sin x\cdot y, \sin x(1+y), \sin^3 x/3 and \ln 2\cdot 3: the argument is x, or 2
     (rf"({_NAMED})\s*((?:\d+\s*)?(?![kmn]\s*\()(?:\\pi|{_VARIABLE}))(?=\s*(?:\\cdot|\())", r"\1(\2)"),
     (rf"({_NAMED}(?<=[\d}}]))\s*({_VARIABLE})(?=\s*/)", r"\1(\2)"),
-    (rf"({_NAMED})\s*(\d*\s*\\sqrt\{{\d+\}}\s*{_VARIABLE})", r"\1(\2)"),  # \cos 4\sqrt{6} t
+    # \cos 4\sqrt{6} t
+    (rf"({_NAMED})\s*(\d*\s*\\sqrt\{{\d+\}}\s*(?!e){_VARIABLE})(?=\s*(?:$|[-+)}}]))", r"\1(\2)"),
     (r"(\\(?:ln|log)(?:\s*_(?:\w|\{\w+\}))?)\s*(\d+)(?=\s*\\cdot)", r"\1(\2)"),
     # \ln|x|/2 is half of \ln|x|
     (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),

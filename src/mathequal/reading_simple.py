@@ -133,7 +133,8 @@ def read_formula(text: Spelled) -> Scalar | Word:
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
     if ending and re.search(r"\d|\\pi", ending[1]):
         amount = ending[1]
-        phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip(" ()")
+        phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip()
+        phrase = re.sub(r"^\(([^()]*)\)$", r"\1", phrase)  # 5 (cm)
         multiple, _, counted = phrase.partition(" ")
         if multiple in MULTIPLES:  # 3 million
             amount, phrase = _product(amount, MULTIPLES[multiple]), counted

@@ -70,7 +70,7 @@ BEFORE_WORDS = table(
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
     (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
     # \\[4pt] ends a row, as \\ does
-    (r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]", r"\\\\"),
+    (r"\\\\\s*\[\s*[-+]?[\d.]+\s*(?:pt|bp|pc|em|ex|mm|cm|in|mu|\\[a-z]+)\s*\]", r"\\\\"),
     # 10⁻³
     (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
     # **5** and "5": Markdown and quotation marks around the whole
@@ -137,8 +137,6 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
-    # x+1 \text{ for } x \ne 1
-    (r"\\text\s*\{\s*,?\s*(?:for|when|where|if|with)\s*\}(?=\s*[a-z]\s*\\neq?(?![a-z]))", ","),
     # floor(x) and \text{ceil}(x)
     (
         r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil)\s*\}?\s*\(((?:[^()]|\([^()]*\))*)\)",
@@ -253,8 +251,8 @@ AFTER_WORDS = table(
     (r"(?<=[a-zA-Z)])\s*\\equiv(?![a-zA-Z])", "="),
     # t(0,4], which should be t \in (0,4]
     (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
-    # P_1(2, 3) is P_1=(2, 3)
-    (r"^([ABD-Z](?:_\w)?)\s*(?=\([^()]*,[^()]*\)$)", r"\1="),
+    # P_1(2, 3) is P_1=(2, 3), but R(\cos t, \sin t) is a product
+    (r"^([MOPQSV](?:_\w)?)\s*(?=\((?:\\[a-z]+|[^()a-zA-Z])*,(?:\\[a-z]+|[^()a-zA-Z,])*\)$)", r"\1="),
     # \angle CBA is \angle ABC
     (
         r"\\angle\s*\{?\s*([A-Z])\s*([A-Z])\s*([A-Z])(?!\s*[a-zA-Z_])\s*\}?",

@@ -217,8 +217,9 @@ def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
     `32 or 2^5` is one value in two spellings. `x+1, x \\ne 2` is x+1.
     """
     formula, *conditions = group.items or (group,)
-    if conditions and all(isinstance(item, Relation) and item.operators == (r"\ne",) for item in conditions):
-        return group.opening == "" and equal(scalar, formula, judge)
+    is_plain = group.opening == "" and not group.alternatives
+    if is_plain and conditions and all(_excludes(item, formula) for item in conditions):
+        return equal(scalar, formula, judge)
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return all(equal(scalar, item, judge) for item in group.items)
     letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
@@ -231,6 +232,14 @@ def _scalar_and_group(scalar: Scalar, group: Group, judge: Judge) -> bool:
         return False
     parts = tuple(Scalar(part) for part in scalar.latex.split(","))
     return _groups(Group("", "", parts), group, judge)
+
+
+def _excludes(condition: Value, formula: Value) -> bool:
+    """Whether a condition is x \\ne 2 for a letter of a formula."""
+    if not isinstance(formula, Scalar) or not isinstance(condition, Relation) or condition.operators != (r"\ne",):
+        return False
+    letter = condition.sides[0].latex
+    return len(letter) == 1 and bool(re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex))
 
 
 @rule_for(Matrix, Matrix)

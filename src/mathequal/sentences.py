@@ -12,8 +12,8 @@ _ANNOUNCEMENT = (
 # "The smallest such $k$ is", "the point", before a formula
 _STATEMENT = (
     r"\\text\s*\{\s*the [a-z' ]*\}\s*\$?\s*[a-z]\s*\$?\s*\\text\s*\{\s*(?:is|are|equals)\s*\}"
-    r"|\\text\s*\{\s*(?:it is |they are )?the (?:(?:constant|only|vertical|horizontal|straight) )?(?:point|pair|triple"
-    r"|interval|function|value|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
+    r"|\\text\s*\{\s*(?:it is |they are )?the (?:constant |only )?(?:point|pair|triple|interval|function|value"
+    r"|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
 )
 _PREFACE = re.compile(
     rf"\s*(?:{_STATEMENT}|\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
@@ -48,7 +48,7 @@ _ENDS_IN_INTEGERS = re.compile(
 _DOMAIN_OF_FUNCTION = re.compile(
     rf"(\s*[a-zA-Z]\s*\(([a-z])\)\s*=[^=<>]*?)\s*[,;]?\s*"
     rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each)|for(?=\s*\}}?\s*t\b))\s*\}}?|[,;]|\()"
-    r"\s*\2\s*(?:>\s*0|(?<=[kmnt])\s*\\geq?(?:slant)?\s*[01]|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
+    r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|(?<=t)\s*\\geq?(?:slant)?\s*0|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
 )
 # "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
 _EXPLANATION = re.compile(
@@ -139,8 +139,8 @@ def verdict_of(sentence: str) -> str | None:
     # "yes, no" is no reason, "no, there is no such number" is one
     contradicts = verdict != "no" and re.search(r"\bnot?\b", reason)
     # "yes, 2" says more than yes, "yes. the sum is 2" and "no, it is odd, since 2 is prime" give reasons
-    is_reason = re.search(r"\b(?:because|since) ", reason) or (sign == "." and len(re.findall("[a-z]{2}", reason)) > 2)
-    more = re.search(r"\d", reason) and not is_reason
+    claim = re.split(r"\b(?:because|since) ", reason)[0]
+    more = re.search(r"\d", claim) and not (sign == "." and len(re.findall("[a-z]{2}", reason)) > 2)
     if (contradicts or more) and not reason.startswith(("because ", "since ", "as ")):
         return None
     return verdict if verdict and not _CONDITION.search(reason) else None

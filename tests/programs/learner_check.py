@@ -117,11 +117,14 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
+    from bnpo.devices import trains_in_float16
     from bnpo.policy.learner import Learner
 
     dist.init_process_group("gloo")
     report = {}
     for name, flags in SETTINGS.items():
+        if "float16" in flags and not trains_in_float16():
+            continue
         flags = [{"WIDE": sys.argv[-2], "LAYERS": sys.argv[-1]}.get(flag, flag) for flag in flags]
         config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
         learner = Learner(config.data.model, VOCABULARY[name == "wide head"], config)

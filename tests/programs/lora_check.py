@@ -106,12 +106,13 @@ def main() -> None:
 
 
 def changed_settings(run: Path, models: list[str], tokenizer) -> list:
-    """Loss scale, weight decay and betas of a learner in fp16 that loads a checkpoint with other ones."""
+    """Loss scale, weight decay and betas of a learner, in fp16 if possible, that loads a checkpoint with others."""
     from bnpo.config import parse_train_config
+    from bnpo.devices import trains_in_float16
     from bnpo.policy.learner import Learner
     from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
 
-    flags = [*flags_of("small", models), "--dtype", "float16"]
+    flags = [*flags_of("small", models), "--dtype", "float16" if trains_in_float16() else "float32"]
     config, _ = parse_train_config(flags, has_cuda=False)
     save_checkpoint(Learner(config.data.model, VOCABULARY, config), tokenizer, run, Progress(1), keep=0, card="")
     flags += ["--loss-scale", "64", "--weight-decay", "0.1", "--betas", "0.8", "0.95"]

@@ -10,6 +10,8 @@ from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import gather
 
 MOST_TOKENS = 128
+ROUNDED = 0.05
+"""The tolerance of the presets for 16-bit formats."""
 
 
 def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[float, float]:
@@ -47,9 +49,12 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[flo
             f"{model}: its activations overflow in float16: the log-probabilities of an answer are nan. Use --dtype "
             "bfloat16 or float32"
         )
+    cure = "use another model"
+    if learner.config.hardware.dtype != "float32" and tolerance < ROUNDED:
+        cure = f"{learner.config.hardware.dtype} rounds more than float32 and needs --sync-tolerance {ROUNDED}"
     wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
     raise InputError(
         f"{model}: {wrong} this model otherwise than its own code in transformers. The "
         f"log-probabilities of an answer differ from the model's own by {learner_off:.2g} per token in the learner, by "
-        f"{sampler_off:.2g} in the sampler. More than --sync-tolerance {tolerance:g} is refused; use another model"
+        f"{sampler_off:.2g} in the sampler. More than --sync-tolerance {tolerance:g} is refused; {cure}"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import TrainConfig, check_config, differences
-from bnpo.devices import check_compiler
+from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, file_hash
@@ -80,6 +80,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if rank == 0:
         check_port()
     check_compiler()
+    check_float16(config.hardware.dtype)
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     folder = config.folder.output_dir
     # A job that is queued with --resume from its first start on finds no run then.
