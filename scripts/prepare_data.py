@@ -21,7 +21,7 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
 from bnpo.evaluation.suites import SUITES, load_suite
-from bnpo.files import ROOT, InputError, write_whole
+from bnpo.files import ROOT, InputError, write_json_lines
 from bnpo.sources import load_problems
 from hub_rows import convert_rows
 
@@ -104,12 +104,6 @@ def download(name: str) -> list[Path]:
         ) from error
 
 
-def write(path: Path, rows: list[dict]) -> None:
-    """Write `rows` as a file of JSON lines that is complete or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-
-
 def prepare(name: str, folder: Path) -> None:
     """Make sure that `folder` has set `name`. Raises InputError if its file of that name is another one."""
     path = folder / f"{name}.jsonl"
@@ -125,7 +119,7 @@ def prepare(name: str, folder: Path) -> None:
     rows = convert(name, download(name))
     if fault := check(name, rows):
         raise bad_source(name, fault)
-    write(path, rows)
+    write_json_lines(path, rows, "choose another --output-dir")
     print(f"{path}: {len(rows)} problems, written", flush=True)
 
 

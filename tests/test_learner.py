@@ -9,12 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.devices import trains_in_float16
 from conftest import make_model, run_ranks
 from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 
 pytestmark = pytest.mark.program
-needs_float16 = pytest.mark.skipif(not trains_in_float16(), reason="this CPU has no float16 arithmetic")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +154,7 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(report):
         assert np.isnan(report[setting]["metrics"][0]["grad_norm"])
 
 
-@needs_float16
+@pytest.mark.usefixtures("float16")
 def test_fp16_has_the_gradients_of_fp32_without_its_loss_scale(report):
     config, _ = parse_train_config([*COMMON, *SETTINGS["fp16"], "--dtype", "float32"], has_cuda=False)
     norms, scores = plain_updates(config, 2, "fp16")

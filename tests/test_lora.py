@@ -24,7 +24,7 @@ from bnpo.runs.prepare import prepare_run
 from conftest import ROOT, make_model, run_ranks, temporary_folder, users_environment
 from programs.learner_check import fixed_experience
 from programs.lora_check import SETTINGS, SIZE, VOCABULARY, flags_of
-from test_learner import logprobs_of, needs_float16
+from test_learner import logprobs_of
 
 
 def report_of(output: str):
@@ -244,7 +244,7 @@ def refuse_to_train(model: Path) -> None:
         prepare_run(parse_train_config(flags, has_cuda=False)[0])
 
 
-@needs_float16
+@pytest.mark.usefixtures("float16")
 @pytest.mark.sampler
 @pytest.mark.parametrize(
     ("layer", "scale", "message"),

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 import hub_rows
 import prepare_data as script
 from bnpo.evaluation.suites import load_suite
-from bnpo.files import ROOT, InputError
+from bnpo.files import ROOT, InputError, write_json_lines
 from hub import hub
 from hub_content import hub_files
 
@@ -134,7 +134,7 @@ def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
     rows = real_rows("amc23", data_dir)
     fill(cache, "amc23", rows)
     path = tmp_path / "amc23.jsonl"
-    script.write(path, change(rows, "answer"))
+    write_json_lines(path, change(rows, "answer"))
     for cut, message in ((0, "the sha256 of its problems"), (10, "not JSON")):
         text = path.read_bytes()[: path.stat().st_size - cut]
         path.write_bytes(text)
@@ -146,7 +146,7 @@ def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
 def test_no_half_written_file_is_left(data_dir, cache, tmp_path):
     path = tmp_path / "data" / "amc23.jsonl"
     with pytest.raises(TypeError):
-        script.write(path, [{"id": "1"}, {"id": object()}])
+        write_json_lines(path, [{"id": "1"}, {"id": object()}])
     assert list(path.parent.iterdir()) == []
 
     path.with_name(".amc23.jsonl.unfinished").write_text("left by a run that was killed")

@@ -200,7 +200,7 @@ def test_a_missing_compiler_or_header_is_a_line_with_the_cure(monkeypatch, tmp_p
 def test_float16_is_refused_on_a_cpu_without_it(monkeypatch):
     monkeypatch.setattr("bnpo.devices.trains_in_float16", lambda: False)
     check_float16("bfloat16")
-    with pytest.raises(InputError, match=r"--dtype: this CPU has no float16 arithmetic .*; use bfloat16 or float32"):
+    with pytest.raises(InputError, match=r"--dtype: this CPU has no float16 arithmetic .*; use float32 or bfloat16"):
         check_float16("float16")
 
 

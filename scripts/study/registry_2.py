@@ -24,9 +24,10 @@ CLIFF_CONTROLS = ("rloo unclipped", SLOW)
 PRIOR_METHODS = ("eb", "shrinkage", "curverl", "rloo", "bnpo")
 PRIOR_CONTROLS = ("reinforce", "maxrl")
 """The null and the positive control, both beside `rloo` and at its learning rate."""
-SAME_RATE = "prior-same-rate"
 PRIOR_SEEDS = tuple(range(12, 24))
 PRIOR_GRID = Grid("prior-tuning", (1.4e-4, 2e-4, 2.8e-4, 4e-4), {1.4e-4: 1e-4, 4e-4: 5.6e-4}, (102, 103, 104, 105))
+SAME_RATE = "prior-same-rate"
+"""A part that was added after the results of all others were known. No registered comparison has it."""
 
 
 def _cliff_run(part: str, algorithm: str, clip: str, seed: int) -> StudyRun:
@@ -74,7 +75,7 @@ def _prior_controls(rows: Earlier) -> Iterator[StudyRun]:
 
 
 def _prior_same_rate(rows: Earlier) -> Iterator[StudyRun]:
-    """Not registered: RLOO on spread questions at eb's rate. Its own rate won its tuning by less than 0.03 points."""
+    """RLOO on spread questions at eb's rate, which all other methods have there."""
     for seed in PRIOR_SEEDS:
         yield StudyRun(SAME_RATE, "spread", "rloo", ("--algo", "rloo"), _rate(rows, "spread", "eb"), seed)
 

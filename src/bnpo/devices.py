@@ -100,7 +100,7 @@ def trains_in_float16() -> bool:
 def check_float16(dtype: str) -> None:
     """Raise InputError for float16 where DeepSpeed would refuse it, after the model is loaded."""
     if dtype == "float16" and not trains_in_float16():
-        raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use bfloat16 or float32")
+        raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
 
 
 def check_free_memory(needed: int) -> None:

@@ -65,9 +65,12 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, [json.dumps(content, indent=2, default=str), "\n"])
 
 
-def write_json_lines(path: Path, rows: Iterable[dict]) -> None:
-    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder. Raises InputError."""
-    with writing(path):
+def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
+    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder.
+
+    Raises InputError that ends with `cure`, as `writing` does.
+    """
+    with writing(path, cure):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 

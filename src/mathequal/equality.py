@@ -122,7 +122,8 @@ _ANY_NUMBER = (
     ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
 )
-_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C|c\s*_)")
+# A C or c_1 that may be a constant of integration
+_MAYBE_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C|c\s*_)")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
 # x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
 _FAMILY = re.compile(
@@ -168,8 +169,8 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
     """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1, about 18.9."""
     texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
     choices = _choice(reference), _choice(answer)
-    letters = [text.strip("()").upper() for text in texts]
-    if texts[0] == texts[1] != "" or letters[0] == choices[1][0] != "" or letters[1] == choices[0][0] != "":
+    bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
+    if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
         return True
     expected, given = map(read, _with_same_letters(reference, answer))
     if equal(expected, given, judge):
@@ -177,7 +178,7 @@ def verdict(reference: str, answer: str, judge: Judge) -> bool:
     are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
     if are_families and judge.same_families(expected, given):
         return True
-    has_constant = _CONSTANT.search(reference) or _CONSTANT.search(answer)
+    has_constant = _MAYBE_CONSTANT.search(reference) or _MAYBE_CONSTANT.search(answer)
     if has_constant and judge.same_functions(read(reference), read(answer)):
         return True
     values = choices[0][1], choices[1][1]

@@ -8,10 +8,9 @@ from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import gather
+from bnpo.settings import HardwareSettings
 
 MOST_TOKENS = 128
-ROUNDED = 0.05
-"""The tolerance of the presets for 16-bit formats."""
 
 
 def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[float, float]:
@@ -50,8 +49,9 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> tuple[flo
             "bfloat16 or float32"
         )
     cure = "use another model"
-    if learner.config.hardware.dtype != "float32" and tolerance < ROUNDED:
-        cure = f"{learner.config.hardware.dtype} rounds more than float32 and needs --sync-tolerance {ROUNDED}"
+    usual, dtype = HardwareSettings.sync_tolerance, learner.config.hardware.dtype
+    if dtype != "float32" and tolerance < usual:  # as with --preset tiny, which is for float32
+        cure = f"{dtype} rounds more than float32: add --sync-tolerance {usual}"
     wrong = "vLLM computes" if learner_off <= tolerance else "the learner computes"
     raise InputError(
         f"{model}: {wrong} this model otherwise than its own code in transformers. The "
