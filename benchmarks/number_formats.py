@@ -45,11 +45,11 @@ def measure(model: str, train_data: str, longest: str, most: str, questions: str
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
+    from bnpo.data import load_sources
     from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
-    from bnpo.sources import load_sources
     from bnpo.task import encode_problems
 
     dist.init_process_group("gloo")

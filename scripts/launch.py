@@ -104,12 +104,11 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
     Returns the configuration if it names a model folder, which remains to be checked.
     """
     from bnpo.config import check_config, parse_train_config
+    from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.files import InputError
     from bnpo.policy.folder import local_folder, model_folder
-    from bnpo.problems import check_enough
     from bnpo.runs.folder import check_output_dir
-    from bnpo.sources import load_sources
 
     try:
         config, _ = parse_train_config(argv, has_cuda)

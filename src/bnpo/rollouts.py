@@ -8,10 +8,10 @@ import numpy as np
 import torch.distributed as dist
 
 from bnpo.config import TrainConfig
+from bnpo.data import WATCHED, asks_for_tags, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grades, Grading
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.policy.update import Experience
-from bnpo.problems import WATCHED, asks_for_tags, sampling_seeds, watched_questions
 from bnpo.ranks import gather
 from bnpo.speed import Stopwatch
 from bnpo.task import Task

@@ -6,12 +6,12 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
+from bnpo.data import Problem, chat_template, check_enough, encode_prompt
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.model_check import check_model
-from bnpo.problems import Problem, chat_template, check_enough, encode_prompt
 
 
 @dataclass(frozen=True)

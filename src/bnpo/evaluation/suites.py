@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.arithmetic import arithmetic_problems
+from bnpo.data import (
+    SYSTEM_PROMPTS,
+    TEMPERATURES,
+    Columns,
+    Problem,
+    arithmetic_problems,
+    chat_template,
+    encode_prompt,
+    load_problems,
+)
 from bnpo.files import ROOT, InputError
 from bnpo.grading.rewards import GRADERS
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, chat_template, encode_prompt
-from bnpo.sources import Columns, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

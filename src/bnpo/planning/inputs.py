@@ -11,12 +11,12 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
+from bnpo.data import load_sources
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import ModelShape, read_shape
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
-from bnpo.sources import load_sources
 from bnpo.task import encode_problems, longest_sequence
 
 # Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.

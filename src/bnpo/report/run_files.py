@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
+from bnpo.data import Columns, arithmetic_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import reward_name
 from bnpo.report.batches import reward_ranges
-from bnpo.sources import Columns, load_problems
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import TrainConfig, check_config, differences
+from bnpo.data import Problem, asks_for_tags, content_hash, load_sources
 from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite, override
@@ -16,12 +17,10 @@ from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import MERGED, adapter_base, model_folder
-from bnpo.problems import Problem, asks_for_tags
 from bnpo.ranks import check_port, gather
 from bnpo.runs.console import archive_console
 from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
 from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
-from bnpo.sources import content_hash, load_sources
 from bnpo.task import Task, encode_problems, longest_sequence, prepare_tokenizer
 
 
