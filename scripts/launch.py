@@ -138,10 +138,10 @@ def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
     setup_environment()
-    from bnpo.evaluation.suites import load_suite
+    from bnpo.evaluation.suites import load_suite, longest_sequence
     from bnpo.files import InputError
     from bnpo.policy.folder import model_folder
-    from bnpo.task import longest_sequence, prepare_tokenizer
+    from bnpo.runs.prepare import prepare_tokenizer
 
     config = None
     with suppress(EOFError):  # the parent has ended

@@ -288,6 +288,21 @@ def encode_prompt(tokenizer, problem: str, template: str | None = None) -> list[
     return ids
 
 
+def encode_problems(
+    problems: Sequence[Problem], tokenizer, max_prompt_tokens: int
+) -> tuple[list[Problem], list[list[int]]]:
+    """Return the problems whose prompts are not too long, and the token ids of these prompts. Raises InputError."""
+    short_problems, prompts = [], []
+    for problem in problems:
+        prompt = encode_prompt(tokenizer, problem.problem)
+        if len(prompt) <= max_prompt_tokens:
+            short_problems.append(problem)
+            prompts.append(prompt)
+    if not short_problems:
+        raise InputError(f"--max-prompt-tokens {max_prompt_tokens}: every prompt is longer")
+    return short_problems, prompts
+
+
 def stop_token_ids(tokenizer) -> list[int]:
     """Return the token ids that end an answer: the tokenizer's end of text and the chat template's end of turn."""
     # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with <|im_end|>. A sampler

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnpo.config import TrainConfig
 from bnpo.data import (
     SYSTEM_PROMPTS,
     TEMPERATURES,
@@ -153,3 +154,11 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrained
             )
         prompts.append(prompt)
     return prompts
+
+
+def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
+    """Return the most tokens of a prompt plus answer, in training and in the evaluation by `suite` if there is one."""
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    if suite:
+        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
+    return longest
