@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.algorithm.goodness import beta_p_value
-from bnpo.algorithm.method import Method
 from bnpo.files import whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name
 
