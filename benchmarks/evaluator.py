@@ -22,7 +22,7 @@ setup_environment()
 from bnpo.config import TINY_MODEL
 from bnpo.data import sampling_seeds, stop_token_ids
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.samples import Samples
+from bnpo.evaluation.records import Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings

@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.grading.grader import Grader

@@ -36,7 +36,7 @@ import torch.distributed as dist
 from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds
 from bnpo.grading.grader import Grader

@@ -6,10 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from bnpo.data import Problem, content_hash, load_problems
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import check, run
-from bnpo.evaluation.records import Request
-from bnpo.evaluation.samples import Samples
+from bnpo.evaluation.program import EvalConfig, check, run
+from bnpo.evaluation.records import Request, Samples
 from bnpo.evaluation.suites import Dataset, Suite
 from bnpo.files import InputError, write_json, write_json_lines
 

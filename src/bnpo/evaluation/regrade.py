@@ -8,8 +8,7 @@ from tqdm import tqdm
 
 from bnpo.data import content_hash
 from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, graded_records, grader_identity, versions
-from bnpo.evaluation.records import KeptRecord, Request, Results, SampleRecord, without_text
-from bnpo.evaluation.samples import Samples
+from bnpo.evaluation.records import KeptRecord, Request, Results, SampleRecord, Samples, without_text
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
 from bnpo.files import InputError, read_json, write_json, write_json_lines, writing
