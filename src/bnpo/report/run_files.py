@@ -9,12 +9,11 @@ import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
-from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
+from bnpo.data import Columns, arithmetic_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
-from bnpo.sources import Columns, load_problems
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 
