@@ -173,9 +173,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     if template == "think" and config.data.system_prompt:
         raise InputError("--template think is a system prompt itself: use it without --system-prompt")
-    if problem := config.method.problem():
-        raise InputError(problem)
     gpu_memory, update, batch = config.hardware.gpu_memory, config.update, config.batch
+    config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
     if gpu_memory is not None and not 0 < gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {gpu_memory}, must be above 0 and at most 1")
     lowest, highest = TEMPERATURES
