@@ -31,8 +31,8 @@ def chat_template(tokenizer, template: str, system_prompt: str | None = None, th
         text = tokenizer.get_chat_template()
     else:
         raise InputError(f"{tokenizer.name_or_path}: its tokenizer has no chat template; set one with --template FILE")
-    system, settings = system_prompt or SYSTEM_PROMPTS.get(template), ""
-    if system:
+    system, settings = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt, ""
+    if system is not None:  # an empty one keeps the template from adding its own
         settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
         settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
     if thinking:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from bnpo.arithmetic import TRAINING_PROBLEMS, arithmetic_problems
 from bnpo.files import InputError, line_of, read_json_lines
 from bnpo.problems import Problem
+from bnpo.word_problems import NAME as WORD_PROBLEMS
+from bnpo.word_problems import word_problems
 
 if TYPE_CHECKING:
     import pyarrow
@@ -66,10 +68,19 @@ def content_hash(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
+def built_in_problems(name: str, split: str, count: int) -> list[Problem]:
+    """Return `count` problems of a split of a built-in task, which are made, not read. Of other sources, none."""
+    if name == "arithmetic":
+        return arithmetic_problems(split, count)
+    if name.partition(":")[0] == WORD_PROBLEMS:
+        return word_problems(name, split, count)
+    return []
+
+
 def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     """Return the problems of a source, and the commit of a data set of the hub."""
-    if name == "arithmetic":
-        return arithmetic_problems("train", TRAINING_PROBLEMS), None
+    if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
+        return problems, None
     revision, on_hub = None, name.startswith("hub:")
     if not on_hub and not Path(name).is_file():
         advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"

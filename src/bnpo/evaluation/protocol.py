@@ -14,13 +14,13 @@ from bnpo.evaluation.records import Request, SampleRecord
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS
+from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.problems import SYSTEM_PROMPTS, Problem, asks_for_tags, sampling_seeds
 from bnpo.sources import content_hash
-from mathequal.equality import MAX_LENGTH, final_answer, normal_form
+from mathequal.equality import MAX_LENGTH, normal_form
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
@@ -70,6 +70,8 @@ class Evaluation:
         """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
         del suite["grader"]  # the samples do not depend on it
+        if suite["system_prompt"] is None:
+            del suite["system_prompt"]  # as in the protocols of earlier versions
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
@@ -176,7 +178,7 @@ def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, an
 
 def _graded(record: SampleRecord, verdicts: Verdicts, tags: bool) -> SampleRecord:
     """Return a copy of `record` with the final answer of its text and with `verdicts` from `Grader.judge`. Waits."""
-    final = final_answer(record["text"], tags)
+    final = stated_answer(record["text"], next(iter(verdicts)), tags)
     by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}
     return record | {
         "answer": final,

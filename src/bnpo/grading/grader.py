@@ -12,7 +12,7 @@ import numpy as np
 
 from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
-from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
+from bnpo.grading.rewards import ALWAYS_JUDGED, BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
 from mathequal.equality import final_answer, quick_verdict
 
@@ -82,7 +82,7 @@ class Grader:
         time_limit: float = TIME_LIMIT,
     ):
         self.rewards = tuple(rewards)
-        self.rules = tuple(dict.fromkeys((grader, *GRADERS)))  # of `judge`, that of `accuracy` first
+        self.rules = tuple(dict.fromkeys((grader, *ALWAYS_JUDGED)))  # of `judge`, that of `accuracy` first
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
         self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
         self._reported: set[str] = set()

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import reward_name
 from bnpo.report.batches import reward_ranges
-from bnpo.sources import Columns, load_problems
+from bnpo.sources import Columns, built_in_problems, load_problems
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 
@@ -167,8 +166,8 @@ def eval_problems(config: dict) -> dict[str, list]:
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
         source, rows = dataset["data"], []
-        if source == "arithmetic":
-            rows = [vars(problem) for problem in arithmetic_problems("test", dataset["problems"])]
+        if made := built_in_problems(source, "test", dataset["problems"]):
+            rows = [vars(problem) for problem in made]
         elif source.endswith(".jsonl"):
             rows = whole_json_lines(ROOT / source)  # with subject and level
         elif (ROOT / source).is_file():
