@@ -3,10 +3,10 @@ from itertools import accumulate, combinations
 
 import pytest
 
+from bnpo.data import built_in_problems, load_problems
 from bnpo.evaluation.suites import dataset_problems, load_suite
 from bnpo.files import InputError
-from bnpo.sources import load_problems
-from bnpo.word_problems import word_problems
+from bnpo.word_problems import draw_problems
 
 SOURCES = ["word-problems", "word-problems:20", "word-problems:50:2", "word-problems:9:2"]
 
@@ -29,11 +29,11 @@ def pairs_of_text(text: str) -> set[frozenset[int]]:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_training_never_sees_the_pairs_of_the_test_set(source):
-    tested = set().union(*(step_pairs(p.problem) for p in word_problems(source, "test", 300)))
+    tested = set().union(*(step_pairs(str(p)) for p in draw_problems(source, "test", 300)))
     seen = set()
     for seed in (0, 1):
-        for problem in word_problems(source, "train", 1500, seed):
-            seen |= step_pairs(problem.problem) | pairs_of_text(problem.problem)
+        for problem in draw_problems(source, "train", 1500, seed):
+            seen |= step_pairs(str(problem)) | pairs_of_text(str(problem))
     assert tested
     assert not tested & seen
 
@@ -41,22 +41,22 @@ def test_training_never_sees_the_pairs_of_the_test_set(source):
 @pytest.mark.parametrize("source", SOURCES)
 def test_references_are_what_the_text_says(source):
     for split in ("train", "test"):
-        problems = word_problems(source, split, 200)
+        problems = built_in_problems(source, split, 200)
         assert len({p.problem for p in problems}) == 200
-        assert word_problems(source, split, 50) == problems[:50]
+        assert built_in_problems(source, split, 50) == problems[:50]
         for problem in problems:
             assert int(problem.answer) == sum(changes(problem.problem)) >= 1
 
 
 def test_the_text_of_a_problem():
-    first = word_problems("word-problems", "train", 1)[0]
+    first = built_in_problems("word-problems", "train", 1)[0]
     assert first.problem == "Tom has 8 apples and buys 7 more. How many apples does Tom have now?"
     assert (first.id, first.answer) == ("word-problems/train/0", "15")
 
 
 def test_the_range_of_numbers_and_the_steps_are_those_of_the_name():
     for source, largest, steps in (("word-problems", 9, 1), ("word-problems:50:2", 50, 2)):
-        signed = [changes(p.problem) for p in word_problems(source, "train", 500)]
+        signed = [changes(str(p)) for p in draw_problems(source, "train", 500)]
         assert {len(numbers) for numbers in signed} == {steps + 1}
         assert max(abs(number) for numbers in signed for number in numbers) == largest
 

@@ -15,7 +15,6 @@ from itertools import combinations
 import numpy as np
 
 from bnpo.files import InputError
-from bnpo.problems import Problem
 
 NAME = "word-problems"
 FORM = f"{NAME}:LARGEST:STEPS, such as {NAME}:20:2"
@@ -95,11 +94,11 @@ def draw_word_problem(rng: np.random.Generator, largest: int, steps: int, split:
             return problem
 
 
-def word_problems(source: str, split: str, count: int, seed: int = 0) -> list[Problem]:
+def draw_problems(source: str, split: str, count: int, seed: int = 0) -> list[WordProblem]:
     """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
     largest, steps = difficulty(source)
     rng = np.random.default_rng(seed)
     drawn: dict[WordProblem, None] = {}  # an ordered set
     while len(drawn) < count:
         drawn.setdefault(draw_word_problem(rng, largest, steps, split))
-    return [Problem(f"{source}/{split}/{i}", str(p), str(p.values[-1])) for i, p in enumerate(drawn)]
+    return list(drawn)
