@@ -81,7 +81,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "sync_tolerance": 0.5,
         "save_every": 25,
         "eval_every": 25,
-        "eval_suite": "word-problems-quick",
+        "eval_suite": "word-problems-greedy",
         "rollouts_every": 5,
     },
 }
