@@ -6,7 +6,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.method import Method
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
-from bnpo.grading.rewards import check_rewards, format_reward, released_format_reward
+from bnpo.grading.rewards import GRADERS, check_rewards, format_reward, released_format_reward
 from bnpo.sources import load_problems
 
 
@@ -164,7 +164,7 @@ def test_bad_names_of_rewards(rewards, message):
 
 
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
-    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", tags=False) for n in (5, 5, 6))
+    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, GRADERS) for n in (5, 5, 6))
     assert first["reference"] is again["reference"]
     assert [verdict["reference"].result() for verdict in (first, again, other)] == [True, True, False]
 
