@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings

@@ -36,7 +36,7 @@ import torch.distributed as dist
 from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module

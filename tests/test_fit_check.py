@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import betabinom
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import parse_train_config
 from bnpo.files import ROOT, InputError, write_json, write_json_lines
 from bnpo.flags import flat_settings

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import GRADERS, check_rewards, format_reward, released_format_reward

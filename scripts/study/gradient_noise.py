@@ -36,7 +36,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError, step_name, write_json
 from bnpo.grading.grader import Grader

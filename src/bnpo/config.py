@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.flags import (
     Free,

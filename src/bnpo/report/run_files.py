@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TrainConfig
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
