@@ -116,7 +116,7 @@ def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
         texts[0] == texts[1] == render_prompt(tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off"))
     )
     tokenizer = with_template(tokenizer, "{{ messages[-1].content }}")
-    with pytest.raises(InputError, match="suite text: --system-prompt: the chat template leaves out 'Be exact"):
+    with pytest.raises(InputError, match="suite text: --thinking: .* has a chat template without enable_thinking"):
         encode_prompts([], load_suite(str(tmp_path / "text.json")), tokenizer)
 
 
