@@ -4,9 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
-from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite
-from bnpo.files import ROOT, InputError
-from bnpo.problems import (
+from bnpo.data import (
     THINK_PROMPT,
     Problem,
     asks_for_tags,
@@ -15,6 +13,8 @@ from bnpo.problems import (
     render_prompt,
     stop_token_ids,
 )
+from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite
+from bnpo.files import ROOT, InputError
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
 # The parts of Qwen3's chat template that read messages and enable_thinking.
@@ -116,7 +116,7 @@ def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
         texts[0] == texts[1] == render_prompt(tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off"))
     )
     tokenizer = with_template(tokenizer, "{{ messages[-1].content }}")
-    with pytest.raises(InputError, match="suite text: --thinking: .* has a chat template without enable_thinking"):
+    with pytest.raises(InputError, match=r"suite text: --thinking: .* has a chat template without enable_thinking"):
         encode_prompts([], load_suite(str(tmp_path / "text.json")), tokenizer)
 
 

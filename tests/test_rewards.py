@@ -4,10 +4,10 @@ import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
+from bnpo.data import load_problems
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import GRADERS, check_rewards, format_reward, released_format_reward
-from bnpo.sources import load_problems
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from bnpo.data import content_hash
 from bnpo.evaluation.protocol import GRADING_PACKAGES, LoadedSuite, graded_records, grader_identity, versions
 from bnpo.evaluation.records import (
     ChangedVerdict,
@@ -21,7 +22,6 @@ from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
 from bnpo.files import InputError, read_json, write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
-from bnpo.sources import content_hash
 
 CHANGES = "changed_verdicts.jsonl"
 """File with one line per verdict that a regrade has changed."""
@@ -50,7 +50,7 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[ChangedVerdic
         judged = (
             (record, grader.judge(record["text"], reference(record), tags, rules)) for _, record, _ in samples.read()
         )
-        for record in tqdm(graded_records(judged, tags), total=len(requests), unit="sample"):
+        for record in tqdm(graded_records(judged, grader, tags), total=len(requests), unit="sample"):
             request = Request.of(record)
             records[request] = without_text(record)
             changes.extend(_changes(samples.records[request], record, reference(record)))
