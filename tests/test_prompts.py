@@ -1,3 +1,4 @@
+import copy
 import json
 
 import pytest
@@ -118,6 +119,19 @@ def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
     tokenizer = with_template(tokenizer, "{{ messages[-1].content }}")
     with pytest.raises(InputError, match=r"suite text: --thinking: .* has a chat template without enable_thinking"):
         encode_prompts([], load_suite(str(tmp_path / "text.json")), tokenizer)
+
+
+def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
+    own = (
+        "{% if messages[0].role != 'system' %}Be brief. {% endif %}{% for m in messages %}{{ m.content }}|{% endfor %}"
+    )
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = own
+    assert render_prompt(tokenizer, "1+2=?", chat_template(tokenizer, "chat")) == "Be brief. 1+2=?|"
+    template = chat_template(tokenizer, "chat", "")
+    assert render_prompt(tokenizer, "1+2=?", template) == "|1+2=?|"
+    tokenizer.chat_template = template  # as in a checkpoint
+    assert chat_template(tokenizer, "chat", "") == template
 
 
 def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):

@@ -17,11 +17,10 @@ from bnpo.evaluation.records import GraderIdentity, Protocol, Request, SampleRec
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS
+from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
-from mathequal.equality import final_answer
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
@@ -193,7 +192,7 @@ def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, an
 
 def _graded(record: SampleRecord, verdicts: Verdicts, vote: Future, tags: bool) -> SampleRecord:
     """Return a copy of `record` with the final answer of its text, `verdicts` from `Grader.judge` and `vote`. Waits."""
-    final = final_answer(record["text"], tags)
+    final = stated_answer(record["text"], next(iter(verdicts)), tags)
     by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}
     return record | {
         "answer": final,

@@ -14,13 +14,13 @@ from bnpo.data import (
     TEMPERATURES,
     Columns,
     Problem,
-    arithmetic_problems,
+    built_in_problems,
     chat_template,
     encode_prompt,
     load_problems,
 )
 from bnpo.files import ROOT, InputError, read_text
-from bnpo.grading.rewards import GRADERS
+from bnpo.grading.rewards import BOTH_RULES, GRADERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,12 +52,12 @@ class Suite:
     system_prompt: str | None = None  # like the flags of train.py, as is `thinking`
     thinking: str | None = None
     grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function by --grader
-    both_rules: bool = False  # grade every answer by all GRADERS, not by `grader` alone
+    both_rules: bool = False  # grade every answer by BOTH_RULES, too
 
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules that grade every answer, that of the scores first."""
-        return tuple(dict.fromkeys((self.grader, *(GRADERS if self.both_rules else ()))))
+        return tuple(dict.fromkeys((self.grader, *(BOTH_RULES if self.both_rules else ()))))
 
 
 def load_suite(name: str) -> Suite:
@@ -136,8 +136,8 @@ def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
-    if dataset.data == "arithmetic":
-        return arithmetic_problems("test", dataset.problems or 500)  # drawn, and therefore without an end of its own
+    if problems := built_in_problems(dataset.data, "test", dataset.problems or 500):  # they have no end of their own
+        return problems
     source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
     problems = load_problems(source, dataset)
     references = dataset.references or {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
-from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
+from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
 from bnpo.grading.workers import Failure, Workers
 from mathequal.equality import MAX_LENGTH, final_answer, instant_verdict, simple_number
 
@@ -152,7 +152,7 @@ class Grader:
     def vote(self, text: str, tags: bool) -> Future:
         """Return the future of what `text` counts as in a majority vote: one string for answers that read alike, None
         without an answer, or a Failure."""
-        answer = final_answer(text, tags)
+        answer = stated_answer(text, self.rule, tags)
         if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
             return _finished(answer)
         number = simple_number(answer)
