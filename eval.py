@@ -98,9 +98,11 @@ def print_scores(results: dict) -> None:
         averages = [describe_score(results["average"]["by_rule"][rule], problems) for rule in rules]
         rows.append(("average", "", *averages))
     names = [rule.rpartition(":")[2] for rule in rules]
-    columns = ("data set", "problems", *names, "pass@k", "majority", "tokens", "cut off", "no box")
-    title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems"
-    print_table(f"{title}. pass@1 by each rule: {', '.join(names)}. Other columns: {names[0]}", columns, rows)
+    columns = ("data set", "problems", *(names if len(names) > 1 else ["pass@1"]), "pass@k", "majority", "tokens", "cut off", "no box")
+    title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the rule {names[0]}"
+    if len(names) > 1:
+        title += f"; pass@1 also by {', '.join(names[1:])}"
+    print_table(title, columns, rows)
     print_detectable(results["results"])
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
