@@ -98,7 +98,8 @@ def print_scores(results: dict) -> None:
         averages = [describe_score(results["average"]["by_rule"][rule], problems) for rule in rules]
         rows.append(("average", "", *averages))
     names = [rule.rpartition(":")[2] for rule in rules]
-    columns = ("data set", "problems", *(names if len(names) > 1 else ["pass@1"]), "pass@k", "majority", "tokens", "cut off", "no box")
+    pass1 = names if len(names) > 1 else ["pass@1"]
+    columns = ("data set", "problems", *pass1, "pass@k", "majority", "tokens", "cut off", "no box")
     title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the rule {names[0]}"
     if len(names) > 1:
         title += f"; pass@1 also by {', '.join(names[1:])}"
