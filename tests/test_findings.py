@@ -1,15 +1,19 @@
 """What the first answers say, and what is refused before a model is loaded."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
-from bnpo.config import check_config, parse_train_config
-from bnpo.data import Columns, Problem, load_problems
+from bnpo.config import TINY_MODEL, check_config, parse_train_config
+from bnpo.data import Columns, Problem, encode_prompt, load_problems
 from bnpo.files import InputError
 from bnpo.findings import FirstAnswers, check_format, check_references, find
 from bnpo.grading.grader import Grader
+from bnpo.policy.sampled import Answer
+from bnpo.rollouts import Rollouts, Task
 from bnpo.summary import summary
 
 
@@ -186,3 +190,25 @@ def test_the_summary_counts_failures_and_names_findings(tmp_path):
     text = summary(tmp_path)
     assert "failed rewards timeout 1 times, TypeError 16 times" in text
     assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
+
+
+def test_findings_of_the_rollouts_of_steps():
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    grader = Grader(workers=1)
+    prompt = encode_prompt(tokenizer, "1+1=?")
+    task = Task(problems("2", "3"), [prompt, prompt], tokenizer, grader, answer_tags=False)
+
+    def step(*texts: str) -> Rollouts:
+        groups = [[Answer(tokenizer.encode(text), text != "", np.zeros(1)) for text in texts]] * 2
+        grades = grader(texts, ["2"] * len(texts))
+        counts = Counter({"timeout": 1})
+        rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
+        return Rollouts(np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
+
+    found = FirstAnswers.of([step(r"\boxed{2}", "2"), step("", r"\boxed{3}")], task, ["accuracy"], "default")
+    assert found.rewards[:, :, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
+    assert found.finished.tolist() == [[True, True], [True, True], [False, True], [False, True]]
+    assert found.stated.tolist() == [True, False, True, False, False, True, False, True]
+    assert (found.mixed, found.failures, found.box_is_asked_for) == (0.5, {"timeout": 2}, False)
+    assert [finding.kind for finding in find(found)] == ["no_final_answer"]
+    grader.close()
