@@ -59,7 +59,6 @@ PRESETS: dict[str, dict[str, object]] = {
         "dtype": "float32",
         "micro_batch_tokens": 2048,
         "gradient_checkpointing": False,
-        "sync_tolerance": 1e-4,
         "save_every": 50,
         "eval_suite": "arithmetic-quick",
         "rollouts_every": 10,

@@ -127,8 +127,10 @@ class HardwareSettings:
     more than the answers of one step can use."""
     enforce_eager: NotCompared[bool] = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
-    sync_tolerance: Free[Positive[float]] = 0.05
-    """Largest allowed mean difference between the sampler's and the learner's log-probabilities after a weight sync."""
+    sync_tolerance: Free[Positive[float | None]] = None
+    """Largest allowed mean difference between the sampler's and the learner's log-probabilities, at the start and after
+    every weight sync. The default follows from the model: three times the effect of one rounding, measured at the
+    start."""
 
 
 @dataclass(frozen=True)
