@@ -147,7 +147,7 @@ def ranks(monkeypatch):
         (["--eval-suite", "nowhere"], "no evaluation suite 'nowhere'; known: arithmetic"),
         (["--rewards", "tests/no.py:f"], "--rewards: no file tests/no.py"),
         (["--grader", "strict"], "--grader: unknown grader 'strict'; known: default, reference"),
-        (["--max-prompt-tokens", "5"], "arithmetic: every prompt is longer than --max-prompt-tokens 5"),
+        (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5: every prompt is longer"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):
@@ -307,4 +307,4 @@ def test_help_does_not_break_lines_where_the_source_does(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         parse("--preset", "tiny", "--help")
     text = capsys.readouterr().out
-    assert "`paper-format` reproduces Table 2, and `tiny` runs anywhere." in text
+    assert "`paper-format` reproduces Table 2, `tiny` runs anywhere," in text

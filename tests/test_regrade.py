@@ -5,12 +5,11 @@ from dataclasses import asdict
 
 import pytest
 
+from bnpo.data import Problem, content_hash, load_problems
 from bnpo.evaluation.program import EvalConfig, check, run
 from bnpo.evaluation.records import Request, Samples
 from bnpo.evaluation.suites import Dataset, Suite
 from bnpo.files import InputError, write_json, write_json_lines
-from bnpo.problems import Problem
-from bnpo.sources import content_hash, load_problems
 
 PROBLEMS = [Problem("half", "What is 2/4?", r"\frac{1}{2}"), Problem("two", "What is 1+1?", "2")]
 TEXTS = {(0, 0): r"so \boxed{\frac12}", (0, 1): r"so \boxed{0.5}", (1, 0): r"so \boxed{2}", (1, 1): "no box"}
@@ -24,7 +23,7 @@ def folder(tmp_path):
     data = tmp_path / "data.jsonl"
     write_json_lines(data, map(asdict, PROBLEMS))
     suite = asdict(Suite("mine", {"set": Dataset(str(data), 2)}, 0.6, 1.0, "chat", 64, 64))
-    del suite["grader"]
+    del suite["grader"], suite["both_rules"]
     suite["datasets"]["set"] |= {"problems": 2, "sha256": content_hash(load_problems(data))}
     out = tmp_path / "out"
     out.mkdir()
@@ -45,7 +44,7 @@ def folder(tmp_path):
 
 def sample(index, repetition):
     verdicts = {"default": index == 1, "reference": RIGHT["reference"][2 * index + repetition] == 1}
-    fields = {"dataset": "set", "id": PROBLEMS[index].id, "index": index, "run": repetition, "seed": 1}
+    fields = {"dataset": "set", "id": PROBLEMS[index].id, "index": index, "repetition": repetition, "seed": 1}
     fields |= {"text": TEXTS[index, repetition], "answer": "?", "vote": "?", "tokens": 3, "finish_reason": "stop"}
     return fields | {"correct": verdicts["default"], "verdicts": verdicts}
 
@@ -73,7 +72,7 @@ def test_verdicts_scores_and_protocol_are_written_anew(folder):
     assert json.loads((folder / "protocol.json").read_text()) == written["protocol"]
     assert written["protocol"]["versions"]["sympy"] != "0"
     assert not (folder / "comparison.json").exists()
-    changes = [(change["id"], change["run"], change["was"], change["is"]) for change in outcome.changes]
+    changes = [(change["id"], change["repetition"], change["was"], change["now"]) for change in outcome.changes]
     # The last answer was right by mistake.
     assert changes == [("half", 0, False, True), ("half", 1, False, True), ("two", 1, True, False)]
     assert (folder / "changed_verdicts.jsonl").read_text().count("\n") == 3
@@ -118,7 +117,7 @@ def test_a_folder_that_is_being_written_is_refused(folder):
     [
         ({}, "--ckpt: name the model to evaluate, or a folder of samples with --regrade"),
         ({"regrade": "x", "seed": 3}, "--seed: has no effect with --regrade, which keeps the samples; leave it out"),
-        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, path/to/"),
+        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, last_nu"),
         ({"ckpt": "x", "grader": "none.py:f"}, "--grader: no file none.py; write path/to/file.py:function"),
     ],
 )

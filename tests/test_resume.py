@@ -15,8 +15,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.data import stop_token_ids
 from bnpo.files import ROOT, InputError
-from bnpo.problems import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.prepare import prepare_run
 from conftest import forked, free_port, make_model, run_ranks, temporary_folder
@@ -114,7 +114,7 @@ def test_files_that_were_edited_are_refused(reference, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     suite = reference.with_name("suite.json")
     whole = suite.read_text()
-    suite.write_text(whole.replace('"runs": 2', '"runs": 3'))
+    suite.write_text(whole.replace('"repetitions": 2', '"repetitions": 3'))
     with pytest.raises(InputError, match=r"other settings would change the run: evaluated has changed\. Use the old"):
         asking_to_resume(reference, suite)
     suite.write_text(whole)

@@ -19,8 +19,7 @@ import torch.distributed as dist
 from transformers import AttentionInterface, AutoTokenizer
 
 from bnpo.config import parse_train_config
-from bnpo.files import RunError, InputError
-from bnpo.policy import attention as attention_module
+from bnpo.files import InputError, RunError
 from bnpo.policy.attention import ATTENTION, attention
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.learner import Learner
@@ -66,19 +65,14 @@ def learner_fault(owner: object, name: str, value: object) -> Iterator[None]:
 def sampler_fault(sampler: Sampler, change) -> Iterator[None]:
     """The sampler gets changed weights."""
     load = sampler.load_weights
-    sampler.load_weights = lambda weights: load(change(dict(weights)).items())
+    sampler.load_weights = lambda weights: load(list(change(dict(weights)).items()))
     yield
     del sampler.load_weights
 
 
 def layer_of_another(weights: dict) -> dict:
-    first, second = ".1.", ".2."
-    return weights | {name: weights[name.replace(first, second)] for name in weights if first in name}
-
-
-def without_head(weights: dict) -> dict:
-    weights.pop("lm_head.weight", None)
-    return weights
+    first, second = ".0.", ".1."
+    return weights | {name: weights[name.replace(first, second, 1)] for name in weights if first in name}
 
 
 def main() -> None:
@@ -90,7 +84,7 @@ def main() -> None:
     learner = Learner(folder, len(tokenizer), config)
     sampler = Sampler(folder, tokenizer, EngineSettings(max_tokens=384, dtype=dtype))
     ids = [tokenizer(text)["input_ids"] for text in texts]
-    report: dict = {"checks": [], "errors": {}, "gaps": [], "later": {}}
+    report: dict = {"checks": [], "errors": {}, "gaps": []}
     for text in ids:
         check = prove_start(learner, sampler, text)
         report["checks"].append(vars(check))

@@ -121,7 +121,8 @@ def dry_run_training(config: TrainConfig) -> None:
     inputs = training_inputs(config)
     plan = plan_training(config, inputs)
     print(json.dumps(json_settings(config), indent=2))
-    print(*inputs.lines, *training_lines(plan), sep="\n")
+    objective = config.method.lines(config.batch.questions_per_step, config.batch.samples_per_question)
+    print(*inputs.lines, *objective, *training_lines(plan), sep="\n")
     disk = plan.checkpoint * plan.most_checkpoints
     print(f"disk: {plan.checkpoint / 1e9:.2f} GB per checkpoint x {plan.most_checkpoints} at once: {disk / 1e9:.1f} GB")
     problem = disk_problem(config.folder.output_dir, disk)
@@ -171,7 +172,7 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         print(f"{inputs.eval_answers:,} answers, about {plan.tokens / 1e6:,.1f} million tokens")
         limits = {}
         for name, count in inputs.eval_problems.items():  # with the largest variances that answers can have
-            limits[name] = detectable(count, suite.datasets[name].runs, within=0.25, error=sqrt(0.25 / count))
+            limits[name] = detectable(count, suite.datasets[name].repetitions, within=0.25, error=sqrt(0.25 / count))
         print(f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}")
         if config.planning.gpu is None:
             print(NO_GPU)

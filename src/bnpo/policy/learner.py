@@ -145,7 +145,9 @@ class Learner:
         """
         rows = torch.tensor([prompt + answer for answer in answers], device=self._engine.device)
         with torch.no_grad():
-            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)[:, len(prompt) - 1 :]  # [answers, tokens]
+            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)[
+                :, len(prompt) - 1 :
+            ]  # [answers, tokens]
         return logprobs.flatten().double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
