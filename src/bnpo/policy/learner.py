@@ -145,10 +145,8 @@ class Learner:
         """
         rows = torch.tensor([prompt + answer for answer in answers], device=self._engine.device)
         with torch.no_grad():
-            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)[
-                :, len(prompt) - 1 :
-            ]  # [answers, tokens]
-        return logprobs.flatten().double().cpu().numpy()
+            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)  # [answers, row - 1]
+        return logprobs[:, len(prompt) - 1 :].flatten().double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
         """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.

@@ -184,9 +184,7 @@ class StartCheck:
     learner: float  # between the learner and the model's own code in transformers
     sampler: float  # between the sampler and the model's own code
     apart: float  # between the two
-    rounding: (
-        float  # between two runs of the model's own code, one of them with embeddings that are rounded differently
-    )
+    rounding: float  # between two runs of the model's own code, one with embeddings off by one rounding
     sync_bound: float
     """Largest difference between sampler and learner that is taken for rounding, on any answer after any sync."""
 
@@ -255,9 +253,9 @@ def _refuse_differences(check: StartCheck, config: "TrainConfig") -> None:
     wrong = "vLLM computes" if check.learner <= bound else "the learner computes"
     raise InputError(
         f"{model}: {wrong} this model otherwise than its own code in transformers. The log-probabilities of a text "
-        f"differ from the model's own by {check.learner:.2g} per token in the learner and by {check.sampler:.2g} in the "
-        f"sampler. Rounding in {dtype} explains {check.rounding:.2g}, and more than {bound:.2g} is refused; use another "
-        "model, or set --sync-tolerance if you know the reason"
+        f"differ from the model's own by {check.learner:.2g} per token in the learner and by {check.sampler:.2g} in "
+        f"the sampler. Rounding in {dtype} explains {check.rounding:.2g}, and more than {bound:.2g} is refused; use "
+        "another model, or set --sync-tolerance if you know the reason"
     )
 
 
