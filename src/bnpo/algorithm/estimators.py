@@ -7,13 +7,12 @@ not depend on the number of ranks. docs/estimators.md lists the objective of eac
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Annotated, Literal, get_args
+from math import inf
+from typing import Literal
 
 import numpy as np
 
 from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
-from bnpo.flags import NotCompared, Positive, one_of
 
 Algorithm = Literal[
     "bnpo",
@@ -40,19 +39,19 @@ MAX_BETA_PARAMETER = 100.0
 class Method:
     """The estimator of the policy gradient."""
 
-    algo: NotCompared[Annotated[str, *one_of(get_args(Algorithm))]] = "bnpo"
+    algo: Algorithm = "bnpo"
     """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
-    decompose: NotCompared[bool] = False
+    decompose: bool = False
     """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
     Otherwise the rewards of an answer are summed first, or averaged for bnpo, beta, curverl and eb."""
     rescale_advantages: bool = False
     """Divide the advantages by their root mean square, so that they have the same scale with every method."""
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
-    beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
+    beta_moments: Literal["sample", "corrected"] = "sample"
     """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
     subtracts the part that comes from having only m answers per question."""
-    max_concentration: Positive[float] = MAX_CONCENTRATION
+    max_concentration: float = MAX_CONCENTRATION
     """BNPO fits Beta(a, b) to the accuracies. This is the upper limit of a + b, reached only if all questions are about
     equally hard. The density that divides advantages is Beta(1 + a/3, 1 + b/3)."""
 
@@ -69,8 +68,8 @@ class Method:
         if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
             values = " ".join(f"{value:g}" for value in self.beta_parameters)
             return f"--beta-parameters: are {values}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
-        if not isfinite(self.max_concentration):
-            return f"--max-concentration: is {self.max_concentration}, must be finite"
+        if not 0 < self.max_concentration < inf:
+            return f"--max-concentration: is {self.max_concentration}, must be above 0 and finite"
         if self.algo == "gdpo" and self.decompose:
             return "--decompose: gdpo takes the rewards apart itself; use --no-decompose"
         return None
