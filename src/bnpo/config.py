@@ -457,9 +457,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     if template == "think" and config.data.system_prompt:
         raise InputError("--template think is a system prompt itself: use it without --system-prompt")
-    if problem := config.method.problem():
-        raise InputError(problem)
     update, batch = config.update, config.batch
+    config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
     if update.lora_rank is None and (update.lora_alpha is not None or config.folder.save_merged):
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():

@@ -18,8 +18,8 @@ from mathequal.equality import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4
 """Flags of an answer, added up; parts.js has their names."""
-NOT_KNOWN = ("remax", "beta")
-"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta)."""
+NOT_KNOWN = ("remax", "beta", "weight")
+"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a weight)."""
 EVAL_TEXTS = 2
 """Repetitions of a problem of an evaluation whose texts are on the page. The others show their verdict only."""
 
@@ -118,7 +118,7 @@ def counterfactual(batch: Batch, config: Mapping) -> dict:
     """
     estimates = {}
     for algo in ALGORITHMS.keys() - set(NOT_KNOWN):
-        settings = {name: config[name] for name in ("beta_moments", "max_concentration")}
+        settings = {name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")}
         method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
         ranges = reward_ranges(config)
         estimates[algo] = compute_advantages(method, batch.rewards, ranges=ranges, lengths=batch.lengths).values
