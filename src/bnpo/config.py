@@ -19,7 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
-from bnpo.files import ROOT, InputError, read_json, read_text
+from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.grading.rewards import check_rewards
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
@@ -49,19 +49,22 @@ class DataSettings:
     """Model to start from: a Hugging Face folder or a hub name."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
     """Training problems, one source or several: files (.jsonl, .json, .csv, .parquet), data sets of the Hugging Face
-    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), or `arithmetic` (built in)."""
+    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), `arithmetic` or `word-problems:LARGEST:STEPS` (built in)."""
     template: str = "chat"
     """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
     tags; the path of a Jinja file replaces the chat template."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. The default is that of the chat template."""
+    """System prompt, as text or as the path of a text file. The default is that of the chat template. '' is an empty
+    one, which keeps a chat template from adding its own."""
     thinking: Literal["on", "off"] | None = None
     """Handed to chat templates with `enable_thinking`, such as Qwen3's. The default is the template's."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
     """Rewards, separated by commas: `accuracy` (the final answer is right), `format` (think and answer tags, each
-    once), or path/to/file.py:function (your own, see docs/training.md)."""
-    grader: Literal["default", "reference"] = "default"
-    """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code."""
+    once), `last_number` (the last number is the answer's), or path/to/file.py:function (your own, see
+    docs/training.md)."""
+    grader: Literal["default", "reference", "last_number"] = "default"
+    """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code.
+    `last_number` compares the last number in the text, as GSM8K's evaluators do: for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are 0 or 1."""
 
@@ -103,8 +106,8 @@ class UpdateSettings:
     """Loss and optimizer."""
 
     lr: Positive[float] | None = 1e-6
-    """Learning rate of AdamW, constant after the warm-up. The default is 1e-6, or 1e-4 with preset tiny, and ten times
-    as much with --lora-rank."""
+    """Learning rate of AdamW, constant after the warm-up. The default is the preset's, 1e-6 with those of the paper,
+    and ten times as much with --lora-rank."""
     lora_rank: Positive[int] | None = None
     """Train low-rank additions (LoRA) of this rank to all linear layers but the head, and freeze all other weights:
     less memory. None: all weights are trained."""
@@ -221,9 +224,10 @@ class Planning:
 class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
-    preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny"] = "auto"
+    preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
     """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
-    reproduces Table 2, and `tiny` runs anywhere. `auto` is paper-1.5b on a machine with a GPU and tiny elsewhere."""
+    reproduces Table 2, `tiny` runs anywhere, and `smollm2` trains SmolLM2-135M-Instruct on word problems. `auto` is
+    paper-1.5b on a machine with a GPU and tiny elsewhere."""
     config: Path | None = None
     """config.json of an earlier run. Its settings are the defaults of all other flags, in place of a preset's, except
     for --output-dir, --overwrite, --resume and --allow-changes."""
@@ -264,6 +268,16 @@ PRESETS = {
         ),
         folder=FolderSettings(save_every=50),
         logging=LoggingSettings(eval_suite="arithmetic-quick", rollouts_every=10),
+    ),
+    "smollm2": TrainConfig(
+        preset="smollm2",
+        data=DataSettings(model=str(SMOLLM2), train_data=("word-problems",), system_prompt="", grader="last_number"),
+        batch=BatchSettings(questions_per_step=16, samples_per_question=8, steps=25),
+        sampling=SamplingSettings(temperature=0.6, max_prompt_tokens=128, max_answer_tokens=40),
+        update=UpdateSettings(lr=2e-5, warmup_steps=3),
+        hardware=HardwareSettings(micro_batch_tokens=2048, gradient_checkpointing=False, sync_tolerance=0.5),
+        folder=FolderSettings(save_every=25),
+        logging=LoggingSettings(eval_every=25, eval_suite="word-problems-quick", rollouts_every=5),
     ),
 }
 
