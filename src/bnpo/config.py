@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
+from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
@@ -81,7 +83,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "sync_tolerance": 0.5,
         "save_every": 25,
         "eval_every": 25,
-        "eval_suite": "word-problems-quick",
+        "eval_suite": "word-problems-greedy",
         "rollouts_every": 5,
     },
 }
@@ -212,6 +214,11 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
+    if batch.samples_per_question == 1 and needs_groups(config):
+        raise InputError(
+            f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0 and nothing is "
+            "learned; take at least 2, or an --algo without a baseline from the group, such as reinforce_pp"
+        )
     questions = batch.questions_per_step
     if questions % ranks:
         raise InputError(
@@ -222,6 +229,14 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
     if config.folder.resume and config.folder.overwrite:
         raise InputError("--resume continues a run and --overwrite deletes it: use one of them")
+
+
+def needs_groups(config: TrainConfig) -> bool:
+    """Return whether all advantages of --algo are 0 where each question has one answer."""
+    n, k = config.batch.questions_per_step, len(config.data.rewards)
+    rewards = np.linspace(0.1, 1, n * k).reshape(n, 1, k)
+    batch = {"greedy_rewards": np.zeros((n, k)), "lengths": np.ones((n, 1))}
+    return not compute_advantages(config.method, rewards, **batch).values.any()
 
 
 def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
