@@ -1,4 +1,4 @@
-"""A real model, SmolLM2-135M-Instruct, through whole programs: number formats, LoRA, ranks, Ctrl-C, resume, evaluation."""
+"""A real model, SmolLM2-135M-Instruct, in whole programs: number formats, LoRA, ranks, Ctrl-C, resume, evaluation."""
 
 import json
 import signal
@@ -15,6 +15,7 @@ from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.files import ROOT, SMOLLM2, file_hash, whole_json_lines
+from bnpo.speed import TIMINGS
 from conftest import forked, run_ranks, temporary_folder
 
 pytestmark = [pytest.mark.real_model, pytest.mark.sampler]
@@ -46,8 +47,7 @@ def straight(smollm2, tmp_path_factory) -> Path:
 def steps_of(run: Path) -> list[dict]:
     """The metrics of the steps, without times and speeds."""
     lines = whole_json_lines(run / "metrics.jsonl")
-    names = ("seconds/", "speed/", "tokens_per_second")
-    return [{name: value for name, value in line.items() if not name.startswith(names)} for line in lines]
+    return [{name: value for name, value in line.items() if not name.startswith(TIMINGS)} for line in lines]
 
 
 def assert_it_trains(run: Path, steps: int) -> None:
