@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable
 
-from bnpo.config import with_settings
 from bnpo.environment import setup_environment
 
 setup_environment()
