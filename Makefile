@@ -59,7 +59,12 @@ $(VENV)/.ready: $(REQUIREMENTS) pyproject.toml
 	touch $@
 
 # TRL and verl are installed into folders of their own, so that the environment of bnpo does not change.
-.venv/trl/.ready .venv/verl/.ready: .venv/%/.ready: .venv/.ready benchmarks/requirements-%.txt
-	rm -rf .venv/$*
-	$(PIP) install --quiet --no-deps --target .venv/$* -r benchmarks/requirements-$*.txt
+.venv/trl/.ready: .venv/.ready benchmarks/requirements-trl.txt
+	rm -rf .venv/trl
+	$(PIP) install --quiet --no-deps --target .venv/trl -r benchmarks/requirements-trl.txt
+	touch $@
+
+.venv/verl/.ready: .venv/.ready benchmarks/requirements-verl.txt
+	rm -rf .venv/verl
+	$(PIP) install --quiet --no-deps --target .venv/verl -r benchmarks/requirements-verl.txt
 	touch $@
