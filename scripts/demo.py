@@ -22,7 +22,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.config import preset_config
+from bnpo.config import PRESETS
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.page import write_page
 
@@ -89,7 +89,7 @@ def main(args: Args) -> None:
     run_dir = folder / "run"
     if args.model == "smollm2":
         run(sys.executable, "scripts/get_model.py", "smollm2")
-    base_model = Path(preset_config(args.model).data.model)
+    base_model = Path(PRESETS[args.model].data.model)
     base, base_se = pass1(base_model, demo.suite, folder / "base")
     started = time.perf_counter()
     run(

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnpo.config import parse_train_config
+from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import InputError, file_hash, step_name, write_json, write_json_lines
-from bnpo.flags import flat_settings
 from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
 from bnpo.report.run_files import read_answers

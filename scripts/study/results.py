@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bnpo.config import UpdateSettings
 from bnpo.files import ROOT
-from bnpo.settings import UpdateSettings
 from paper.curves import variation
 from paper.tables import Table, make_tables, to_markdown
 from study.comparisons import (

@@ -10,10 +10,9 @@ import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
-from bnpo.config import TrainConfig
+from bnpo.config import FREE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
-from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
@@ -69,7 +68,7 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
         if errors:  # this step was evaluated
             line["eval/average/pass1"] = line["eval/average"]
             line["eval/average/se"] = np.linalg.norm(errors) / len(errors)
-    compared = config.keys() - marked(TrainConfig, Free) - {"seed"}
+    compared = config.keys() - FREE - {"seed"}
     return RunFacts(
         name=folder.resolve().name,
         seed=config["seed"],
