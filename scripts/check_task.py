@@ -24,11 +24,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bnpo.config import TrainConfig, check_config, parse_train_config
+from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
 from bnpo.data import questions_of_step
 from bnpo.files import InputError
 from bnpo.findings import FirstAnswers, find
-from bnpo.flags import with_settings
 from bnpo.grading.rewards import reward_name
 from bnpo.rollouts import Rollouts, Task, collect
 from bnpo.runs.prepare import prepare_run
