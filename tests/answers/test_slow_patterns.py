@@ -24,15 +24,16 @@ def in_rank_seconds(text: str, reference: str) -> float:
     return time.thread_time() - started
 
 
+def is_slow(text: str, reference: str) -> bool:
+    """Whether a text takes long three times. Once may be a collection of garbage."""
+    return all(in_rank_seconds(text, reference) > LONGEST_IN_RANK for _ in range(3))
+
+
 def test_no_text_takes_long_in_a_rank():
     repeated = ((text, "x=5") for text in repeated_tokens(0, 30_000))
     boxed = ((r"\boxed{" + text, "5") for text in repeated_tokens(1, 5_000, longest=100_000))
     hostile = ((text, reference) for reference, text in hostile_answers(1, 10_000))
-    slow = [
-        (text[:60], len(text))
-        for text, reference in chain(repeated, boxed, hostile)
-        if in_rank_seconds(text, reference) > LONGEST_IN_RANK
-    ]
+    slow = [(text[:60], len(text)) for text, reference in chain(repeated, boxed, hostile) if is_slow(text, reference)]
     assert slow == []
 
 

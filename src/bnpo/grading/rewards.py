@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bnpo.files import InputError
-from mathequal import final_answer
+from mathequal import SEARCHED, final_answer
 
 Reward = Callable[[str, str], float]
 
@@ -62,7 +62,8 @@ def last_number(text: str) -> Decimal | None:
     >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
     ['1234.50', '-3', '3', '40', 'None']
     """
-    matches = deque(NUMBER.finditer(text), maxlen=1)
+    # Runs in the training process, so only the end of a text is searched, as for a box.
+    matches = deque(NUMBER.finditer(text[-SEARCHED:]), maxlen=1)
     if not matches:
         return None
     sign, digits = matches[0].groups()
