@@ -13,12 +13,11 @@ from types import NoneType
 from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
 import docstring_parser
-import numpy as np
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.advantages import needs_groups
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
@@ -484,7 +483,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
-    if batch.samples_per_question == 1 and needs_groups(config):
+    if batch.samples_per_question == 1 and needs_groups(config.method, len(config.data.rewards)):
         raise InputError(
             f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0 and nothing is "
             "learned; take at least 2, or an --algo without a baseline from the group, such as reinforce_pp"
@@ -499,11 +498,3 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
     if config.folder.resume and config.folder.overwrite:
         raise InputError("--resume continues a run and --overwrite deletes it: use one of them")
-
-
-def needs_groups(config: TrainConfig) -> bool:
-    """Return whether all advantages of --algo are 0 where each question has one answer."""
-    n, k = config.batch.questions_per_step, len(config.data.rewards)
-    rewards = np.linspace(0.1, 1, n * k).reshape(n, 1, k)
-    batch = {"greedy_rewards": np.zeros((n, k)), "lengths": np.ones((n, 1))}
-    return not compute_advantages(config.method, rewards, **batch).values.any()

@@ -451,7 +451,7 @@ def questions_of_step(count: int, questions_per_step: int, step: int, seed: int)
 
 
 WATCHED = 2**32 - 1
-"""Stands for the step in seeds of the watched questions, which are equal at every step. No real step is as large."""
+"""Seed of the choice of the watched questions, and part of the seeds of their answers, where others have the step."""
 
 
 def watched_questions(count: int, number: int) -> np.ndarray:
@@ -460,7 +460,11 @@ def watched_questions(count: int, number: int) -> np.ndarray:
     return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
 
 
-def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
-    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it."""
+def sampling_seeds(seed: int, step: int | None, questions: Sequence[int]) -> list[int]:
+    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it.
+
+    Without a step they are the seeds of the watched questions, which are equal at every step.
+    """
+    place = WATCHED if step is None else step
     # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the same answers.
-    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]
+    return [int(np.random.SeedSequence([seed, place, int(q)]).generate_state(1)[0]) for q in questions]

@@ -264,12 +264,12 @@ class Learner:
         answers = [experience.answers[i] for i in trained]
         lengths = Lengths.of(prompts, answers)
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
-        prompt_tokens = lengths.prompts[first_of_group]  # [groups]
-        tokens = float(prompt_tokens.sum() + lengths.answers.sum())
+        prompt_tokens = lengths.prompt_tokens[first_of_group]  # [groups]
+        tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
         # Causal attention computes a product for each pair of a token and an earlier one: about P^2 / 2 in a prompt of
         # P tokens, A^2 / 2 in an answer of A tokens, A P between the two. `update_operations` takes twice their number.
         double_prompt_pairs = (prompt_tokens**2).sum()
-        double_answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
+        double_answer_pairs = (lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)).sum()
         double_pairs = float(double_prompt_pairs + double_answer_pairs)
         model = self.model
         # An embedding that is not the head, too, is only a look-up table.
