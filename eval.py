@@ -25,7 +25,7 @@ def main() -> None:
     setup_environment()
     import tyro
 
-    from bnpo.evaluation.config import EvalConfig
+    from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
     from bnpo.flags import join_help_lines
 

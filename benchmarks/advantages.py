@@ -9,8 +9,7 @@ import time
 import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 
 rng = np.random.default_rng(0)
 rewards = rng.integers(0, 2, (4096, 64, 3)).astype(float)

@@ -104,12 +104,11 @@ def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConf
     Returns the configuration if it names a model folder, which remains to be checked.
     """
     from bnpo.config import check_config, parse_train_config
+    from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.files import InputError
     from bnpo.policy.folder import local_folder, model_folder
-    from bnpo.problems import check_enough
     from bnpo.runs.folder import check_output_dir
-    from bnpo.sources import load_sources
 
     try:
         config, _ = parse_train_config(argv, has_cuda)
@@ -139,10 +138,10 @@ def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
     setup_environment()
-    from bnpo.evaluation.suites import load_suite
+    from bnpo.evaluation.suites import load_suite, longest_sequence
     from bnpo.files import InputError
     from bnpo.policy.folder import model_folder
-    from bnpo.task import longest_sequence, prepare_tokenizer
+    from bnpo.runs.prepare import prepare_tokenizer
 
     config = None
     with suppress(EOFError):  # the parent has ended

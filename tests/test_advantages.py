@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 
 GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import inverse_density
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.files import ROOT, InputError
 from paper.objectives import (
     FITS,

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import tyro
 
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
+from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.flags import (
     Free,
@@ -24,7 +25,6 @@ from bnpo.flags import (
     with_settings,
 )
 from bnpo.grading.rewards import check_rewards
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES
 from bnpo.settings import (
     BatchSettings,
     DataSettings,
@@ -34,7 +34,6 @@ from bnpo.settings import (
     SamplingSettings,
     UpdateSettings,
 )
-from bnpo.sources import Columns
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 

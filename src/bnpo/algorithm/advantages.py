@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate, Method
 
 ROUNDING = 1e-6
 """Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""

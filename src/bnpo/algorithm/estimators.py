@@ -7,14 +7,73 @@ not depend on the number of ranks. docs/estimators.md lists the objective of eac
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from bnpo.algorithm.beta import BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
+from bnpo.flags import NotCompared, Positive, one_of
 
-if TYPE_CHECKING:  # method.py imports ALGORITHMS from here
-    from bnpo.algorithm.method import Method
+Algorithm = Literal[
+    "bnpo",
+    "beta",
+    "curverl",
+    "eb",
+    "gdpo",
+    "grpo",
+    "maxrl",
+    "opo",
+    "reinforce",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "remax",
+    "rloo",
+    "shrinkage",
+]
+"""The estimators by the names that --algo takes."""
+MAX_BETA_PARAMETER = 100.0
+"""Largest alpha and beta that a user may set. Up to here 1/f is finite at every accuracy of up to 1,000 answers."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """The estimator of the policy gradient."""
+
+    algo: NotCompared[Annotated[str, *one_of(get_args(Algorithm))]] = "bnpo"
+    """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
+    decompose: NotCompared[bool] = False
+    """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
+    Otherwise the rewards of an answer are summed first, or averaged for bnpo, beta, curverl and eb."""
+    rescale_advantages: bool = False
+    """Divide the advantages by their root mean square, so that they have the same scale with every method."""
+    beta_parameters: tuple[float, float] | None = None
+    """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
+    beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
+    """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
+    subtracts the part that comes from having only m answers per question."""
+    max_concentration: Positive[float] = MAX_CONCENTRATION
+    """BNPO fits Beta(a, b) to the accuracies. This is the upper limit of a + b, reached only if all questions are about
+    equally hard. The density that divides advantages is Beta(1 + a/3, 1 + b/3)."""
+
+    def problem(self) -> str | None:
+        """Return what is wrong with these settings, in one line, or None.
+
+        >>> Method("beta", beta_parameters=(0, 1)).problem()
+        '--beta-parameters: are 0 1, must be above 0 and at most 100'
+        """
+        if (self.algo == "beta") != (self.beta_parameters is not None):
+            example = "--algo beta --beta-parameters 1.5 1.5"
+            return f"--algo beta and --beta-parameters ALPHA BETA go together, as in {example}"
+        # Not `value <= 0`: nan must be refused too.
+        if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
+            values = " ".join(f"{value:g}" for value in self.beta_parameters)
+            return f"--beta-parameters: are {values}, must be above 0 and at most {MAX_BETA_PARAMETER:g}"
+        if not isfinite(self.max_concentration):
+            return f"--max-concentration: is {self.max_concentration}, must be finite"
+        if self.algo == "gdpo" and self.decompose:
+            return "--decompose: gdpo takes the rewards apart itself; use --no-decompose"
+        return None
 
 
 @dataclass(frozen=True)
@@ -22,7 +81,7 @@ class Batch:
     """Input of the estimators: one reward per answer, and what only some of them need."""
 
     rewards: np.ndarray  # [n, m]
-    method: "Method | None" = None  # for beta, bnpo and eb
+    method: Method | None = None  # for beta, bnpo and eb
     separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined; for gdpo
     greedy_rewards: np.ndarray | None = None  # [n], rewards of the greedy answers; for remax
     lengths: np.ndarray | None = None  # [n, m], tokens per answer; for the estimators in NEEDS_LENGTHS
@@ -171,7 +230,6 @@ def beta(batch: Batch) -> Estimate:
     (1, 1) is `reinforce` exactly. (3/2, 3/2) is pi/8 times GRPO with variances of divisor m, which is
     pi/8 sqrt(m / (m - 1)) times `grpo` up to its 1e-6. By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
 
-    >>> from bnpo.algorithm.method import Method
     >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2))))[0].round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
@@ -188,7 +246,6 @@ def bnpo(batch: Batch) -> Estimate:
     By hand: two questions with accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`) and alpha = beta = 7/6. By
     symmetry both have the weight B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
 
-    >>> from bnpo.algorithm.method import Method
     >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("bnpo")))[0].round(4)
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
@@ -214,7 +271,6 @@ def eb(batch: Batch) -> Estimate:
 
     By hand: accuracies 1/4 and 3/4 give a = b = 3/2. The first right answer gets 1 - (3/2) / 6, others -(5/2) / 6.
 
-    >>> from bnpo.algorithm.method import Method
     >>> eb(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("eb")))[0].round(4)
     array([[ 0.75  , -0.4167, -0.4167, -0.4167],
            [ 0.4167,  0.4167,  0.4167, -0.75  ]])
@@ -291,7 +347,7 @@ ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {
     "rloo": rloo,
     "shrinkage": shrinkage,
 }
-"""The estimators by the names that --algo takes."""
+"""The function of each estimator."""
 
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 """Estimators that need `Batch.lengths`."""

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.records import Request, SampleRecord
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
@@ -18,8 +19,6 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
-from bnpo.problems import SYSTEM_PROMPTS, Problem, asks_for_tags, sampling_seeds
-from bnpo.sources import content_hash
 from mathequal.equality import MAX_LENGTH, final_answer, normal_form
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run

@@ -7,8 +7,7 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from bnpo.config import TrainConfig, json_settings
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import check, chosen_suite
+from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
