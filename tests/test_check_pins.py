@@ -1,4 +1,4 @@
-"""Pinned versions: wheels that install the same file, and requirements that no pin meets, with small wheels made here."""
+"""Pinned versions: wheels that install the same file, and requirements that no pin meets."""
 
 import re
 import subprocess
@@ -7,9 +7,9 @@ import zipfile
 from importlib.metadata import distributions
 
 import pytest
+from check_pins import unmet_requirements
 
 from bnpo.files import ROOT
-from check_pins import unmet_requirements
 
 pytestmark = pytest.mark.program
 
@@ -33,7 +33,10 @@ def test_wheels_that_share_a_namespace_but_no_file_pass(tmp_path):
         dist_info = f"{name}-1.0.dist-info/entry_points.txt"
         make_wheel(tmp_path, name, {f"cuda/{name}/__init__.py": "", dist_info: commands.format(name)})
     done = check(tmp_path)
-    assert (done.returncode, done.stdout) == (0, "2 wheels, no two of them install the same file, all requirements are met\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "2 wheels, no two of them install the same file, all requirements are met\n",
+    )
 
 
 def test_a_file_in_two_wheels_is_named_with_them(tmp_path):

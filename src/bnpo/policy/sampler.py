@@ -244,7 +244,7 @@ def _gpu_arguments(settings: EngineSettings) -> dict:
 def attention_backend(capability: int, can_compile: bool) -> str | None:
     """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
 
-    On Blackwell servers vLLM would choose FlashInfer, and fail if its kernels are neither installed nor can be compiled.
+    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
     """
     return "FLASH_ATTN" if capability == 10 and not can_compile else None
 
