@@ -33,7 +33,7 @@ def main() -> None:
     config = tyro.cli(EvalConfig)
     try:
         if config.planning.dry_run:
-            from bnpo.planning.dry_run import dry_run_evaluation
+            from bnpo.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run

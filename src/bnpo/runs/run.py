@@ -10,7 +10,7 @@ from bnpo.config import json_settings
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.grading.rewards import reward_name
-from bnpo.planning.fit import sampler_share
+from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.proof import prove_start
