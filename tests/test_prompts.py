@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -99,6 +101,19 @@ def test_a_base_model_gets_its_template_from_a_file(tokenizer, tmp_path):
     assert (
         tokenizer.decode(encode_prompts([Problem("1", "2+2=?", "4")], suite, tokenizer)[0]) == "user: 2+2=?\nassistant:"
     )
+
+
+def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
+    own = (
+        "{% if messages[0].role != 'system' %}Be brief. {% endif %}{% for m in messages %}{{ m.content }}|{% endfor %}"
+    )
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = own
+    assert render_prompt(tokenizer, "1+2=?", chat_template(tokenizer, "chat")) == "Be brief. 1+2=?|"
+    template = chat_template(tokenizer, "chat", "")
+    assert render_prompt(tokenizer, "1+2=?", template) == "|1+2=?|"
+    tokenizer.chat_template = template  # as in a checkpoint
+    assert chat_template(tokenizer, "chat", "") == template
 
 
 def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):

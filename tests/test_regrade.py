@@ -117,7 +117,7 @@ def test_a_folder_that_is_being_written_is_refused(folder):
     [
         ({}, "--ckpt: name the model to evaluate, or a folder of samples with --regrade"),
         ({"regrade": "x", "seed": 3}, "--seed: has no effect with --regrade, which keeps the samples; leave it out"),
-        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, path/to/"),
+        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, last_nu"),
         ({"ckpt": "x", "grader": "none.py:f"}, "--grader: no file none.py; write path/to/file.py:function"),
     ],
 )

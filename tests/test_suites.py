@@ -105,10 +105,11 @@ def test_data_sets_without_an_error_bar_or_with_repeated_ids(tmp_path, rows, mes
 
 
 def test_suites_are_complete():
+    graders = {"paper": "reference", "quick": "reference", "word": "last_number"}
     for path in SUITES.glob("*.json"):
         fields = {"datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens"}
-        assert set(json.loads(path.read_text())) - {"grader"} == fields
-        assert load_suite(path.stem).grader == ("reference" if path.stem.startswith(("paper", "quick")) else "default")
+        assert set(json.loads(path.read_text())) - {"grader", "system_prompt"} == fields
+        assert load_suite(path.stem).grader == graders.get(path.stem.partition("-")[0], "default")
 
 
 def test_a_prompt_too_long_for_the_suite_is_named():

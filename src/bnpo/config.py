@@ -13,7 +13,7 @@ import tyro
 
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
-from bnpo.files import ROOT, InputError, read_json, read_text
+from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.flags import (
     Free,
     Planning,
@@ -63,6 +63,27 @@ PRESETS: dict[str, dict[str, object]] = {
         "eval_suite": "arithmetic-quick",
         "rollouts_every": 10,
     },
+    "smollm2": {
+        "model": str(SMOLLM2),
+        "train_data": ("word-problems",),
+        "system_prompt": "",
+        "grader": "last_number",
+        "temperature": 0.6,
+        "questions_per_step": 16,
+        "samples_per_question": 8,
+        "max_prompt_tokens": 128,
+        "max_answer_tokens": 40,
+        "steps": 25,
+        "lr": 2e-5,
+        "warmup_steps": 3,
+        "micro_batch_tokens": 2048,
+        "gradient_checkpointing": False,
+        "sync_tolerance": 0.5,
+        "save_every": 25,
+        "eval_every": 25,
+        "eval_suite": "word-problems-quick",
+        "rollouts_every": 5,
+    },
 }
 
 
@@ -72,7 +93,8 @@ class TrainConfig:
 
     preset: Free[Annotated[str, *one_of(("auto", *PRESETS))]] = "auto"
     """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
-    reproduces Table 2, and `tiny` runs anywhere. `auto` is paper-1.5b on a machine with a GPU and tiny elsewhere."""
+    reproduces Table 2, `tiny` runs anywhere, and `smollm2` trains SmolLM2-135M-Instruct on word problems. `auto` is
+    paper-1.5b on a machine with a GPU and tiny elsewhere."""
     config: Free[Path | None] = None
     """config.json of an earlier run. Its settings are the defaults of all other flags, in place of a preset's, except
     for --output-dir, --overwrite, --resume and --allow-changes."""
@@ -173,9 +195,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     if template == "think" and config.data.system_prompt:
         raise InputError("--template think is a system prompt itself: use it without --system-prompt")
-    if problem := config.method.problem():
-        raise InputError(problem)
     gpu_memory, update, batch = config.hardware.gpu_memory, config.update, config.batch
+    config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
     if gpu_memory is not None and not 0 < gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {gpu_memory}, must be above 0 and at most 1")
     lowest, highest = TEMPERATURES

@@ -39,7 +39,7 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
 
     def regraded() -> Iterator[SampleRecord]:
         judged = ((record, grader.judge(record["text"], reference(record), tags)) for _, record, _ in samples.read())
-        for record in tqdm(graded_records(judged, tags), total=len(requests), unit="sample"):
+        for record in tqdm(graded_records(judged, grader, tags), total=len(requests), unit="sample"):
             request = Request.of(record)
             records[request] = without_text(record)
             changes.extend(_changes(samples.records[request], record, reference(record)))

@@ -13,7 +13,7 @@ from bnpo.data import (
     TEMPERATURES,
     Columns,
     Problem,
-    arithmetic_problems,
+    built_in_problems,
     chat_template,
     encode_prompt,
     load_problems,
@@ -49,6 +49,7 @@ class Suite:
     max_prompt_tokens: int
     max_answer_tokens: int
     grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function by --grader
+    system_prompt: str | None = None  # None: the template's; "": none
 
 
 def load_suite(name: str) -> Suite:
@@ -118,8 +119,8 @@ def override(suite: Suite, runs: Sequence[str], limit: int | None, grader: str |
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
-    if dataset.data == "arithmetic":
-        return arithmetic_problems("test", dataset.problems or 500)  # drawn, and therefore without an end of its own
+    if problems := built_in_problems(dataset.data, "test", dataset.problems or 500):  # they have no end of their own
+        return problems
     source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
     problems = load_problems(source, dataset)
     references = dataset.references or {}
@@ -139,7 +140,8 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
 
 def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:
     """Return the Jinja template of the suite's prompts. Raises InputError."""
-    return chat_template(tokenizer, suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template))
+    template = suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template)
+    return chat_template(tokenizer, template, suite.system_prompt)
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:

@@ -9,16 +9,22 @@ import inspect
 import math
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 
 from bnpo.files import InputError
+from mathequal.equality import final_answer
 
 Reward = Callable[[str, str], float]
 
-GRADERS = ("default", "reference")
-"""Rules of grading: this project's, or those of the authors' released code, to compare with the paper."""
+ALWAYS_JUDGED = ("default", "reference")
+"""Rules that evaluations apply to every answer, whichever decides about the scores."""
+GRADERS = (*ALWAYS_JUDGED, "last_number")
+"""Rules of grading: this project's, that of the authors' released code, to compare with the paper, or the last number
+in the text."""
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -43,7 +49,45 @@ def _has_each_tag_once(text: str) -> bool:
     return all(text.count(tag) == 1 for tag in TAGS)
 
 
-REWARDS: dict[str, Reward] = {"format": format_reward}
+# No part can match in two ways, so the time is linear in the length of the text.
+NUMBER = re.compile(r"((?<![0-9])[-−])?\\?\$?([0-9]+(?:,[0-9]{3}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+)")
+
+
+def last_number(text: str) -> Decimal | None:
+    r"""Return the last number in `text`, or None. This is how evaluators of GSM8K read answers without a box.
+
+    Thousands separators, a dollar sign, a percent sign and the full stop of the sentence are not part of the number. A
+    minus sign is, unless it stands right behind a digit.
+
+    >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
+    ['1234.50', '-3', '3', '40', 'None']
+    """
+    matches = deque(NUMBER.finditer(text), maxlen=1)
+    if not matches:
+        return None
+    sign, digits = matches[0].groups()
+    return Decimal(("-" if sign else "") + digits.replace(",", ""))
+
+
+def last_number_reward(text: str, reference: str) -> float:
+    """Return 1 if the last numbers of `text` and `reference` are equal, else 0. 3.50 equals 3.5.
+
+    >>> last_number_reward("She has 5 + 7 = 12 apples.", "12"), last_number_reward("12 apples in 2 bags", "12")
+    (1.0, 0.0)
+    """
+    number = last_number(text)
+    return float(number is not None and number == last_number(reference))
+
+
+def stated_answer(text: str, rule: str, tags: bool) -> str | None:
+    """Return the final answer that the grader `rule` finds in `text`, or None. `tags` as in `final_answer`."""
+    if rule == "last_number":
+        number = last_number(text)
+        return None if number is None else str(number)
+    return final_answer(text, tags)
+
+
+REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
 """Built-in rewards that are fast and safe enough to be called in the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": released_format_reward}
 """Those that `--grader reference` computes in another way."""

@@ -10,7 +10,7 @@ import numpy as np
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import TrainConfig
-from bnpo.data import Columns, arithmetic_problems, load_problems
+from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
@@ -19,8 +19,8 @@ from mathequal.equality import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4
 """Flags of an answer, added up; parts.js has their names."""
-NOT_KNOWN = ("remax", "beta")
-"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta)."""
+NOT_KNOWN = ("remax", "beta", "weight")
+"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a weight)."""
 EVAL_TEXTS = 2
 """Repetitions of a problem of an evaluation whose texts are on the page. The others show their verdict only."""
 
@@ -119,7 +119,7 @@ def counterfactual(batch: Batch, config: Mapping) -> dict:
     """
     estimates = {}
     for algo in ALGORITHMS.keys() - set(NOT_KNOWN):
-        settings = {name: config[name] for name in ("beta_moments", "max_concentration")}
+        settings = {name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")}
         method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
         ranges = reward_ranges(config)
         estimates[algo] = compute_advantages(method, batch.rewards, ranges=ranges, lengths=batch.lengths).values
@@ -223,8 +223,8 @@ def eval_problems(config: dict) -> dict[str, list]:
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
         source, rows = dataset["data"], []
-        if source == "arithmetic":
-            rows = [vars(problem) for problem in arithmetic_problems("test", dataset["problems"])]
+        if made := built_in_problems(source, "test", dataset["problems"]):
+            rows = [vars(problem) for problem in made]
         elif source.endswith(".jsonl"):
             rows = whole_json_lines(ROOT / source)  # with subject and level
         elif (ROOT / source).is_file():
