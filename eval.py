@@ -43,6 +43,10 @@ def main() -> None:
             print_changes(outcome.changes)
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
+        if not config.regrade:
+            from bnpo.devices import end_on_gpus
+
+            end_on_gpus()
     except InputError as error:
         sys.exit(f"error: {error}")
 

@@ -48,9 +48,11 @@ def run(argv: list[str]) -> None:
         has_cuda(optional=config.preset == "tiny")
     if rank == 0:
         print(preset_line, flush=True)
+    from bnpo.devices import end_on_gpus
     from bnpo.loop import train
 
     train(config)
+    end_on_gpus()
 
 
 def has_cuda(optional: bool = False) -> bool:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 PREFILL_TOKENS = 8192
 """Prompt tokens that the sampler processes at once, at least."""
-MOST_SEQUENCES = 1024
-"""Answers that the sampler draws at once, at most. With more, the logits of a decoding step would fill gigabytes."""
+MOST_SEQUENCES = 512
+"""Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
 
-MOST_REQUESTS = 4 * MOST_SEQUENCES
+MOST_REQUESTS = 4096
 """Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
 
 
