@@ -272,7 +272,7 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
     data.write_text('{"problem": "1 + 7", "answer": "8"}\n' * 2)
     lengths = {"max_prompt_tokens": 512, "max_answer_tokens": 1}
     sampling = {"temperature": 1.0, "top_p": 1.0, "template": "think"}
-    suite.write_text(json.dumps({"datasets": {"D": {"data": str(data), "runs": 1}}, **sampling, **lengths}))
+    suite.write_text(json.dumps({"datasets": {"D": {"data": str(data), "repetitions": 1}}, **sampling, **lengths}))
     flags = ("--model", tagging_model, "--train-data", data, "--template", "think", "--rewards", "accuracy")
     flags += ("--questions-per-step", 2, "--samples-per-question", 2, "--steps", 1, "--eval-every", 1)
     flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 1, "--eval-suite", suite, "--output-dir", run)

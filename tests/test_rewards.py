@@ -7,7 +7,14 @@ from bnpo.algorithm.estimators import Method
 from bnpo.data import load_problems
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
-from bnpo.grading.rewards import check_rewards, format_reward, last_number_reward, released_format_reward
+from bnpo.grading.rewards import (
+    BOTH_RULES,
+    GRADERS,
+    check_rewards,
+    format_reward,
+    last_number_reward,
+    released_format_reward,
+)
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +110,10 @@ def test_the_last_number_is_read_as_evaluators_of_gsm8k_do(text, reference, righ
 def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
     grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
     assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
-    verdicts = {rule: verdict.result() for rule, verdict in grader.judge("so 12", "12", tags=False).items()}
-    assert verdicts == {"last_number": 1, "default": False, "reference": False}
+    verdicts = grader.judge("so 12", "12", False, GRADERS)
+    assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(BOTH_RULES, False) | {
+        "last_number": 1
+    }
     grader.close()
 
 
@@ -206,7 +215,7 @@ def test_bad_names_of_rewards(rewards, message):
 
 
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
-    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", tags=False) for n in (5, 5, 6))
+    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, BOTH_RULES) for n in (5, 5, 6))
     assert first["reference"] is again["reference"]
     assert [verdict["reference"].result() for verdict in (first, again, other)] == [True, True, False]
 

@@ -99,7 +99,7 @@ def trains_in_float16() -> bool:
 
 
 def end_on_gpus() -> None:
-    """End this process with success if it has used a GPU, before NCCL or vLLM can crash as the interpreter shuts down."""
+    """End this process with success if it has used a GPU, before libraries can crash as the interpreter shuts down."""
     if torch.cuda.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()

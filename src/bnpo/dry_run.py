@@ -279,8 +279,8 @@ def _suite_problems(suite: Suite, tokenizer: PreTrainedTokenizerBase | None) -> 
             if tokenizer:
                 encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
         counts[name] = count
-        answers += count * dataset.runs
-        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} repetitions{note}")
+        answers += count * dataset.repetitions
+        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.repetitions} repetitions{note}")
     return counts, answers, lines
 
 
@@ -402,7 +402,7 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         print(*inputs.lines, f"{inputs.eval_answers:,} answers", sep="\n")
         limits = {}
         for name, count in inputs.eval_problems.items():  # with the largest variances that answers can have
-            limits[name] = detectable(count, suite.datasets[name].runs, within=0.25, error=sqrt(0.25 / count))
+            limits[name] = detectable(count, suite.datasets[name].repetitions, within=0.25, error=sqrt(0.25 / count))
         print(f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}")
         gpu = config.planning.gpu
         print(*estimate_lines(evaluation_seconds(config, inputs, suite), config) if gpu else [NO_GPU], sep="\n")

@@ -12,7 +12,7 @@ import numpy as np
 
 from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
-from bnpo.grading.rewards import ALWAYS_JUDGED, BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
+from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
 from bnpo.grading.workers import Failure, Workers
 from mathequal.equality import MAX_LENGTH, final_answer, instant_verdict, simple_number
 
@@ -82,7 +82,7 @@ class Grader:
         time_limit: float = TIME_LIMIT,
     ):
         self.rewards = tuple(rewards)
-        self.rules = tuple(dict.fromkeys((grader, *ALWAYS_JUDGED)))  # of `judge`, that of `accuracy` first
+        self.rule = grader  # of `accuracy`
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
         self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
         self._reported: set[str] = set()
@@ -97,7 +97,7 @@ class Grader:
             self._check_users_rewards(time_limit)
 
     def _check_users_rewards(self, time_limit: float) -> None:
-        users_rewards = [name for name in (*self.rewards, self.rules[0]) if name not in (*BUILT_IN, *GRADERS)]
+        users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
         checks = [self._in_worker("check_users_reward", reward) for reward in users_rewards]
         for reward, check in zip(users_rewards, checks, strict=True):
             problem = check.result()
@@ -115,7 +115,7 @@ class Grader:
 
     def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grading:
         """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
-        functions = [self.rules[0] if reward == "accuracy" else reward for reward in self.rewards]
+        functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
         return Grading(self, [self._start_function(function, texts, references, tags) for function in functions])
 
     def _start_function(
@@ -134,13 +134,13 @@ class Grader:
         start_once = cache(start_call)
         return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
 
-    def judge(self, text: str, reference: str, tags: bool) -> dict[str, Future]:
+    def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
         """Return, for each of `rules`, the future of whether the final answer of `text` is `reference`: 1 if it is, a
         lower value if not, or a Failure.
 
         With `tags` the final answer is the one inside the answer tags.
         """
-        return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in self.rules}
+        return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in rules}
 
     def _verdict(self, answer: str, reference: str) -> Future:
         # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
@@ -152,7 +152,7 @@ class Grader:
     def vote(self, text: str, tags: bool) -> Future:
         """Return the future of what `text` counts as in a majority vote: one string for answers that read alike, None
         without an answer, or a Failure."""
-        answer = stated_answer(text, self.rules[0], tags)
+        answer = stated_answer(text, self.rule, tags)
         if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
             return _finished(answer)
         number = simple_number(answer)

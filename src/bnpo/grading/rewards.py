@@ -20,9 +20,9 @@ from mathequal.equality import final_answer
 
 Reward = Callable[[str, str], float]
 
-ALWAYS_JUDGED = ("default", "reference")
-"""Rules that evaluations apply to every answer, whichever decides about the scores."""
-GRADERS = (*ALWAYS_JUDGED, "last_number")
+BOTH_RULES = ("default", "reference")
+"""Rules that a suite with `both_rules`, and a regrade, apply to every answer."""
+GRADERS = (*BOTH_RULES, "last_number")
 """Rules of grading: this project's, that of the authors' released code, to compare with the paper, or the last number
 in the text."""
 

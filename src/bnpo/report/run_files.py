@@ -194,7 +194,7 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
     for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
         samples = whole_json_lines(place / "samples.jsonl")
         # Samples were written in the order in which they finished.
-        samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["run"]))
+        samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["repetition"]))
         problems, texts = [], []
         for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
             answers = list(group)
