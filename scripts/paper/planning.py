@@ -47,13 +47,13 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
     for row in rows:
         if row.train:
             check_config(row.train, planning.gpus or 1)
+    speeds = [speed_of(gpu) for gpu in ([planning.gpu] if planning.gpu else GPUS)]
     inputs: dict[str, ModelInputs] = {}
     for row in rows:
         evaluation, training = inputs.get(row.model) or (_evaluation_inputs(row), None)
         inputs[row.model] = evaluation, training or (training_inputs(row.train) if row.train else None)
     for model in inputs:
         _print_model(model, rows, inputs[model], planning)
-    speeds = [speed_of(gpu) for gpu in ([planning.gpu] if planning.gpu else GPUS)]
     print("", *assumption_lines(speeds, planning.answer_tokens), sep="\n")
     if planning.gpu:
         _print_rows(rows, inputs, planning)
