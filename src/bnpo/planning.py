@@ -375,9 +375,9 @@ def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
 
 
 def share_of_free(plan: MemoryPlan, free: int, total: int) -> float:
-    """Return the sampler's share of a GPU with `free` of `total` bytes, in whole percents."""
+    """Return the sampler's share of a GPU with `free` of `total` bytes, rounded down."""
     left = free - plan.scoring - (1 - USABLE) * total
-    return max(0, int(100 * min(left, plan.most) / total)) / 100
+    return max(0, int(1000 * min(left, plan.most) / total)) / 1000
 
 
 def plan_memory(run: PlannedRun) -> MemoryPlan:
@@ -400,7 +400,7 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
         cure = "more GPUs" if config.hardware.offload_optimizer else "--offload-optimizer or more GPUs"
         warning = f"slow: each sampler has memory for {sequences} of its {answers} answers at once. Use {cure}"
     problem = _problem(run, memory, share, needs.least)
-    gpu_memory = given or int(100 * share / run.gpu) / 100
+    gpu_memory = given or int(1000 * share / run.gpu) / 1000
     return MemoryPlan(gpu_memory, sequences, memory, needs.least, most, scoring, problem, warning)
 
 
