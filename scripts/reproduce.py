@@ -20,12 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from bnpo.config import TrainConfig, check_config
+from bnpo.config import PRESETS, Planning, check_config, check_planning, flat_settings, parse_flags
 from bnpo.environment import setup_environment
 from bnpo.files import ROOT, InputError, read_json_lines
-from bnpo.flags import Planning, check_planning, settings_of
 from bnpo.report.run_files import open_folder
 from bnpo.summary import why_ended
 from paper.results import NOT_COMPARED, load_results
@@ -33,7 +30,7 @@ from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
 from paper.tables import make_tables, to_markdown, write_tables
 
 # Settings that identify a row: those by which tables tell rows apart, and those that all runs of one row share.
-SETTINGS = settings_of(TrainConfig).keys() - NOT_COMPARED | {"algo", "decompose", "seed", "epochs", "steps"}
+SETTINGS = flat_settings(PRESETS["tiny"]).keys() - NOT_COMPARED | {"algo", "decompose", "seed", "epochs", "steps"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +211,7 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
 
 if __name__ == "__main__":
     setup_environment()
-    arguments = tyro.cli(Args, description=__doc__)
+    arguments = parse_flags(Args, sys.argv[1:], description=__doc__)
     os.chdir(ROOT)  # the commands and the paths in them are relative to it
     try:
         main(arguments)

@@ -244,7 +244,7 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
     long = {(row["reference"], text) for row, text in zip(rows, texts, strict=True) if len(text) > 40}
     assert line["reward/errors"] == line["reward/errors/ValueError"] == len(long) > 0
     assert line["reward/timeouts"] == 0
-    assert "grading: ValueError: too long for me (scored lowest, and counted)" in console
+    assert ":short: ValueError: too long for me (scored lowest, and counted)" in console
     assert line["reward/format"] == 0  # the tiny model writes no tags
     assert line["beta/format/E"] == 0
     assert line["beta/format/edge"] == 1

@@ -172,7 +172,6 @@ def test_flags_of_the_prompt(tmp_path):
     for flags, message in (
         (("--template", "no.jinja"), "--template: no file 'no.jinja'; known: chat, think, or a Jinja file"),
         (("--template", "think", "--system-prompt", "x"), "--template think is a system prompt itself"),
-        (("--thinking", "maybe"), "--thinking: unknown thinking 'maybe'; known: on, off"),
     ):
         with pytest.raises(InputError, match=message):
             check_config(parse(*flags), ranks=1)

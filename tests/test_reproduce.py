@@ -213,9 +213,9 @@ def test_a_table_may_be_moved(reproduced, tmp_path, capsys):
             {"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")},
             r"^--questions-per-step 32 cannot be divided by 5 ranks",
         ),
-        ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be above 0"),
+        ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be greater than 0"),
         ({"gpus": 4}, r"^--gpus: needs --dry-run"),
-        ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be above 0"),
+        ({"train_flags": "--lr 0"}, r"^--lr: is 0.0, must be greater than 0"),
         (
             {"train_flags": "--algo=grpo"},
             r"^--train-flags: --algo=grpo follows from the row; choose rows with --rows, ",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bnpo.config import check_config, json_settings
+from bnpo.config import Planning, check_config, json_settings
 from bnpo.dry_run import (
     Inputs,
     assumption_lines,
@@ -17,7 +17,6 @@ from bnpo.dry_run import (
     training_inputs,
 )
 from bnpo.evaluation.program import chosen_suite
-from bnpo.flags import Planning
 from bnpo.planning import flags_text
 from paper.rows import Row
 

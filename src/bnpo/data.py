@@ -144,7 +144,7 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
     answer, pattern = row[columns.answer_field], columns.answer_pattern
     if pattern is not None:
         match = re.search(pattern, answer)
-        if match is None or match[1] is None:
+        if match is None or not (match[1] or "").strip():
             raise InputError(f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}")
         answer = match[1].strip()
     name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])

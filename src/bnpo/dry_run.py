@@ -14,13 +14,12 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
 from bnpo import planning
-from bnpo.config import TrainConfig, json_settings
+from bnpo.config import TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
-from bnpo.flags import flat_settings
 from bnpo.planning import GIB, ModelShape, PlannedRun, SamplerNeeds, answers_per_question, number_bytes, read_shape
 from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder

@@ -18,11 +18,10 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
-from bnpo.config import TrainConfig
+from bnpo.config import TrainConfig, with_settings
 from bnpo.devices import check_free_memory
 from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
-from bnpo.flags import with_settings
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer

@@ -59,7 +59,7 @@ class Grading:
                 if outcome not in counted:
                     counted.add(outcome)
                     failures[value.kind] += 1
-                    self._grader.report(value)
+                    self._grader.report(self._grader.rewards[k], value)
         return Grades(values, failed, failures)
 
 
@@ -69,7 +69,7 @@ class Grader:
     `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader` is the rule of
     `accuracy`: a name in GRADERS, or a user's function like a reward. What takes longer than `time_limit` seconds
     of processor time, exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a
-    user's reward or rule cannot be loaded or called.
+    user's reward or rule cannot be loaded or called, or returns no number for a right answer to `example`, a reference.
     """
 
     def __init__(
@@ -80,12 +80,13 @@ class Grader:
         users_range: tuple[float, float] = (0.0, 1.0),
         workers: int | None = None,
         time_limit: float = TIME_LIMIT,
+        example: str = "1",
     ):
         self.rewards = tuple(rewards)
         self.rule = grader  # of `accuracy`
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
         self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
-        self._reported: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
@@ -94,11 +95,11 @@ class Grader:
         self._normal_form = lru_cache(REMEMBERED)(self._start_normal_form)
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
-            self._check_users_rewards(time_limit)
+            self._check_users_rewards(time_limit, example)
 
-    def _check_users_rewards(self, time_limit: float) -> None:
+    def _check_users_rewards(self, time_limit: float, example: str) -> None:
         users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
-        checks = [self._in_worker("check_users_reward", reward) for reward in users_rewards]
+        checks = [self._in_worker("try_users_reward", reward, example) for reward in users_rewards]
         for reward, check in zip(users_rewards, checks, strict=True):
             problem = check.result()
             if isinstance(problem, Failure):
@@ -106,8 +107,10 @@ class Grader:
                 raise InputError(
                     f"--{'rewards' if reward in self.rewards else 'grader'}: {reward}: {problem.kind}: "
                     f"{problem.message}; it must be function(text: str, "
-                    f"reference: str), in a file that is imported within {time_limit:g} s"
+                    f"reference: str) -> float, in a file that is imported within {time_limit:g} s"
                 )
+            if problem:
+                print(f"grading: {reward}: a trial call failed: {problem}", file=sys.stderr, flush=True)
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
@@ -170,11 +173,11 @@ class Grader:
     def _in_worker(self, function: str, *arguments: str) -> Future:
         return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
 
-    def report(self, failure: Failure) -> None:
-        """Print the first failure of each kind."""
-        if failure.kind not in self._reported:
-            self._reported.add(failure.kind)
-            line = f"grading: {failure.kind}: {failure.message} (scored lowest, and counted)"
+    def report(self, reward: str, failure: Failure) -> None:
+        """Print the first failure of each kind of a reward."""
+        if (reward, failure.kind) not in self._reported:
+            self._reported.add((reward, failure.kind))
+            line = f"grading: {reward}: {failure.kind}: {failure.message} (scored lowest, and counted)"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:

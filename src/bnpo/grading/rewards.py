@@ -133,9 +133,27 @@ def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> N
         )
 
 
-def check_users_reward(reward: str) -> None:
-    """Raise what keeps a user's reward from being called. Runs in a worker."""
-    inspect.signature(_load(reward)).bind("text", "reference")
+def try_users_reward(reward: str, reference: str) -> str:
+    """Call a user's reward once. Return the error that it raised, or "". Runs in a worker.
+
+    Raises what keeps it from being called at all, and TypeError if it returns no number, as rewards of other trainers
+    do, which take and return lists, or asynchronous functions.
+    """
+    function, text = _load(reward), f"The answer is \\boxed{{{reference}}}."
+    inspect.signature(function).bind(text, reference)
+    try:
+        value = function(text, reference)
+    except TypeError:  # most likely it expects something else than two strings
+        raise
+    except Exception as error:  # perhaps for this text only
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    try:
+        float(value)
+    except (TypeError, ValueError) as error:
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(f"it returned {type(value).__name__}, not a number") from error
+    return ""
 
 
 def users_reward(reward: str, text: str, reference: str) -> float:
@@ -147,6 +165,7 @@ def users_reward(reward: str, text: str, reference: str) -> float:
 def _load(reward: str) -> Reward:
     """Import the file of `path/to/file.py:function` and return the function."""
     file, _, name = reward.rpartition(":")
+    sys.path.insert(0, str(Path(file).resolve().parent))  # files beside it can be imported, as by a script
     spec = importlib.util.spec_from_file_location(f"{Path(file).stem} of {file}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses and pickle look for it

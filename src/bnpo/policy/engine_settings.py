@@ -25,3 +25,11 @@ class EngineSettings:
     enforce_eager: bool = False  # run without CUDA graphs
     tensor_parallel: int = 1
     """Number of GPUs that share one copy of the model."""
+
+
+def attention_backend(capability: int, can_compile: bool) -> str | None:
+    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
+
+    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
+    """
+    return "FLASH_ATTN" if capability == 10 and not can_compile else None

@@ -25,7 +25,13 @@ from vllm.v1.outputs import LogprobsLists
 
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
-from bnpo.policy.engine_settings import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
+from bnpo.policy.engine_settings import (
+    MOST_REQUESTS,
+    MOST_SEQUENCES,
+    PREFILL_TOKENS,
+    EngineSettings,
+    attention_backend,
+)
 from bnpo.policy.folder import running
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.ranks import gather
@@ -239,14 +245,6 @@ def _gpu_arguments(settings: EngineSettings) -> dict:
     if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
         arguments["sleep_mode_offload_cudagraph"] = True
     return arguments
-
-
-def attention_backend(capability: int, can_compile: bool) -> str | None:
-    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
-
-    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
-    """
-    return "FLASH_ATTN" if capability == 10 and not can_compile else None
 
 
 def _exchange_without_files() -> None:

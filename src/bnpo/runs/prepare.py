@@ -22,6 +22,7 @@ from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
+from bnpo.findings import check_format, check_references
 from bnpo.grading.grader import Grader
 from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
@@ -121,6 +122,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
     check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
+    check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
+    check_format(config.data.rewards, tokenizer.decode(prompts[0]))
     facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
     template_hash = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
     facts |= {"data_sources": source_facts, "chat_template_sha256": template_hash}
@@ -128,7 +131,12 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if resumed:
         check_changes(config, facts)
     # Before the folder is claimed: rewards that cannot be called are refused before --overwrite deletes a run.
-    grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
+    grader = Grader(
+        config.data.rewards,
+        grader=config.data.grader,
+        users_range=config.data.reward_range,
+        example=kept_problems[0].answer,
+    )
     try:
         lock = claim_folder(config, facts, resumed, resume_point, ranks) if rank == 0 else None
     except BaseException:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from bnpo.config import TrainConfig, json_settings
+from bnpo.config import FREE, TrainConfig, json_settings
 from bnpo.files import InputError, delete, file_hash, read_json, step_of, whole_json_lines, write_json_lines, writing
-from bnpo.flags import Free, marked
 from bnpo.ranks import gather
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, checkpoints, link_checkpoint
 
@@ -93,7 +92,7 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     if unknown:
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     old = read_json(folder / "config.json", "--resume needs the run's settings")
-    allowed |= marked(TrainConfig, Free)
+    allowed |= FREE
     changes = {}
     for name, value in new.items():
         # A setting that is missing in config.json is newer than the run. train_data was one name, and is a list now.

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.config import TrainConfig
+from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import line_of
-from bnpo.flags import flat_settings
 
 INIT_SECONDS = 5.0
 """Time that the server has to answer at the start. After it the run is recorded offline."""
