@@ -15,14 +15,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bnpo.config import PRESETS, Planning, check_config, check_planning, flat_settings, parse_flags
 from bnpo.environment import setup_environment
-from bnpo.files import ROOT, InputError, read_json_lines
+from bnpo.files import ROOT, InputError
 from bnpo.report.run_files import open_folder
 from bnpo.summary import why_ended
 from paper.results import NOT_COMPARED, load_results
@@ -42,7 +41,7 @@ class Args(Planning, Choice):
 
 
 def is_finished(row: Row) -> bool:
-    """Return whether the row has its results. Raises InputError if they belong to another row or are damaged."""
+    """Return whether the row has its results. Raises InputError if they belong to another row or are cut off."""
     path = row.evaluation / "results.json"
     if not path.exists():
         return False
@@ -57,7 +56,6 @@ def is_finished(row: Row) -> bool:
     if differences:
         fix = "give --train-flags and --eval-flags as before, or move its folder away"
         raise InputError(f"{row.name}: {path} belongs to another row: {', '.join(differences)}; {fix}")
-    _check_evaluation_files(row, results)
     return True
 
 
@@ -70,32 +68,6 @@ def _identity(protocol: dict) -> dict:
     evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
     runs = {f"repetitions of {name}": dataset["repetitions"] for name, dataset in suite["datasets"].items()}
     return {"algo": None} | settings | paths | evaluated | {"suite": suite["name"]} | runs
-
-
-def _check_evaluation_files(row: Row, results: dict) -> None:
-    """Raise InputError if protocol.json or samples.jsonl is missing or does not belong to results.json."""
-    for name, belongs in (("protocol.json", _has_protocol), ("samples.jsonl", _has_correct_counts)):
-        path = row.evaluation / name
-        if not path.exists():
-            raise InputError(f"{row.name}: {row.evaluation} has results.json, but no {name}; move the folder away")
-        if not belongs(path, results):
-            raise InputError(f"{row.name}: {path} does not belong to its results.json; move the folder away")
-
-
-def _has_protocol(path: Path, results: dict) -> bool:
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) == results["protocol"]
-    except ValueError:
-        return False
-
-
-def _has_correct_counts(path: Path, results: dict) -> bool:
-    """Return whether the samples have as many correct answers per data set as results.json says."""
-    correct = Counter(record.get("dataset") for _, record in read_json_lines(path) if record.get("correct"))
-    for name, score in results["results"].items():
-        if correct[name] != round(score["pass1"] * score["problems"] * score["repetitions"]):
-            return False
-    return True
 
 
 def is_trained(row: Row) -> bool:
@@ -180,7 +152,7 @@ def show(args: Args) -> None:
     if missing:
         print(f"\nNot finished: {', '.join(missing)}.")
     if finished:
-        print(*write_tables(tables, args.folder), sep="\n")
+        print(write_tables(tables, args.folder))
     else:
         print("No row is finished yet: all numbers are the paper's.")
 

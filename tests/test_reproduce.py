@@ -131,9 +131,6 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
             "base",
             r"^tiny-model-bnpo-seed0: .* belongs to another row: algo is None, not bnpo, ",
         ),
-        ("protocol", r"^tiny-model-grpo-seed0: .*/eval/protocol.json does not belong to its results.json; move"),
-        ("verdicts", r"^tiny-model-grpo-seed0: .*/eval/samples.jsonl does not belong to its results.json; move"),
-        ("samples", r"^tiny-model-grpo-seed0: .*/eval has results.json, but no samples.jsonl; move the folder away"),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
         ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
         ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
@@ -145,13 +142,6 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
     if damage in ("foreign", "base"):
         other = grpo if damage == "foreign" else rows / "tiny-model-base"
         shutil.copy(other / "eval" / "results.json", bnpo / "eval")
-    elif damage == "protocol":
-        shutil.copy(bnpo / "eval" / "protocol.json", grpo / "eval")
-    elif damage == "verdicts":
-        samples = grpo / "eval" / "samples.jsonl"
-        samples.write_text(samples.read_text().replace('"correct": false', '"correct": true', 1))
-    elif damage == "samples":
-        (grpo / "eval" / "samples.jsonl").unlink()
     elif damage == "cut":
         (bnpo / "eval" / "results.json").write_text("{")
     else:

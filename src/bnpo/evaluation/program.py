@@ -88,7 +88,7 @@ class EvalConfig:
 
 
 # The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
-SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
+SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
 
 
 @dataclass(frozen=True)
