@@ -27,7 +27,7 @@ from bnpo.policy.model import (
     switch_off_dropout,
 )
 from bnpo.policy.update import Experience, TokenSums, Update
-from bnpo.policy.zero import deepspeed_settings, prefetch_bucket
+from bnpo.policy.zero import create_moments, deepspeed_settings, prefetch_bucket
 from bnpo.speed import update_operations
 
 
@@ -87,6 +87,8 @@ class Learner:
             zero["reduce_bucket_size"] = min(DeepSpeedZeroConfig(stage=3).reduce_bucket_size, elements)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
+        if with_optimizer:
+            create_moments(self._engine.optimizer)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -108,6 +110,7 @@ class Learner:
 
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
         """
+        self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
         _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
