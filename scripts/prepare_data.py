@@ -22,7 +22,7 @@ from huggingface_hub.utils import logging
 
 from bnpo.data import load_problems
 from bnpo.evaluation.suites import SUITES, load_suite
-from bnpo.files import ROOT, InputError, write_json_lines
+from bnpo.files import ROOT, InputError, read_json_lines, write_json_lines
 from hub_rows import convert_rows
 
 
@@ -51,9 +51,10 @@ def convert(name: str, paths: list[Path]) -> list[dict]:
             if path.suffix == ".parquet":
                 rows += pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
             else:
-                rows += [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+                rows += [row for _, row in read_json_lines(path)]
         return convert_rows(name, rows)
-    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:  # errors of pyarrow derive from these
+    # Errors of pyarrow derive from these.
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, InputError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise bad_source(name, f"{' '.join(map(str, paths))} cannot be read ({reason})") from error
 
