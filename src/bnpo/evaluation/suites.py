@@ -138,7 +138,7 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
     if problems := built_in_problems(dataset.data, "test", dataset.problems or 500):  # they have no end of their own
         return problems
-    source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
+    source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / os.path.expanduser(dataset.data))
     problems = load_problems(source, dataset)
     references = dataset.references or {}
     unknown = references.keys() - {problem.id for problem in problems}
