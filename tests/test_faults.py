@@ -31,7 +31,9 @@ def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subp
     environment = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "tests/programs/lifeline_check.py", fault, run]
     with output.open("w") as file:
-        return subprocess.Popen(command, cwd=ROOT, env=environment | {"RANK": str(rank)}, stdout=file, stderr=file)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=file, stderr=file
+        )
 
 
 @pytest.mark.program
