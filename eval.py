@@ -26,7 +26,7 @@ def main() -> None:
     forget_launcher()  # an evaluation has no ranks
     import tyro
 
-    from bnpo.evaluation.config import EvalConfig
+    from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
     from bnpo.flags import join_help_lines
 

@@ -9,15 +9,15 @@ import time
 import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 
 rng = np.random.default_rng(0)
 rewards = rng.integers(0, 2, (4096, 64, 3)).astype(float)
+SETTINGS = {"beta": {"beta_parameters": (1.5, 1.5)}, "weight": {"weight": "(1-p)**0.5"}}
 extra = {"lengths": rng.integers(1, 1000, (4096, 64)), "greedy_rewards": rng.integers(0, 2, (4096, 3)).astype(float)}
 for decompose in (False, True):
     for algo in sorted(ALGORITHMS.keys() - ({"gdpo"} if decompose else set())):  # gdpo separates the rewards itself
-        method = Method(algo, decompose, beta_parameters=(1.5, 1.5) if algo == "beta" else None)
+        method = Method(algo, decompose, **SETTINGS.get(algo, {}))
         seconds = []
         for _ in range(11):
             started = time.perf_counter()

@@ -20,14 +20,14 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 from bnpo.config import TINY_MODEL
+from bnpo.data import sampling_seeds, stop_token_ids
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.samples import Samples
+from bnpo.evaluation.records import Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.problems import sampling_seeds, stop_token_ids
 
 from vllm import SamplingParams  # isort: skip
 

@@ -31,15 +31,14 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
+from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.sampler import Sampler
-from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.ranks import gather
-from bnpo.sources import load_problems
 
 from vllm import SamplingParams  # isort: skip
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bnpo.data import load_problems
 from bnpo.files import ROOT
 from bnpo.grading.grader import Grader
-from bnpo.sources import load_problems
 
 BATCHES = 12
 ANSWERS = 512

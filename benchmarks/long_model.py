@@ -24,7 +24,7 @@ def write(folder: Path) -> None:
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
     from bnpo.config import TINY_MODEL
-    from bnpo.problems import stop_token_ids
+    from bnpo.data import stop_token_ids
 
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     ends = stop_token_ids(tokenizer)

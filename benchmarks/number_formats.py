@@ -45,12 +45,11 @@ def measure(model: str, train_data: str, longest: str, most: str, questions: str
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
+    from bnpo.data import encode_problems, load_sources
     from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
-    from bnpo.sources import load_sources
-    from bnpo.task import encode_problems
 
     dist.init_process_group("gloo")
     flags = ["--preset", "tiny", "--model", model, "--train-data", train_data, "--max-prompt-tokens", longest]
@@ -62,7 +61,7 @@ def measure(model: str, train_data: str, longest: str, most: str, questions: str
     answers_file = Path(folder) / "answers.json"
     if not answers_file.exists():
         problems, _ = load_sources(config.data.train_data, config.columns)
-        prompts = encode_problems(config, problems, tokenizer)[1][: int(questions)]
+        prompts = encode_problems(problems, tokenizer, int(longest))[1][: int(questions)]
         groups = sampler.sample(prompts, range(len(prompts)), n=4, max_tokens=int(most), temperature=1.0)
         pairs = [(prompts[group.prompt_index], answer.token_ids) for group in groups for answer in group.answers]
         answers_file.write_text(json.dumps(pairs))

@@ -18,9 +18,8 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 from bnpo.config import parse_train_config
+from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds, stop_token_ids
 from bnpo.policy.folder import load_tokenizer, model_folder
-from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds, stop_token_ids
-from bnpo.sources import load_problems
 
 from vllm import LLM, SamplingParams  # isort: skip
 

@@ -36,16 +36,15 @@ import torch.distributed as dist
 from bnpo.algorithm import batching
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds
 from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.update import Experience
-from bnpo.problems import encode_prompt, questions_of_step, sampling_seeds
 from bnpo.ranks import gather
-from bnpo.sources import load_problems
 
 ROUNDS = 3
 """Measured updates of each kind and batch, after one that warms up."""

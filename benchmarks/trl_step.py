@@ -28,9 +28,8 @@ from long_model import even_length
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
-from bnpo.problems import encode_prompt, stop_token_ids
+from bnpo.data import arithmetic_problems, encode_prompt, stop_token_ids
 from mathequal.equality import final_answer
 
 QUESTIONS, ANSWERS = 32, 16

@@ -23,9 +23,8 @@ from make_tiny_model import batches, fit, write_answer
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from bnpo.arithmetic import Question
 from bnpo.config import TINY_MODEL
-from bnpo.problems import THINK_PROMPT
+from bnpo.data import THINK_PROMPT, Question
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 

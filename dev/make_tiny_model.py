@@ -2,7 +2,7 @@ r"""Make the tiny model: a character-level Qwen2 of 0.8M parameters that solves 
 
     python dev/make_tiny_model.py --output-dir data/tiny-model      # seed 0: the committed weights
 
-The model is trained on two kinds of answers to the questions of `bnpo.arithmetic`: answers that work step by step,
+The model is trained on two kinds of answers to the questions of `bnpo.data`: answers that work step by step,
 which it learns to get right, and bare results, which it can only guess. Short questions mostly have worked answers,
 long ones mostly bare ones. So its accuracy per question covers nearly all of (0, 1), and training can teach
 it to work more often.
@@ -27,8 +27,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from bnpo.arithmetic import MAX_TERMS, Question, draw_question, latex
-from bnpo.problems import chat_template, encode_prompt
+from bnpo.data import MAX_TERMS, Question, chat_template, draw_question, encode_prompt, latex
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"

@@ -32,8 +32,7 @@ def write(folder: Path, tokenizer_dir: Path, problems: Path) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from bnpo.problems import encode_prompt
-    from bnpo.sources import load_problems
+    from bnpo.data import encode_prompt, load_problems
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)

@@ -22,8 +22,8 @@ from scipy.stats import binomtest, combine_pvalues
 from bnpo.algorithm.beta import fit_beta
 from bnpo.files import InputError, step_of
 from bnpo.grading.rewards import reward_name
-from bnpo.report.batches import beta_p_values, read_batch
-from bnpo.report.run_files import open_folder
+from bnpo.report.run_files import Batch, open_folder, read_batch
+from paper.goodness import beta_p_value
 
 CONSOLE = Console(width=120, markup=False, highlight=False)
 LEVEL = 0.05
@@ -45,6 +45,20 @@ class Args:
     """Answers to each question of a simulated batch."""
     batches: int = 4000
     """Number of simulated batches."""
+
+
+def beta_p_values(batch: Batch, config: dict, resamples: int) -> dict[str, float | None]:
+    """Return the p-value that the accuracies have a Beta distribution, for each reward that is 0 or 1, by its name.
+
+    A single reward has the name "".
+    """
+    values = {}
+    for k, reward in enumerate(config["rewards"]):
+        right = batch.rewards[:, :, k]  # [n, m]
+        if np.isin(right, (0, 1)).all():
+            name = reward_name(reward) if len(config["rewards"]) > 1 else ""
+            values[name] = beta_p_value(right.sum(axis=1).astype(int), right.shape[1], resamples)
+    return values
 
 
 def check_run(folder: Path, resamples: int) -> None:

@@ -96,12 +96,11 @@ def sleep(_args, _gpus: int, rows: Rows) -> None:
     from safetensors.torch import load_file
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from bnpo.arithmetic import arithmetic_problems
     from bnpo.config import TINY_MODEL
+    from bnpo.data import arithmetic_problems, encode_prompt
     from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler
-    from bnpo.problems import encode_prompt
 
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))

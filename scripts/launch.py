@@ -142,11 +142,10 @@ def check_train_flags(argv: list[str], ranks: int) -> "TrainConfig | None":
     Returns the configuration if it names a model folder, which remains to be checked.
     """
     from bnpo.config import check_config, parse_train_config
+    from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.policy.folder import local_folder, model_folder
-    from bnpo.problems import check_enough
     from bnpo.runs.folder import check_output_dir
-    from bnpo.sources import load_sources
 
     has_cuda = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
     config, _ = parse_train_config(argv, has_cuda)
@@ -174,9 +173,9 @@ def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
     setup_environment()
-    from bnpo.evaluation.suites import load_suite
+    from bnpo.evaluation.suites import load_suite, longest_sequence
     from bnpo.policy.folder import model_folder
-    from bnpo.task import longest_sequence, prepare_tokenizer
+    from bnpo.runs.prepare import prepare_tokenizer
 
     config = None
     with suppress(EOFError):  # the parent has ended

@@ -3,9 +3,10 @@
     python scripts/objective.py                                    # all estimators, 16 answers
     python scripts/objective.py --weight 'p**-0.5' --answers 8     # and the advantage (R - p) p**-0.5
 
-A weight may have p, numbers, + - * / ** and the functions sqrt, log and exp. It is parsed, never run as code. The
-tables show the exact weight w_m(p), that is the expected gradient over the gradient of p, and the objective J_m(p), its
-integral from 0. docs/theory.md derives them.
+A weight may have p, the answers per question m, the questions per step n, numbers, + - * / ** and the functions sqrt,
+log and exp. `train.py --algo weight` takes the same. It is parsed, never run as code. The tables show the exact weight
+w_m(p), that is the expected gradient over the gradient of p, and the objective J_m(p), its integral from 0.
+docs/theory.md derives them.
 """
 
 import sys
@@ -17,11 +18,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.files import InputError, writing
 from paper.figures import draw_weights, save
-from paper.objectives import atlas, exact_objective, exact_weight, parse_weight, shares
+from paper.objectives import atlas
 
-ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 MAX_ANSWERS = 1024
 
 
@@ -29,8 +31,12 @@ MAX_ANSWERS = 1024
 class Args:
     weight: tuple[str, ...] = ()
     """Weights w(p) of advantages (R - p) w(p), as expressions."""
+    weight_wrong: str | None = None
+    """Another weight for wrong answers, with each of --weight."""
     answers: int = 16
     """Number of answers to each question, m."""
+    questions: int = 32
+    """Number of questions per step, n."""
     output_dir: Path = Path("runs/figures")
     """Folder for objective.pdf and objective.png."""
 
@@ -47,14 +53,15 @@ def main(args: Args) -> None:
     m = args.answers
     if not 2 <= m <= MAX_ANSWERS:
         raise InputError(f"--answers: is {m}, must be from 2 to {MAX_ANSWERS}")
-    weights = {text: parse_weight(text)(shares(m)) for text in args.weight}
-    everything = weights | atlas(m)
-    print_table(
-        f"Exact weight with {m} answers", {label: exact_weight(ACCURACIES, w) for label, w in everything.items()}
-    )
-    print_table(
-        f"Exact objective with {m} answers", {label: exact_objective(ACCURACIES, w) for label, w in everything.items()}
-    )
+    everything = {}
+    for text in args.weight:
+        method = Method("weight", weight=text, weight_wrong=args.weight_wrong)
+        everything[text] = gains(*method.weights(shares(m), m, args.questions))
+    everything |= atlas(m)
+    weights = {label: exact_weight(ACCURACIES, gain) for label, gain in everything.items()}
+    print_table(f"Exact weight with {m} answers", weights)
+    objectives = {label: exact_objective(ACCURACIES, gain) for label, gain in everything.items()}
+    print_table(f"Exact objective with {m} answers", objectives)
     with writing(args.output_dir, "choose another --output-dir"):
         args.output_dir.mkdir(parents=True, exist_ok=True)
         print(*save(draw_weights(everything), args.output_dir / "objective"))

@@ -20,9 +20,9 @@ import tyro
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
+from bnpo.data import load_problems
 from bnpo.evaluation.suites import SUITES, load_suite
 from bnpo.files import ROOT, InputError, write_json_lines
-from bnpo.sources import load_problems
 from hub_rows import convert_rows
 
 

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, Method
+from bnpo.files import InputError
 
-GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo")
+GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo", "weight")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
 """Rewards whose GRPO advantages cancel out up to rounding errors. GDPO's whitening divides these errors by 1e-4."""
 
@@ -36,6 +36,8 @@ def advantages(algo, rewards, extra, **settings):
     """Advantages [n, m] of a method with any `settings` of `Method`, as far as `algo` allows them."""
     if algo == "beta":
         settings = {"beta_parameters": (0.5, 2.0)} | settings
+    if algo == "weight":
+        settings = {"weight": "sqrt(1 - p) / p + m / n"} | settings
     if algo == "gdpo":  # separates the rewards itself
         settings |= {"decompose": False}
     return compute_advantages(Method(algo, **settings), rewards, **extra).values
@@ -126,6 +128,37 @@ def test_without_decomposition_rewards_are_summed_first():
     np.testing.assert_allclose(compute_advantages(Method("reinforce"), rewards).values, [[1, 0, -1]])
 
 
+@pytest.mark.parametrize("decompose", [False, True])
+@given(batch=batches())
+def test_reward_weights(batch, decompose):
+    """Weights of 1 change no bit, and a weight of 0 leaves a reward out, whatever it is."""
+    rewards, extra = batch
+    k = rewards.shape[2]
+    for algo in ALGORITHMS:
+        plain = advantages(algo, rewards, extra, decompose=decompose)
+        ones = advantages(algo, rewards, extra, decompose=decompose, reward_weights=(1,) * k)
+        np.testing.assert_array_equal(ones, plain)
+        more = np.concatenate([rewards, 1 - rewards[:, :, :1]], axis=2)
+        more_extra = extra | {"greedy_rewards": np.pad(extra["greedy_rewards"], ((0, 0), (0, 1)))}
+        zero = advantages(algo, more, more_extra, decompose=decompose, reward_weights=(1,) * k + (0,))
+        np.testing.assert_allclose(zero, plain, rtol=1e-9, atol=1e-9)
+
+
+def test_reward_weights_by_hand():
+    """One question, two answers that differ in both rewards: 1, 0 and 0, 1. The weights are 1 and 0.2."""
+    rewards = np.array([[[1.0, 0], [0, 1]]])
+    weighted = {"reward_weights": (1, 0.2)}
+    for method, expected in (
+        (Method("reinforce", **weighted), (1 - 0.2) / 2),  # of the sums 1 and 0.2
+        (Method("reinforce", decompose=True, **weighted), (1 * 0.5 - 0.2 * 0.5) / 1.2),
+        (Method("beta", beta_parameters=(1, 1), **weighted), (1 - 0.2) / 1.2 / 2),  # of the means 1/1.2 and 0.2/1.2
+        # GRPO's advantages are +-0.7071 for each reward, so the sums are +-0.8 of that; then whitened.
+        (Method("gdpo", **weighted), 0.7071),
+    ):
+        values = compute_advantages(method, rewards).values
+        np.testing.assert_allclose(values, [[expected, -expected]], rtol=1e-4)
+
+
 def test_rewards_of_another_range_are_mapped_to_it():
     rewards = np.array([[[1.0], [0]], [[0], [0]]])
     plain = compute_advantages(Method("bnpo"), rewards).values
@@ -190,10 +223,15 @@ def test_reinforce_pp_has_zero_mean_and_unit_variance_over_tokens():
         ),
         (Method("beta", beta_parameters=(np.nan, 1)), np.zeros((2, 2, 1)), {}, "are nan 1, must be above 0"),
         (Method("gdpo", decompose=True), np.zeros((2, 2, 1)), {}, "use --no-decompose"),
+        (Method("weight"), np.zeros((2, 2, 1)), {}, "--algo weight and --weight go together"),
+        (Method(reward_weights=(1, 0.2)), np.zeros((2, 2, 1)), {}, "are 1 0.2, must be one for each of the 1 rewards"),
+        (Method(reward_weights=(0, 0)), np.zeros((2, 2, 2)), {}, "are 0 0, must not be below 0, nor all 0"),
+        (Method(reward_weights=(1, -1)), np.zeros((2, 2, 2)), {}, "are 1 -1, must not be below 0"),
+        (Method(reward_weights=(1, np.nan)), np.zeros((2, 2, 2)), {}, "are 1 nan, must not be below 0"),
     ],
 )
 def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, InputError), match=message):
         compute_advantages(method, rewards, **extra)
 
 

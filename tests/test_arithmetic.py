@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from make_tiny_model import spellings, worked
 
-from bnpo.arithmetic import SPLITS, Question, arithmetic_problems, draw_question, latex
+from bnpo.data import SPLITS, Question, arithmetic_problems, draw_question, latex
 from mathequal.equality import quick_verdict
 
 

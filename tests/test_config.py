@@ -147,7 +147,7 @@ def ranks(monkeypatch):
         (["--eval-suite", "nowhere"], "no evaluation suite 'nowhere'; known: arithmetic"),
         (["--rewards", "tests/no.py:f"], "--rewards: no file tests/no.py"),
         (["--grader", "strict"], "--grader: unknown grader 'strict'; known: default, reference"),
-        (["--max-prompt-tokens", "5"], "arithmetic: every prompt is longer than --max-prompt-tokens 5"),
+        (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5: every prompt is longer"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):

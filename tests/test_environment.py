@@ -126,7 +126,7 @@ def test_a_build_for_gpus_is_hidden_beside_a_torch_for_cpus(monkeypatch, version
 def test_nothing_heavy_is_imported_and_importing_the_package_changes_nothing():
     code = (
         "import json, os, sys; before = dict(os.environ)\n"
-        "import bnpo.environment, bnpo.config, bnpo.problems\n"
+        "import bnpo.environment, bnpo.config, bnpo.data\n"
         "same = before == os.environ; bnpo.environment.setup_environment()\n"
         "print(json.dumps([same, sorted({'torch', 'vllm', 'deepspeed'} & sys.modules.keys())]))"
     )

@@ -1,7 +1,9 @@
 """Each estimator against its formula, written again in plain Python, and against the slope of its objective."""
 
+import shlex
 from math import exp, lgamma, sqrt
 from statistics import fmean, stdev, variance
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,11 +13,14 @@ from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS
-from bnpo.algorithm.method import MAX_BETA_PARAMETER, Method
+from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Algorithm, Method
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
+
+
+def test_the_flag_takes_the_estimators_that_there_are():
+    assert get_args(Algorithm) == tuple(ALGORITHMS)
 
 
 def whitened(values, lengths):
@@ -105,6 +110,12 @@ def frozen(group, alpha, beta):
     return [(reward - p) / density for reward in group]
 
 
+def typed(group, n):
+    """The weight n / (p + 1) for right answers, exp(-m p) for wrong ones."""
+    m, p = len(group), fmean(group)
+    return [(r - p) * (n / (p + 1) if r > p else exp(-m * p)) for r in group]
+
+
 @given(batch=batches(), alpha=st.floats(0.3, 9), beta=st.floats(0.3, 9))
 def test_formulas_written_again(batch, alpha, beta):
     rewards, extra = batch
@@ -119,10 +130,14 @@ def test_formulas_written_again(batch, alpha, beta):
         "eb": empirical_bayes(averaged),
         "shrinkage": shrinkage(summed),
         "curverl": curverl(averaged),
+        "weight": [typed(group, len(averaged)) for group in averaged],
+    }
+    settings = {
+        "beta": {"beta_parameters": (alpha, beta)},
+        "weight": {"weight": "n / (p + 1)", "weight_wrong": "exp(-m*p)"},
     }
     for algo, values in expected.items():
-        options = {"beta_parameters": (alpha, beta)} if algo == "beta" else {}
-        result = advantages(algo, rewards, extra, **options)
+        result = advantages(algo, rewards, extra, **settings.get(algo, {}))
         np.testing.assert_allclose(result, values, rtol=1e-9, atol=1e-11, err_msg=algo)
 
 
@@ -253,7 +268,7 @@ def named_flags():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     begin = next(number for number, row in enumerate(rows) if row[1] == "flags")
     names = rows[begin + 2 : next(number for number, row in enumerate(rows) if row[0] == "estimator")]
-    return {name: flags.strip("`").split() for name, flags, _ in names if flags}
+    return {name: shlex.split(flags.strip("`")) for name, flags, _ in names if flags}
 
 
 def test_flags_of_the_table_of_names_are_taken():
@@ -266,3 +281,33 @@ def test_flags_of_the_table_of_names_are_taken():
     dapo, _ = parse_train_config(flags["DAPO"], has_cuda=True)
     assert (dapo.update.clip_low, dapo.update.clip_high) == (0.2, 0.28)
     assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[0].method.decompose
+
+
+PUBLISHED = {
+    "REINFORCE with baseline": minus_mean,
+    "RLOO": lambda group: [(len(group) * r - sum(group)) / (len(group) - 1) for r in group],
+    "GRPO": grpo,
+    "MaxRL": maxrl,
+    "Tsallis family, q = 0.75": lambda group: [(r - fmean(group)) * fmean(group) ** -0.75 for r in group],
+    "F-GRPO, g = 0.5": lambda group: [value * sqrt(1 - fmean(group)) for value in grpo(group)],
+    "SignBalance": lambda group: [1 if r else -sum(group) / (len(group) - sum(group)) for r in group],
+    "Power-alpha, alpha = 0.5": lambda group: [(r - fmean(group)) * (1 - fmean(group)) ** (0.5 - 1) for r in group],
+    "AsymGRPO, delta = 2": lambda group: [value if value > 0 else value / 2 for value in minus_mean(group)],
+    "WAPO": lambda group: [max(value, 0) for value in minus_mean(group)],
+}
+
+
+def test_weights_of_published_methods():
+    """The table of docs/estimators.md, for all numbers of right answers but 0 and m."""
+    table = (
+        (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8").partition("## Weights of published methods")[2]
+    )
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines() if "| `" in line]
+    weights = {name.partition(" (")[0]: (right, wrong or None) for name, right, wrong, _ in rows[1:]}
+    assert weights.keys() == PUBLISHED.keys()
+    for m in (2, 5, 16):
+        rewards = (np.arange(m) < np.arange(1, m)[:, None]).astype(float)
+        for name, (right, wrong) in weights.items():
+            values = advantages("weight", rewards[:, :, None], {}, weight=right, weight_wrong=wrong)
+            expected = [PUBLISHED[name](group) for group in rewards.tolist()]
+            np.testing.assert_allclose(values, expected, rtol=1e-5, err_msg=name)

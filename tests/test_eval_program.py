@@ -17,8 +17,7 @@ import pytest
 import tyro
 
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import prepare_jobs, run
+from bnpo.evaluation.program import EvalConfig, prepare_jobs, run
 from bnpo.files import ROOT, InputError
 from conftest import forked, run_ranks
 

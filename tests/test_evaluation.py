@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.samples import Samples, claim_results_folder
+from bnpo.evaluation.records import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError

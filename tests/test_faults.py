@@ -16,9 +16,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from bnpo.arithmetic import TRAINING_PROBLEMS, arithmetic_problems
 from bnpo.config import TINY_MODEL
-from bnpo.sources import content_hash
+from bnpo.data import TRAINING_PROBLEMS, arithmetic_problems, content_hash
 from bnpo.speed import TIMINGS
 from conftest import ROOT, free_port, run_ranks
 

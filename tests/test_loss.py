@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from bnpo.algorithm.aggregation import AGGREGATIONS, token_weights
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
-from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_logprobs
+from bnpo.algorithm.loss import AGGREGATIONS, clipped_surrogate, importance_weights, token_logprobs, token_weights
+from bnpo.config import check_config, parse_train_config
+from bnpo.files import InputError
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 
@@ -20,6 +21,13 @@ def case():
     answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
     old = [rng.normal(-3.9, 0.5, len(answer)) for answer in answers]
     return embedding, head, prompts, answers, old, rng.normal(size=20)
+
+
+def test_the_flag_takes_the_aggregations_that_there_are():
+    for name in AGGREGATIONS:
+        check_config(parse_train_config(["--aggregation", name], has_cuda=True)[0], ranks=1)
+    with pytest.raises(InputError, match=f"known: {', '.join(AGGREGATIONS)}$"):
+        check_config(parse_train_config(["--aggregation", "sum"], has_cuda=True)[0], ranks=1)
 
 
 def gradients(loss, *parameters):

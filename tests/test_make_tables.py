@@ -135,6 +135,8 @@ def test_combine():
 def test_the_method_is_named_after_the_settings_that_change_it():
     run = {"algo": "beta", "beta_parameters": [1.5, 1.5], "decompose": False, "rescale_advantages": True}
     assert method_name(run) == "Beta(1.5, 1.5), rescaled"
+    run = {"algo": "weight", "weight": "1/p", "weight_wrong": "1", "decompose": False}
+    assert method_name(run) == "Weight(1/p, 1)"
     assert method_name({"algo": "grpo", "decompose": True}) == "AD-GRPO"  # of an old run
 
 

@@ -8,9 +8,8 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
-from bnpo.problems import render_prompt
+from bnpo.data import Columns, content_hash, load_problems, render_prompt
 from bnpo.runs.resume import find_checkpoint
-from bnpo.sources import Columns, content_hash, load_problems
 from conftest import run_ranks
 
 pytestmark = pytest.mark.sampler

@@ -8,7 +8,7 @@ from scipy.stats import ttest_1samp
 
 import compare
 import power
-from bnpo.evaluation.config import EvalConfig
+from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.scores import describe_detectable, detectable, paired_bootstrap
 from bnpo.files import InputError, write_json, write_json_lines
 from bnpo.flags import Planning

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
 from bnpo.summary import summary
 from conftest import make_model, run_ranks

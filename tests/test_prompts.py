@@ -2,9 +2,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
-from bnpo.evaluation.suites import encode_prompts, load_suite
-from bnpo.files import ROOT, InputError
-from bnpo.problems import (
+from bnpo.data import (
     THINK_PROMPT,
     Problem,
     asks_for_tags,
@@ -13,6 +11,8 @@ from bnpo.problems import (
     render_prompt,
     stop_token_ids,
 )
+from bnpo.evaluation.suites import encode_prompts, load_suite
+from bnpo.files import ROOT, InputError
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
 # The parts of Qwen3's chat template that read messages and enable_thinking.

@@ -5,14 +5,11 @@ from dataclasses import asdict
 
 import pytest
 
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import check, run
-from bnpo.evaluation.records import Request
-from bnpo.evaluation.samples import Samples
+from bnpo.data import Problem, content_hash, load_problems
+from bnpo.evaluation.program import EvalConfig, check, run
+from bnpo.evaluation.records import Request, Samples
 from bnpo.evaluation.suites import Dataset, Suite
 from bnpo.files import InputError, write_json, write_json_lines
-from bnpo.problems import Problem
-from bnpo.sources import content_hash, load_problems
 
 PROBLEMS = [Problem("half", "What is 2/4?", r"\frac{1}{2}"), Problem("two", "What is 1+1?", "2")]
 TEXTS = {(0, 0): r"so \boxed{\frac12}", (0, 1): r"so \boxed{0.5}", (1, 0): r"so \boxed{2}", (1, 1): "no box"}

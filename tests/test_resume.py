@@ -15,8 +15,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.data import stop_token_ids
 from bnpo.files import ROOT, InputError
-from bnpo.problems import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.prepare import prepare_run
 from conftest import forked, free_port, make_model, run_ranks, temporary_folder

@@ -3,11 +3,11 @@ import threading
 import pytest
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
+from bnpo.data import load_problems
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import check_rewards, format_reward, released_format_reward
-from bnpo.sources import load_problems
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bnpo.config import check_config, parse_train_config
+from bnpo.data import Columns, Problem, load_problems, load_sources
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
 from bnpo.planning.inputs import training_inputs
-from bnpo.problems import Problem
-from bnpo.sources import Columns, load_problems, load_sources
 from hub import COMMIT, hub
 
 ROWS = [
@@ -173,7 +172,7 @@ def test_a_dry_run_shows_the_first_two_prompts_as_rendered_and_the_answers_found
 LOAD = """
 import json, sys
 from bnpo.files import InputError
-from bnpo.sources import Columns, load_sources
+from bnpo.data import Columns, load_sources
 for name in sys.argv[1:]:
     try:
         problems, facts = load_sources([name], Columns(problem_field="question", answer_pattern=r"####\\s*(.*)"))

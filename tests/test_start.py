@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bnpo.devices import check_compiler, check_float16, check_free_memory, cuda_problem
-from bnpo.evaluation.fleet import fleet
+from bnpo.evaluation.program import fleet
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
@@ -22,7 +22,7 @@ HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
 @pytest.mark.program
 def test_what_workers_and_refusals_need_imports_nothing_heavy():
-    modules = "train, eval, bnpo.config, bnpo.grading.rewards, bnpo.evaluation.fleet, bnpo.evaluation.program"
+    modules = "train, eval, bnpo.config, bnpo.grading.rewards, bnpo.evaluation.program, bnpo.evaluation.program"
     command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
     imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert "bnpo.grading.rewards" in imported

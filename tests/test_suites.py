@@ -6,10 +6,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
+from bnpo.data import Problem
 from bnpo.evaluation.suites import SUITES, Dataset, dataset_problems, encode_prompts, load_suite, override
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
-from bnpo.problems import Problem
 
 
 def test_the_arithmetic_suite_is_held_out():

@@ -6,11 +6,10 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
+from bnpo.data import arithmetic_problems, encode_prompt, sampling_seeds
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.problems import encode_prompt, sampling_seeds
 from conftest import run_ranks
 
 

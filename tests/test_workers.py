@@ -126,6 +126,25 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
         grader.close()
 
 
+def test_a_stopped_worker_loses_no_verdict(tmp_path):
+    """The limit is one of processor time, so that no verdict depends on what else the machine does."""
+    others = multiprocessing.active_children()
+    grader = user_grader(tmp_path)
+    try:
+        keepers = [child for child in multiprocessing.active_children() if child not in others]
+        workers = [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
+        for worker in workers:
+            worker.suspend()
+        grading = grader.start(["good"], ["5"])
+        time.sleep(3 * TIME_LIMIT)
+        for worker in workers:
+            worker.resume()
+        grades = grading.result()
+        assert (grades.rewards.tolist(), grades.failures) == ([[1.0]], {})
+    finally:
+        grader.close()
+
+
 HANG = """
 import sys
 
@@ -176,7 +195,7 @@ import sys
 
 from bnpo.grading.grader import Grader
 
-grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=3)
+grader = Grader((f"{sys.argv[1]}:leave",), workers=1, time_limit=0.5)
 for text in ("good", "hang"):
     print(grader([text], ["5"]).rewards[0, 0], flush=True)
     sys.stdin.readline()

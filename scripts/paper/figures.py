@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 from scipy.stats import beta as beta_distribution
 
+from bnpo.algorithm.weights import exact_objective, exact_weight
 from paper.curves import Band, RunCurves, band, variation
-from paper.objectives import atlas, exact_objective, exact_weight
+from paper.objectives import atlas
 
 # Okabe and Ito's colours for the colour-blind, without the yellow, which is faint on paper. The dashes are for prints
 # without colour.
@@ -113,8 +114,8 @@ def _draw_band(axes: Axes, values: Band, label: str, index: int) -> None:
     axes.fill_between(values.steps, values.low, values.high, color=_line(index)["color"], alpha=0.12, linewidth=0)
 
 
-def draw_weights(weights: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the exact weight and objective of estimators with m answers, from their weights w(k/m) [m - 1] by label.
+def draw_weights(gains: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the exact weight and objective of estimators with m answers, from their gains [m] by label.
 
     Both are divided by the weight at p = 1/2: gradients are clipped and Adam is scale-free, so factors have no effect.
     Estimators that differ by such a factor share a line.
@@ -122,8 +123,8 @@ def draw_weights(weights: Mapping[str, np.ndarray]) -> Figure:
     middle = np.array([0.5])
     with matplotlib.rc_context(STYLE):
         p = np.linspace(0.005, 0.995, 397)
-        lines: dict[tuple, list[str]] = {}  # rounded relative weights -> labels
-        for label, values in weights.items():
+        lines: dict[tuple, list[str]] = {}  # rounded relative gains -> labels
+        for label, values in gains.items():
             relative = values / exact_weight(middle, values)
             lines.setdefault(tuple(relative.round(5)), []).append(label)
         figure, [left, right] = _figure(2.4 + 0.12 * len(lines), 2)

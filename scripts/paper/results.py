@@ -13,7 +13,14 @@ PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), 
 """The paper's data sets: number of problems, and repetitions over which pass@1 is the mean (Section 5.1)."""
 METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO", "reinforce_pp": "REINFORCE++"}
 METHODS |= {"bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline", "opo": "OPO", "gdpo": "GDPO"}
-METHODS |= {"maxrl": "MaxRL", "beta": "Beta", "eb": "Empirical Bayes", "shrinkage": "Shrinkage", "curverl": "CurveRL"}
+METHODS |= {
+    "maxrl": "MaxRL",
+    "beta": "Beta",
+    "eb": "Empirical Bayes",
+    "shrinkage": "Shrinkage",
+    "curverl": "CurveRL",
+    "weight": "Weight",
+}
 """Names of the algorithms in tables and figures, in the order of the rows."""
 NOT_COMPARED = marked(TrainConfig, NotCompared) | marked(TrainConfig, Free)
 """Settings in which the runs of one row may differ."""
@@ -52,6 +59,9 @@ def method_name(run: dict) -> str:
     parameters = run.get("beta_parameters")  # missing in old runs
     if parameters:
         name += f"({', '.join(f'{parameter:g}' for parameter in parameters)})"
+    weights = [run[key] for key in ("weight", "weight_wrong") if run.get(key)]
+    if weights:
+        name += f"({', '.join(weights)})"
     return name + (", rescaled" if run.get("rescale_advantages") else "")
 
 

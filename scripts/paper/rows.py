@@ -10,8 +10,7 @@ from typing import Literal
 import tyro
 
 from bnpo.config import TrainConfig, json_settings, parse_train_config, preset_config
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import chosen_suite
+from bnpo.evaluation.program import EvalConfig, chosen_suite
 from bnpo.files import InputError
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.files import ROOT
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 from study.rows import NOISE

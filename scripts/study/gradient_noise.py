@@ -36,15 +36,14 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import BetaFit, fit_beta
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
+from bnpo.data import encode_prompt, load_problems, sampling_seeds
 from bnpo.files import ROOT, InputError, step_name, write_json
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.problems import encode_prompt, sampling_seeds
-from bnpo.sources import load_problems
 from bnpo.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error

@@ -4,7 +4,7 @@ r"""Make the regimes of the study: questions of the built-in task, by how often 
 
 Every question of a pool is answered 32 times at temperature 1. A regime takes the first questions whose share of right
 answers lies in its range, for each split: those for training, for choosing learning rates (validation), and for what is
-reported (test). The splits cannot overlap (`bnpo.arithmetic`). Written to data/study: the questions, with their shares,
+reported (test). The splits cannot overlap (`bnpo.data`). Written to data/study: the questions, with their shares,
 and the suites that evaluate them. docs/study.md says what the regimes are for.
 """
 
@@ -24,14 +24,13 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
-from bnpo.arithmetic import arithmetic_problems
 from bnpo.config import TINY_MODEL
+from bnpo.data import Problem, arithmetic_problems, encode_prompt, sampling_seeds
 from bnpo.files import ROOT, write_json_lines
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.problems import Problem, encode_prompt, sampling_seeds
 
 POOLS = {"train": 1700, "validation": 500, "test": 1900}
 """Questions of every split that are tried."""

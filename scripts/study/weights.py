@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
 from bnpo.files import ROOT
 from paper.tables import Table
 from study.design import ANSWERS, QUESTIONS, REGIMES

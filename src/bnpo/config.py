@@ -11,7 +11,8 @@ from typing import Annotated
 
 import tyro
 
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import Method
+from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.flags import (
     Free,
@@ -24,7 +25,6 @@ from bnpo.flags import (
     with_settings,
 )
 from bnpo.grading.rewards import check_rewards
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES
 from bnpo.settings import (
     BatchSettings,
     DataSettings,
@@ -34,7 +34,6 @@ from bnpo.settings import (
     SamplingSettings,
     UpdateSettings,
 )
-from bnpo.sources import Columns
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 
@@ -174,9 +173,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     if template == "think" and config.data.system_prompt:
         raise InputError("--template think is a system prompt itself: use it without --system-prompt")
-    if problem := config.method.problem():
-        raise InputError(problem)
     gpu_memory, update, batch = config.hardware.gpu_memory, config.update, config.batch
+    config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
     if gpu_memory is not None and not 0 < gpu_memory <= 1:
         raise InputError(f"--gpu-memory: is {gpu_memory}, must be above 0 and at most 1")
     lowest, highest = TEMPERATURES

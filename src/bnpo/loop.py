@@ -2,17 +2,16 @@
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.config import TrainConfig
+from bnpo.data import questions_of_step
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import measure_sync, sync_weights
-from bnpo.problems import questions_of_step
 from bnpo.ranks import Ranks
-from bnpo.rollouts import collect, collect_watched, make_experience
+from bnpo.rollouts import Task, collect, collect_watched, make_experience
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
 from bnpo.speed import Stopwatch
-from bnpo.task import Task
 
 
 def train(config: TrainConfig) -> None:

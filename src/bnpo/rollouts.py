@@ -6,18 +6,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.grading.grader import Grades, Grading
+from bnpo.data import WATCHED, Problem, sampling_seeds, watched_questions
+from bnpo.grading.grader import Grader, Grades, Grading
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.policy.update import Experience
-from bnpo.problems import WATCHED, asks_for_tags, sampling_seeds, watched_questions
 from bnpo.ranks import gather
 from bnpo.speed import Stopwatch
-from bnpo.task import Task
 
 if TYPE_CHECKING:  # imports vLLM
     from bnpo.policy.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run trains on. `prompts` are the problems' token ids, encoded by `tokenizer`."""
+
+    problems: list[Problem]
+    prompts: list[list[int]]
+    tokenizer: PreTrainedTokenizerBase
+    grader: Grader
+    answer_tags: bool  # whether prompts ask for answer tags, so that the final answer stands between them
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,6 @@ def collect(
     All ranks must call it together.
     """
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
-    tags = asks_for_tags(task.tokenizer)
     sampled: list[tuple[SampledGroup, Grading]] = []
     with stopwatch("generate"):
         for group in sampler.sample(
@@ -76,7 +86,7 @@ def collect(
             reference = task.problems[own_questions[group.prompt_index]].answer
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-            sampled.append((group, task.grader.start(texts, [reference] * len(texts), tags)))
+            sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
     with stopwatch("reward"):
         own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
     with stopwatch("gather"):  # waits for the slowest rank

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from bnpo.algorithm.aggregation import AGGREGATIONS
 from bnpo.flags import COMMA_SEPARATED, Free, NotCompared, NotNegative, Positive, one_of
 from bnpo.grading.rewards import GRADERS
 
@@ -90,7 +89,9 @@ class UpdateSettings:
     """The probability ratio is clipped below at 1 - clip_low. With one update per step the ratio is always 1."""
     clip_high: float = 0.2
     """The probability ratio is clipped above at 1 + clip_high."""
-    aggregation: Annotated[str, *one_of(AGGREGATIONS)] = "seq-mean-token-sum"
+    aggregation: Annotated[
+        str, *one_of(("seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
+    ] = "seq-mean-token-sum"
     """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
     """Weight tokens by min(pi_learner / pi_sampler, cap), since both round differently. None: no weights."""

@@ -57,7 +57,8 @@ NAME = re.compile(
 )
 
 _TERM = r"(?:[fgh]\(-?\d+\)|(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?)"
-_JOINT = r"\s*(?:[-+]|\\cdot\s)?\s*"
+# Only one way to match white space: COMBINATION repeats this, and two ways each time would be 2^n in all.
+_JOINT = r"\s*(?:(?:[-+]|\\cdot\s)\s*)?"
 COMBINATION = re.compile(
     rf"{_TERM}(?:{_JOINT}{_TERM})+|{_TERM}\^(?P<power>\d)(?:{_JOINT}{_TERM}\^(?P=power))+"
     rf"|{_FUNCTION}\s*(?:\^\d)?\s*(?:\d?\s*{LETTER}|\\frac\{{{LETTER}\}}\{{\d\}})"

@@ -40,6 +40,7 @@ def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_p
     report = json.loads(done.stdout)
     assert report["graded"] == 10_000
     assert report["late"] == []
+    assert report["in_rank"] < 0.05
     assert set(report["values"]) <= {0.0, 1.0}
     assert [pair for pair in report["right"] if not pair[0] or is_empty(final_answer(pair[1], tags=True))] == []
     assert report["failures"]["timeout"] >= 20, report["failures"]  # or nothing hostile is left among the texts

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate
-from bnpo.algorithm.method import Method
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate, Method
 
 ROUNDING = 1e-6
 """Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""
@@ -33,7 +32,7 @@ def compute_advantages(
     `ranges` holds the lowest and the highest value of each reward. Each reward is mapped from its range to [0, 1] by
     (R - lo) / (hi - lo), as the paper's section on limitations allows. With `method.decompose` the advantages of each
     reward are computed separately, then averaged (Eq. 17). Otherwise the rewards of an answer are summed, or averaged
-    for the algorithms in ON_UNIT_INTERVAL, whose densities are defined on [0, 1] only.
+    for the algorithms in ON_UNIT_INTERVAL. `method.reward_weights` weighs the rewards in these sums and averages.
     remax needs `greedy_rewards`. opo, reinforce_pp and reinforce_pp_baseline need `lengths`, the tokens per answer.
 
     One question has two answers. They differ in the first of two rewards:
@@ -47,36 +46,48 @@ def compute_advantages(
     array([[ 1., -1.]])
 
     Raises ValueError if questions differ in their number of answers, if a reward is not finite or outside its range
-    (the message names the question), if the estimator lacks an argument, or if `method` has a problem.
+    (the message names the question), or if the estimator lacks an argument. Raises InputError for wrong settings.
     """
     algo = method.algo
     if algo not in ALGORITHMS:
         raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    if problem := method.problem():
-        raise ValueError(problem)
     rewards = _to_unit_interval(_as_array(rewards), ranges, "answer")  # [n, m, K]
     n, m, k = rewards.shape
+    method.check(n, m, k)
     greedy_rewards = _checked_greedy(greedy_rewards, (n, k), ranges) if algo == "remax" else np.zeros((n, k))  # [n, K]
     if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     lengths = None if lengths is None else np.asarray(lengths)  # [n, m]
+    reward_weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
 
-    combine = np.mean if algo in ON_UNIT_INTERVAL else np.sum
-    # `decompose` makes K parts of one reward each. Otherwise one part has all K rewards.
-    parts = k if method.decompose else 1
-    reward_parts = np.split(rewards, parts, axis=2)  # parts x [n, m, K / parts]
-    greedy_parts = np.split(greedy_rewards, parts, axis=1)  # parts x [n, K / parts]
-    estimates: list[Estimate] = []
-    for part, greedy_part in zip(reward_parts, greedy_parts, strict=True):
-        combined = combine(part, axis=2)  # [n, m]
-        greedy = combine(greedy_part, axis=1)  # [n]
-        estimates.append(ALGORITHMS[algo](Batch(combined, method, part, greedy, lengths)))
-    values = np.mean([advantages for advantages, _ in estimates], axis=0)  # [n, m]
+    if method.decompose:  # each reward alone; then the weighted average of their advantages
+        alone = np.ones(1)
+        parts = [(rewards[:, :, [i]], alone, greedy_rewards[:, [i]]) for i in range(k)]
+        outer_weights = reward_weights  # [parts]
+    else:
+        parts, outer_weights = [(rewards, reward_weights, greedy_rewards)], np.ones(1)
+    estimates = [_estimate(method, *part, lengths) for part in parts]
+    weighted = [w * advantages for w, (advantages, _) in zip(outer_weights, estimates, strict=True)]  # parts x [n, m]
+    values = np.sum(weighted, axis=0) / outer_weights.sum()  # [n, m]
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).mean())
     return Advantages(values, [fit for _, fit in estimates if fit is not None])
+
+
+def _estimate(
+    method: Method,
+    rewards: np.ndarray,  # [n, m, K], like the next two of one part
+    reward_weights: np.ndarray,  # [K]
+    greedy_rewards: np.ndarray,  # [n, K]
+    lengths: np.ndarray | None,  # [n, m]
+) -> Estimate:
+    """Return what the estimator of `method` makes of the weighted sum, or average, of rewards in [0, 1]."""
+    divisor = reward_weights.sum() if method.algo in ON_UNIT_INTERVAL else 1.0
+    combined = (rewards * reward_weights).sum(axis=2) / divisor  # [n, m]
+    greedy = (greedy_rewards * reward_weights).sum(axis=1) / divisor  # [n]
+    return ALGORITHMS[method.algo](Batch(combined, method, rewards, reward_weights, greedy, lengths))
 
 
 def _checked_greedy(

@@ -7,14 +7,109 @@ not depend on the number of ranks. docs/estimators.md lists the objective of eac
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from bnpo.algorithm.beta import BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.weights import objective_lines, shares, weight_values
+from bnpo.files import InputError
+from bnpo.flags import NotCompared, Positive, one_of
 
-if TYPE_CHECKING:  # method.py imports ALGORITHMS from here
-    from bnpo.algorithm.method import Method
+Algorithm = Literal[
+    "bnpo",
+    "beta",
+    "curverl",
+    "eb",
+    "gdpo",
+    "grpo",
+    "maxrl",
+    "opo",
+    "reinforce",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "remax",
+    "rloo",
+    "shrinkage",
+    "weight",
+]
+"""The estimators by the names that --algo takes."""
+MAX_BETA_PARAMETER = 100.0
+"""Largest alpha and beta that a user may set. Up to here 1/f is finite at every accuracy of up to 1,000 answers."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """The estimator of the policy gradient."""
+
+    algo: NotCompared[Annotated[str, *one_of(get_args(Algorithm))]] = "bnpo"
+    """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
+    decompose: NotCompared[bool] = False
+    """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
+    Otherwise the rewards of an answer are summed first, or averaged for bnpo, beta, curverl, eb and weight."""
+    reward_weights: tuple[float, ...] | None = None
+    """Weights of the rewards in these sums and averages, in the order of --rewards, such as 1 0.2. With weight 0 a
+    reward is recorded, but not trained on. The default is 1 for each."""
+    rescale_advantages: bool = False
+    """Divide the advantages by their root mean square, so that they have the same scale with every method."""
+    beta_parameters: tuple[float, float] | None = None
+    """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
+    weight: str | None = None
+    """Weight w of --algo weight, whose advantages are (R - p) w, as an expression of p, the answers per question m and
+    the questions per step n, such as '(1-p)**0.5'. docs/estimators.md lists weights of published methods."""
+    weight_wrong: str | None = None
+    """Another weight for wrong answers, those with R < p, with --algo weight. The default is --weight."""
+    beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
+    """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
+    subtracts the part that comes from having only m answers per question."""
+    max_concentration: Positive[float] = MAX_CONCENTRATION
+    """BNPO fits Beta(a, b) to the accuracies. This is the upper limit of a + b, reached only if all questions are about
+    equally hard. The density that divides advantages is Beta(1 + a/3, 1 + b/3)."""
+
+    def check(self, questions: int, answers: int, rewards: int) -> None:
+        """Raise InputError, one line, for settings that do not go together, or not with a batch of shape [n, m, K].
+
+        >>> Method("beta", beta_parameters=(0, 1)).check(32, 16, 1)
+        Traceback (most recent call last):
+        bnpo.files.InputError: --beta-parameters: are 0 1, must be above 0 and at most 100
+        """
+        if (self.algo == "beta") != (self.beta_parameters is not None):
+            example = "--algo beta --beta-parameters 1.5 1.5"
+            raise InputError(f"--algo beta and --beta-parameters ALPHA BETA go together, as in {example}")
+        # Not `value <= 0`: nan must be refused too.
+        if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
+            values = " ".join(f"{value:g}" for value in self.beta_parameters)
+            raise InputError(f"--beta-parameters: are {values}, must be above 0 and at most {MAX_BETA_PARAMETER:g}")
+        if not isfinite(self.max_concentration):
+            raise InputError(f"--max-concentration: is {self.max_concentration}, must be finite")
+        if self.algo == "gdpo" and self.decompose:
+            raise InputError("--decompose: gdpo takes the rewards apart itself; use --no-decompose")
+        if self.reward_weights is not None:
+            values = " ".join(f"{value:g}" for value in self.reward_weights)
+            if len(self.reward_weights) != rewards:
+                raise InputError(f"--reward-weights: are {values}, must be one for each of the {rewards} rewards")
+            if not all(0 <= value < np.inf for value in self.reward_weights) or not any(self.reward_weights):
+                raise InputError(f"--reward-weights: are {values}, must not be below 0, nor all 0")
+        if (self.algo == "weight") != (self.weight is not None) or (
+            self.weight_wrong is not None and self.weight is None
+        ):
+            raise InputError("--algo weight and --weight go together, as in --algo weight --weight '(1-p)**0.5'")
+        if self.weight is not None:
+            # All accuracies of binary rewards, and many between them: other rewards can have any accuracy.
+            self.weights(np.arange(1, 100 * answers) / (100 * answers), answers, questions)
+
+    def weights(self, p: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights of right and of wrong answers at accuracies p. Raises InputError, see `weight_values`."""
+        assert self.weight is not None
+        right = weight_values(self.weight, p, m, n)
+        return right, right if self.weight_wrong is None else weight_values(
+            self.weight_wrong, p, m, n, "--weight-wrong"
+        )
+
+    def lines(self, questions: int, answers: int) -> list[str]:
+        """Return lines for a dry run: with --algo weight, what training maximises."""
+        return objective_lines(*self.weights(shares(answers), answers, questions)) if self.weight else []
 
 
 @dataclass(frozen=True)
@@ -22,8 +117,9 @@ class Batch:
     """Input of the estimators: one reward per answer, and what only some of them need."""
 
     rewards: np.ndarray  # [n, m]
-    method: "Method | None" = None  # for beta, bnpo and eb
+    method: Method | None = None  # for beta, bnpo, eb and weight
     separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined; for gdpo
+    reward_weights: np.ndarray | None = None  # [K], the default is 1 for each; for gdpo
     greedy_rewards: np.ndarray | None = None  # [n], rewards of the greedy answers; for remax
     lengths: np.ndarray | None = None  # [n, m], tokens per answer; for the estimators in NEEDS_LENGTHS
 
@@ -150,7 +246,8 @@ def gdpo(batch: Batch) -> Estimate:
     """
     assert batch.separate_rewards is not None
     rewards_by_name = np.moveaxis(batch.separate_rewards, 2, 0)  # [K, n, m]
-    advantages = [grpo(Batch(rewards))[0] for rewards in rewards_by_name]  # K x [n, m]
+    weights = np.ones(len(rewards_by_name)) if batch.reward_weights is None else batch.reward_weights  # [K]
+    advantages = [w * grpo(Batch(rewards))[0] for w, rewards in zip(weights, rewards_by_name, strict=True)]
     return _whiten(np.sum(advantages, axis=0), np.ones(batch.rewards.shape)), None
 
 
@@ -171,7 +268,6 @@ def beta(batch: Batch) -> Estimate:
     (1, 1) is `reinforce` exactly. (3/2, 3/2) is pi/8 times GRPO with variances of divisor m, which is
     pi/8 sqrt(m / (m - 1)) times `grpo` up to its 1e-6. By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
 
-    >>> from bnpo.algorithm.method import Method
     >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2))))[0].round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
@@ -182,13 +278,29 @@ def beta(batch: Batch) -> Estimate:
     return (batch.rewards - accuracies) * weights, None
 
 
+def weight(batch: Batch) -> Estimate:
+    """(R - p) w(p) with a weight w that the user types. Wrong answers, those with R < p, may have another weight.
+
+    By hand: p = 1/4 gives the right answer 3/4 / p = 3, and the wrong ones -1/4 (1 - p).
+
+    >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), Method("weight", weight="1/p", weight_wrong="1-p")))[0]
+    array([[ 3.    , -0.1875, -0.1875, -0.1875]])
+    """
+    assert batch.method is not None
+    n, m = batch.rewards.shape
+    p = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
+    inside = np.where((p > 0) & (p < 1), p, 0.5)  # where p is 0 or 1, R - p is 0 with any weight
+    right, wrong = batch.method.weights(inside, m, n)  # [n, 1]
+    centred = batch.rewards - p  # [n, m]
+    return centred * np.where(centred > 0, right, wrong), None
+
+
 def bnpo(batch: Batch) -> Estimate:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of the batch.
 
     By hand: two questions with accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`) and alpha = beta = 7/6. By
     symmetry both have the weight B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
 
-    >>> from bnpo.algorithm.method import Method
     >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("bnpo")))[0].round(4)
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
@@ -214,7 +326,6 @@ def eb(batch: Batch) -> Estimate:
 
     By hand: accuracies 1/4 and 3/4 give a = b = 3/2. The first right answer gets 1 - (3/2) / 6, others -(5/2) / 6.
 
-    >>> from bnpo.algorithm.method import Method
     >>> eb(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("eb")))[0].round(4)
     array([[ 0.75  , -0.4167, -0.4167, -0.4167],
            [ 0.4167,  0.4167,  0.4167, -0.75  ]])
@@ -290,11 +401,12 @@ ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {
     "remax": remax,
     "rloo": rloo,
     "shrinkage": shrinkage,
+    "weight": weight,
 }
-"""The estimators by the names that --algo takes."""
+"""The function of each estimator."""
 
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 """Estimators that need `Batch.lengths`."""
 
-ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb")
-"""Estimators whose densities are defined on [0, 1]. Their rewards are averaged; those of others are summed."""
+ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
+"""Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""

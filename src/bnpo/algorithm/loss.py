@@ -1,9 +1,13 @@
-"""The objective: token log-probabilities in bounded memory, and the clipped surrogate (Eq. 8)."""
+"""The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 8), and the tokens' weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+
+AGGREGATIONS = ("seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+"""How the losses of tokens become one number, see `token_weights`."""
 
 LogitSteps = Callable[[torch.Tensor], torch.Tensor]
 """What a model does to the output of its head, such as a scale or a soft cap: [tokens, head rows] to the same shape."""
@@ -164,3 +168,32 @@ def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tenso
     correct for this (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
     """
     return torch.exp(old_logprobs - sampler_logprobs).clamp(max=cap).detach()
+
+
+def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np.ndarray:
+    """Return the weights [answers] that the tokens of each answer have in the loss of a whole batch.
+
+    `lengths` [answers] are the tokens of each answer in the batch of all ranks. `norm_length` is the constant divisor
+    of `seq-mean-token-sum-norm` (Dr. GRPO). Raises ValueError if `aggregation` is unknown.
+
+    >>> token_weights(np.array([1, 3]), "seq-mean-token-sum", 4)
+    array([0.5, 0.5])
+    >>> token_weights(np.array([1, 3]), "token-mean", 4)
+    array([0.25, 0.25])
+    >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
+    array([0.5       , 0.16666667])
+    >>> token_weights(np.array([1, 3]), "seq-mean-token-sum-norm", 4)
+    array([0.125, 0.125])
+    """
+    # Weights are fixed before the batch is split. The loss is then a plain sum over tokens, whose gradient depends
+    # neither on the micro-batches nor on the number of ranks.
+    answers = len(lengths)
+    if aggregation == "seq-mean-token-sum":
+        return np.full(answers, 1 / answers)  # [answers]
+    if aggregation == "token-mean":
+        return np.full(answers, 1 / lengths.sum())  # [answers]
+    if aggregation == "seq-mean-token-mean":
+        return 1 / (answers * lengths)  # [answers]
+    if aggregation == "seq-mean-token-sum-norm":
+        return np.full(answers, 1 / (answers * norm_length))  # [answers]
+    raise ValueError(f"unknown aggregation '{aggregation}'; known: {', '.join(AGGREGATIONS)}")

@@ -1,30 +1,84 @@
-"""`python eval.py`: check everything, sample what is missing, score it."""
+"""Evaluation as a program (`python eval.py`), and during training: sample what is missing, grade and score it."""
 
 import hashlib
 import json
 import math
+import multiprocessing
+import os
+import signal
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import tyro
 from tqdm import tqdm
 
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.fleet import fleet
+from bnpo.config import TrainConfig
+from bnpo.environment import setup_environment
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import Request, Results
+from bnpo.evaluation.records import Request, Results, Samples, claim_results_folder
 from bnpo.evaluation.regrade import regrade
-from bnpo.evaluation.samples import Samples, claim_results_folder
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
-from bnpo.files import ROOT, InputError, write_json
-from bnpo.flags import check_marks, check_planning
+from bnpo.files import ROOT, InputError, RunError, write_json, write_json_lines, writing
+from bnpo.flags import NotNegative, Planning, Positive, check_marks, check_planning, one_of
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
+from bnpo.policy.sampled import SampledGroup
+from bnpo.processes import signal_at_program_end
+
+if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
+    from bnpo.policy.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample."""
+
+    ckpt: str = ""
+    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder of a training run
+    (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
+    regrade: Path | None = None
+    """Grade the samples in this folder of an evaluation again, without a model, and show which verdicts change. Goes
+    with --grader only."""
+    base: str | None = None
+    """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
+    suite: str = "auto"
+    """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025, contests-2026) or the path
+    of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
+    runs: tuple[str, ...] = ()
+    """Repetitions per problem, in place of the suite's: N for all data sets, or NAME=N for one."""
+    limit: int | None = None
+    """Evaluate only the first LIMIT problems of each data set."""
+    output_dir: Path | None = None
+    """Folder for samples.jsonl and results.json, by default evals/results/<suite>-<model>-<hash>. Repeat an interrupted
+    command to continue it."""
+    seed: NotNegative[int] = 0
+    """Seed of the sampling."""
+    grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
+    """Rule of the scores: `default` is this project's, `reference` the authors' released code. A function of your own
+    is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
+    dtype: Annotated[str, *one_of(("auto", "bfloat16", "float16", "float32"))] = "auto"
+    """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
+    data_parallel: Positive[int | None] = None
+    """Number of samplers that work side by side, by default as many as the GPUs allow."""
+    tensor_parallel: Positive[int] = 1
+    """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
+    gpu_memory: float = 0.9
+    """Share of each GPU's memory that a sampler may use."""
+    enforce_eager: bool = False
+    """Start faster, but sample more slowly: without CUDA graphs."""
+    planning: tyro.conf.OmitArgPrefixes[Planning] = Planning()
+
 
 # The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
@@ -174,3 +228,136 @@ def _sample_missing(
             samples.add(record)
             correct += record["correct"]
             bar.set_postfix(correct=f"{correct / len(samples.records):.3f}", refresh=False)
+
+
+def evaluate_live(
+    evaluation: Evaluation, sampler: "Sampler", grader: Grader, config: TrainConfig, checkpoint: Path
+) -> Results:
+    """Evaluate the policy that `sampler` holds, and return the results. All ranks must call this together.
+
+    `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and results.json to a
+    folder of the same name in the run's evals/, like `python eval.py`. Raises InputError if they cannot be written.
+    """
+    import torch.distributed as dist
+
+    from bnpo.ranks import gather
+
+    own_requests = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
+    own_records = list(sample_records(evaluation, own_requests, sampler.sample, grader))
+    records = {Request.of(record): record for record in chain.from_iterable(gather(own_records))}
+    protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype)
+    results = score_all(evaluation, records, protocol)
+    if dist.get_rank() == 0:
+        folder = config.folder.output_dir / "evals" / checkpoint.name
+        # In the order of the requests, whatever the number of ranks.
+        write_json_lines(folder / "samples.jsonl", [records[request] for request in evaluation.requests()])
+        with writing(folder):
+            write_json(folder / "results.json", results)
+    return results
+
+
+class Member(NamedTuple):
+    """One sampler: the pipe to its process, and the process."""
+
+    connection: Connection
+    process: multiprocessing.Process
+
+    def receive(self) -> object:
+        """Return the next message. Raises RuntimeError if the process has died, RunError if it says so."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            status = self.process.exitcode
+            raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
+        if isinstance(message, RunError):
+            raise message
+        return message
+
+
+@contextmanager
+def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings) -> Iterator[Callable]:
+    """Start `replicas` samplers of the model in a folder. Each has its own GPUs, or its share of the cores.
+
+    Yields a function like `Sampler.sample` (without `greedy_too`) that shares the prompts among them. The samplers end
+    with the context. Raises RuntimeError when one of them dies.
+    """
+    size = settings.tensor_parallel
+    with ExitStack() as running:
+        members = []
+        for i in range(replicas):
+            if gpus:
+                variable, value = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * size : (i + 1) * size])
+            else:
+                cores = max(1, len(os.sched_getaffinity(0)) // replicas)
+                variable, value = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
+            members.append(running.enter_context(_start_member(variable, value, str(model), settings)))
+        # All models load at the same time: wait only after every process has been started.
+        for member in members:
+            member.receive()
+        yield partial(_sample, members)
+
+
+@contextmanager
+def _start_member(variable: str, value: str, model: str, settings: EngineSettings) -> Iterator[Member]:
+    """Run a sampler's process while the context lasts. `variable` is set to `value` in its environment alone."""
+    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
+    connection, far_end = context.Pipe()
+    process = context.Process(target=_serve, args=(far_end, model, settings))
+    before = os.environ.get(variable)
+    # Set before the process starts: what it imports may look for GPUs, or count cores.
+    os.environ[variable] = value
+    process.start()
+    del os.environ[variable]
+    if before is not None:
+        os.environ[variable] = before
+    far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
+    try:
+        yield Member(connection, process)
+    except BaseException:
+        process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
+        raise
+    finally:
+        connection.close()
+        process.join()
+
+
+def _sample(
+    members: Sequence[Member], prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
+) -> Iterator[SampledGroup]:
+    # Member i of M gets the prompts i, i + M, i + 2 M, ...: neighbours are often equally long, so shares are even.
+    count = len(members)
+    for i, member in enumerate(members):
+        member.connection.send((prompts[i::count], seeds[i::count], sampling))
+    busy = {member.connection: i for i, member in enumerate(members)}
+    while busy:
+        for connection in wait(list(busy)):
+            i = busy[connection]
+            message = members[i].receive()
+            if message is None:  # this member has answered all its prompts
+                del busy[connection]
+            else:
+                own_position, greedy, answers = message
+                yield SampledGroup(own_position * count + i, greedy, answers)
+
+
+def _serve(connection: Connection, model: str, settings: EngineSettings) -> None:
+    """Run a member's process: load the model, then answer requests until the connection closes."""
+    signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
+    setup_environment()
+    from bnpo.policy.folder import load_tokenizer
+    from bnpo.policy.sampler import Sampler
+
+    try:
+        sampler = Sampler(model, load_tokenizer(Path(model), settings.max_tokens), settings)
+    except RunError as error:
+        return connection.send(error)
+    connection.send(None)  # loaded
+    try:
+        while True:
+            prompts, seeds, sampling = connection.recv()
+            for message in sampler.sample(prompts, seeds, **sampling):
+                connection.send(message)
+            connection.send(None)  # all prompts of this request are answered
+    except EOFError:
+        sampler.close()

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.records import Request, SampleRecord
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
@@ -18,9 +19,7 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
-from bnpo.problems import SYSTEM_PROMPTS, Problem, asks_for_tags, sampling_seeds
-from bnpo.sources import content_hash
-from mathequal.equality import MAX_LENGTH, final_answer, normal_form
+from mathequal.equality import final_answer
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
@@ -142,19 +141,25 @@ def sample_records(
             record = _ungraded_record(request, problem.id, seeds[position], text, answer)
             yield record, grader.judge(text, problem.answer, tags)
 
-    yield from graded_records(judged(), tags)
+    yield from graded_records(judged(), grader, tags)
 
 
-def graded_records(judged: Iterable[tuple[SampleRecord, Verdicts]], tags: bool) -> Iterator[SampleRecord]:
+def graded_records(
+    judged: Iterable[tuple[SampleRecord, Verdicts]], grader: Grader, tags: bool
+) -> Iterator[SampleRecord]:
     """Yield each record of `judged` with its verdicts, in order. Does not wait for verdicts while others come."""
     # The records whose verdicts are being computed, in worker processes, while `judged` yields more.
-    pending: deque[tuple[SampleRecord, Verdicts]] = deque()
+    pending: deque[tuple[SampleRecord, Verdicts, Future]] = deque()
     for record, verdicts in judged:
-        pending.append((record, verdicts))
-        while pending and (len(pending) > MOST_PENDING or all(future.done() for future in pending[0][1].values())):
+        pending.append((record, verdicts, grader.vote(record["text"], tags)))
+        while pending and (len(pending) > MOST_PENDING or _is_graded(*pending[0])):
             yield _graded(*pending.popleft(), tags)
-    for record, verdicts in pending:
-        yield _graded(record, verdicts, tags)
+    for record, verdicts, vote in pending:
+        yield _graded(record, verdicts, vote, tags)
+
+
+def _is_graded(_record: SampleRecord, verdicts: Verdicts, vote: Future) -> bool:
+    return vote.done() and all(future.done() for future in verdicts.values())
 
 
 def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, answer: Answer) -> SampleRecord:
@@ -174,16 +179,16 @@ def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, an
     }
 
 
-def _graded(record: SampleRecord, verdicts: Verdicts, tags: bool) -> SampleRecord:
-    """Return a copy of `record` with the final answer of its text and with `verdicts` from `Grader.judge`. Waits."""
+def _graded(record: SampleRecord, verdicts: Verdicts, vote: Future, tags: bool) -> SampleRecord:
+    """Return a copy of `record` with the final answer of its text, `verdicts` from `Grader.judge` and `vote`. Waits."""
     final = final_answer(record["text"], tags)
     by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}
     return record | {
         "answer": final,
         "correct": next(iter(by_rule.values())) is True,
         "verdicts": by_rule,
-        # Answers too long for a formula vote as they are written.
-        "vote": final if final is None or len(final) > MAX_LENGTH else normal_form(final),
+        # An answer that takes too long to read votes as it is written.
+        "vote": final if isinstance(vote.result(), Failure) else vote.result(),
     }
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from bnpo.data import content_hash
 from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, graded_records, grader_identity, versions
-from bnpo.evaluation.records import KeptRecord, Request, Results, SampleRecord, without_text
-from bnpo.evaluation.samples import Samples
+from bnpo.evaluation.records import KeptRecord, Request, Results, SampleRecord, Samples, without_text
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
 from bnpo.files import InputError, read_json, write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
-from bnpo.sources import content_hash
 
 CHANGES = "changed_verdicts.jsonl"
 """File with one line per verdict that a regrade has changed."""
@@ -40,7 +39,7 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
 
     def regraded() -> Iterator[SampleRecord]:
         judged = ((record, grader.judge(record["text"], reference(record), tags)) for _, record, _ in samples.read())
-        for record in tqdm(graded_records(judged, tags), total=len(requests), unit="sample"):
+        for record in tqdm(graded_records(judged, grader, tags), total=len(requests), unit="sample"):
             request = Request.of(record)
             records[request] = without_text(record)
             changes.extend(_changes(samples.records[request], record, reference(record)))

@@ -7,11 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnpo.arithmetic import arithmetic_problems
+from bnpo.config import TrainConfig
+from bnpo.data import (
+    SYSTEM_PROMPTS,
+    TEMPERATURES,
+    Columns,
+    Problem,
+    arithmetic_problems,
+    chat_template,
+    encode_prompt,
+    load_problems,
+)
 from bnpo.files import ROOT, InputError
 from bnpo.grading.rewards import GRADERS
-from bnpo.problems import SYSTEM_PROMPTS, TEMPERATURES, Problem, chat_template, encode_prompt
-from bnpo.sources import Columns, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -146,3 +154,11 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrained
             )
         prompts.append(prompt)
     return prompts
+
+
+def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
+    """Return the most tokens of a prompt plus answer, in training and in the evaluation by `suite` if there is one."""
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    if suite:
+        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
+    return longest

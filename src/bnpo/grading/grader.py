@@ -14,13 +14,13 @@ from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
-from mathequal.equality import final_answer, quick_verdict
+from mathequal.equality import MAX_LENGTH, final_answer, instant_verdict, simple_number
 
 TIME_LIMIT = 5.0
-"""Seconds for one verdict in a worker or one call of a user's function."""
+"""Seconds of processor time for one verdict in a worker or one call of a user's function."""
 MAX_WORKERS = 16
 REMEMBERED = 1024
-"""Answers whose verdict by the released rule is not computed again."""
+"""Answers whose verdict by the released rule, or normal form, is not computed again."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Grader:
     """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may use it.
 
     `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader` is the rule of
-    `accuracy`: a name in GRADERS, or a user's function like a reward. What takes longer than `time_limit` seconds,
-    exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a user's reward or rule
-    cannot be loaded or called.
+    `accuracy`: a name in GRADERS, or a user's function like a reward. What takes longer than `time_limit` seconds
+    of processor time, exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a
+    user's reward or rule cannot be loaded or called.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Grader:
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
         # Repetitions of a problem often end in equal texts, and math-verify takes longer than the default rule.
         self._released_verdict = lru_cache(REMEMBERED)(self._start_released_verdict)
+        self._normal_form = lru_cache(REMEMBERED)(self._start_normal_form)
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
             self._check_users_rewards(time_limit)
@@ -142,10 +143,23 @@ class Grader:
         return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in self.rules}
 
     def _verdict(self, answer: str, reference: str) -> Future:
-        verdict = quick_verdict(reference, answer)
+        # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
+        verdict = instant_verdict(reference, answer)
         if verdict is None:
-            return self._workers.submit("mathequal.symbolic:slow_verdict", reference, answer)
+            return self._workers.submit("mathequal:equal", reference, answer)
         return _finished(verdict)
+
+    def vote(self, text: str, tags: bool) -> Future:
+        """Return the future of what `text` counts as in a majority vote: one string for answers that read alike, None
+        without an answer, or a Failure."""
+        answer = final_answer(text, tags)
+        if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
+            return _finished(answer)
+        number = simple_number(answer)
+        return self._normal_form(answer) if number is None else _finished(str(number))
+
+    def _start_normal_form(self, answer: str) -> Future:
+        return self._workers.submit("mathequal.equality:normal_form", answer)
 
     def _start_released_verdict(self, text: str, reference: str) -> Future:
         return self._workers.submit("mathequal.symbolic:released_verdict", reference, text)

@@ -29,6 +29,9 @@ from bnpo.processes import signal_at_program_end
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
+WALL_CLOCK_FACTOR = 10
+"""A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
+on a busy machine the clock must not decide a verdict."""
 
 END = signal.SIGUSR1
 """Signal that tells a keeper to end. The program sends it, and the kernel does when the program has ended."""
@@ -70,7 +73,7 @@ class Workers:
             thread.start()
 
     def submit(self, function: str, *args: object) -> "Future[object | Failure]":
-        """Call `function(*args)` in a worker, for at most `time_limit` seconds.
+        """Call `function(*args)` in a worker, for at most `time_limit` seconds of processor time.
 
         The future never raises: the result of a call that fails is a Failure.
         """
@@ -114,7 +117,8 @@ class _Worker:
         pipe, theirs = self._context.Pipe()
         # A process that multiprocessing started shares this folder with its parent, which still needs it.
         folder = get_temp_dir() if multiprocessing.parent_process() is None else None
-        process = self._context.Process(target=_keep, args=(theirs, folder), name="bnpo worker", daemon=True)
+        arguments = (theirs, folder, self._time_limit)
+        process = self._context.Process(target=_keep, args=arguments, name="bnpo worker", daemon=True)
         process.start()
         theirs.close()
         self._pipe, self._process = pipe, process
@@ -141,20 +145,22 @@ class _Worker:
                 self._pipe.send(call)
                 self._pipe.recv()  # the worker has received the call
                 taken = True
-                if self._pipe.poll(self._time_limit):
+                if self._pipe.poll(self._time_limit * WALL_CLOCK_FACTOR):
                     return self._pipe.recv()
                 late = True
             status = self._kill()
             self._start()
+            if taken and status == 128 + signal.SIGPROF:
+                return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
             if late:
-                return Failure("timeout", f"no result in {self._time_limit:g} s")
+                return Failure("timeout", f"no result in {self._time_limit * WALL_CLOCK_FACTOR:g} s")
             if taken:
                 return Failure("death", f"the worker ended with status {status}")
             # Otherwise it was killed while idle, which is no fault of this call: try again with the new worker.
         return Failure("death", "workers die before they take a call")
 
 
-def _keep(pipe: Connection, folder: str | None) -> None:
+def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     """Fork the worker. When it ends, or END comes, kill it and all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all of
@@ -173,11 +179,13 @@ def _keep(pipe: Connection, folder: str | None) -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {END, signal.SIGCHLD})
-            _work(pipe)
+            _work(pipe, time_limit)
         return
     pipe.close()
     status = None
-    while status is None and signal.sigwait({END, signal.SIGCHLD}) == signal.SIGCHLD:
+    told_to_end = False
+    while status is None and not told_to_end:
+        told_to_end = signal.sigwait({END, signal.SIGCHLD}) == END
         status = _reap(worker)
     _kill_descendants()
     if folder and not multiprocessing.parent_process().is_alive():
@@ -209,7 +217,7 @@ def _kill_descendants() -> None:
             os.waitpid(-1, 0)
 
 
-def _work(pipe: Connection) -> None:
+def _work(pipe: Connection, time_limit: float) -> None:
     """Run the main loop of a worker."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -220,7 +228,11 @@ def _work(pipe: Connection) -> None:
             return
         function = resolve_name(name)  # may import a module, which does not count as part of the call
         pipe.send(None)
-        pipe.send(_call(function, args))
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # kills this process
+        signal.setitimer(signal.ITIMER_PROF, time_limit)
+        result = _call(function, args)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        pipe.send(result)
 
 
 def _call(function: Callable, args: tuple) -> object | Failure:

@@ -7,8 +7,7 @@ from math import ceil, sqrt
 from pathlib import Path
 
 from bnpo.config import TrainConfig, json_settings
-from bnpo.evaluation.config import EvalConfig
-from bnpo.evaluation.program import check, chosen_suite
+from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
@@ -122,7 +121,8 @@ def dry_run_training(config: TrainConfig) -> None:
     inputs = training_inputs(config)
     plan = plan_training(config, inputs)
     print(json.dumps(json_settings(config), indent=2))
-    print(*inputs.lines, *training_lines(plan), sep="\n")
+    objective = config.method.lines(config.batch.questions_per_step, config.batch.samples_per_question)
+    print(*inputs.lines, *objective, *training_lines(plan), sep="\n")
     disk = plan.checkpoint * plan.most_checkpoints
     print(f"disk: {plan.checkpoint / 1e9:.2f} GB per checkpoint x {plan.most_checkpoints} at once: {disk / 1e9:.1f} GB")
     problem = disk_problem(config.folder.output_dir, disk)

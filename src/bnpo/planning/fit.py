@@ -14,13 +14,13 @@ import torch.distributed as dist
 
 from bnpo.config import TrainConfig
 from bnpo.devices import check_free_memory
+from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
 from bnpo.flags import with_settings
 from bnpo.planning.gpus import GpuSpeed
 from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.ranks import gather
-from bnpo.task import longest_sequence
 
 USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
 FEW = 0.25  # share of a rank's answers, below which a warning says that it draws few at once

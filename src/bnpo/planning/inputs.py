@@ -11,13 +11,12 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite
+from bnpo.data import chat_template, check_enough, encode_problems, load_sources
+from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import ModelShape, read_shape
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
-from bnpo.sources import load_sources
-from bnpo.task import encode_problems, longest_sequence
 
 # Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.
 PROMPT_TOKENS = defaultdict(lambda: 103.0, think=150.0)
@@ -95,7 +94,10 @@ def _count_training(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | No
     line = f"{' '.join(sources)}: {len(problems):,} problems"
     if tokenizer is None:
         return len(problems), usual_prompt, f"{line}, not counted in tokens: the tokenizer is not on this machine"
-    kept, prompts = encode_problems(config, problems, tokenizer)
+    data = config.data
+    tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
+    kept, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
+    check_enough(kept, config.batch.questions_per_step, sources)
     lengths = [len(prompt) for prompt in prompts]
     line += f", {len(problems) - len(kept)} of them left out: prompt over {config.sampling.max_prompt_tokens} tokens"
     line += f"\nthe longest of the other prompts has {max(lengths)} tokens"

@@ -16,12 +16,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
+from bnpo.evaluation.suites import longest_sequence
 from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
 from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.policy.zero import deepspeed_settings, prefetch_bucket
-from bnpo.task import longest_sequence
 
 GIB = 2**30
 CONTEXTS = 3 * 2**29  # a rank's CUDA context with its kernels, and NCCL's buffers

@@ -12,9 +12,8 @@ from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
-from bnpo.algorithm.aggregation import token_weights
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
-from bnpo.algorithm.loss import clipped_surrogate, importance_weights
+from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.attention import ATTENTION
 from bnpo.policy.folder import running

@@ -22,11 +22,11 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.outputs import LogprobsLists
 
+from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.engine_settings import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.policy.folder import running
 from bnpo.policy.sampled import Answer, SampledGroup
-from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
 
 

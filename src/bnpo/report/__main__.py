@@ -24,7 +24,8 @@ class Args:
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """File of the page, by default report.html in the first folder."""
     steps: tuple[int, int] | None = None
-    """Show answers of the steps from FIRST to LAST only. The default is as many steps as fit on a page of 30 MB."""
+    """Show answers of the steps from FIRST to LAST only. The default is at most 10,000 answers, of steps
+    from the whole run."""
     text: bool = False
     """Print a summary instead of writing a page."""
 

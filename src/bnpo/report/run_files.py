@@ -1,24 +1,26 @@
 """The files of runs and evaluations, also of unfinished ones, read as the data of a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from bnpo.arithmetic import arithmetic_problems
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import TrainConfig
+from bnpo.data import Columns, arithmetic_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
-from bnpo.grading.rewards import reward_name
-from bnpo.report.batches import reward_ranges
-from bnpo.sources import Columns, load_problems
+from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4
 """Flags of an answer, added up; parts.js has their names."""
+NOT_KNOWN = ("remax", "beta", "weight")
+"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a weight)."""
 EVAL_TEXTS = 2
 """Repetitions of a problem of an evaluation whose texts are on the page. The others show their verdict only."""
 
@@ -79,6 +81,60 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
         steps=[line["step"] for line in lines],
         metrics=metric_arrays(lines),
     )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch of a training step, as it was kept: n questions with m answers each, and K rewards for an answer."""
+
+    ids: list[str]  # [n]
+    rewards: np.ndarray  # [n, m, K]
+    lengths: np.ndarray  # [n, m], in tokens
+    advantages: np.ndarray  # [n, m], those that were trained on
+
+
+def read_batch(path: Path, answers: int) -> Batch | None:
+    """Return the batch in a file of rollouts with `answers` = m answers to each question; None: it is not whole."""
+    rows = whole_json_lines(path)
+    if not rows or len(rows) % answers:
+        return None
+    rewards = np.array([list(row["rewards"].values()) for row in rows], float).reshape(
+        -1, answers, len(rows[0]["rewards"])
+    )
+    lengths = np.array([row["tokens"] for row in rows]).reshape(-1, answers)
+    advantages = np.array([row["advantage"] for row in rows], float).reshape(-1, answers)
+    return Batch([row["id"] for row in rows[::answers]], rewards, lengths, advantages)
+
+
+def reward_ranges(config: Mapping) -> np.ndarray:
+    """Return the lowest and the highest value [K, 2] of each reward of a run."""
+    return np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
+
+
+def counterfactual(batch: Batch, config: Mapping) -> dict:
+    """Return the advantages of a batch by every estimator, and their cosines with those that were trained on.
+
+    `questions` has a row for each kind of answer to a question, as [id, rewards, number of such answers, advantages by
+    estimator]. Answers with the same rewards to one question have the same advantage.
+    """
+    estimates = {}
+    for algo in ALGORITHMS.keys() - set(NOT_KNOWN):
+        settings = {name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")}
+        method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
+        ranges = reward_ranges(config)
+        estimates[algo] = compute_advantages(method, batch.rewards, ranges=ranges, lengths=batch.lengths).values
+    names = sorted(estimates)
+    by_answer = np.stack([estimates[name] for name in names], axis=2)  # [n, m, estimators]
+    norms = np.linalg.norm(by_answer, axis=(0, 1)) * np.linalg.norm(batch.advantages)  # [estimators]
+    products = (by_answer * batch.advantages[:, :, None]).sum(axis=(0, 1))  # [estimators]
+    cosines = [product / norm if norm else None for product, norm in zip(products, norms, strict=True)]
+    questions = []
+    for question, rewards, advantages in zip(batch.ids, batch.rewards, by_answer, strict=True):
+        kinds, first, counts = np.unique(rewards, axis=0, return_index=True, return_counts=True)
+        for kind, index, count in zip(kinds, first, counts, strict=True):
+            shown = [float(f"{value:.3g}") for value in advantages[index]]
+            questions.append([question, kind.tolist(), int(count), shown])
+    return {"estimators": names, "cosines": cosines, "questions": questions}
 
 
 def read_answers(config: dict, path: Path, questions: dict[str, dict]) -> tuple[list, list]:

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from bnpo.data import stop_token_ids
 from bnpo.files import file_hash, flush, step_name, step_of, write_json, writing
 from bnpo.policy.folder import MERGED
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
-from bnpo.problems import stop_token_ids
 from bnpo.ranks import gather
 
 

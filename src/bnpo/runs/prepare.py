@@ -6,23 +6,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
+from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig, check_config, differences
+from bnpo.data import (
+    Problem,
+    asks_for_tags,
+    chat_template,
+    check_enough,
+    content_hash,
+    encode_problems,
+    load_sources,
+)
 from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import load_suite, override
+from bnpo.evaluation.suites import load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import MERGED, adapter_base, model_folder
-from bnpo.problems import Problem, asks_for_tags
+from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder
+from bnpo.policy.model_check import check_model
 from bnpo.ranks import check_port, gather
+from bnpo.rollouts import Task
 from bnpo.runs.console import archive_console
 from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
 from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
-from bnpo.sources import content_hash, load_sources
-from bnpo.task import Task, encode_problems, longest_sequence, prepare_tokenizer
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         tensor_parallel=config.hardware.sampler_ranks,
     )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
-    kept_problems, prompts = encode_problems(config, problems, tokenizer)
+    kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
+    check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
     facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
     template_hash = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
     facts |= {"data_sources": source_facts, "chat_template_sha256": template_hash}
@@ -124,8 +134,20 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     except BaseException:
         grader.close()  # its processes would keep this one from ending
         raise
-    task = Task(kept_problems, prompts, tokenizer, grader)
+    task = Task(kept_problems, prompts, tokenizer, grader, facts["answer_tags"])
     return PreparedRun(config, task, evaluation, model, engine, plan, resume_point, facts, lock)
+
+
+def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the folder `model`, with the template of the run.
+
+    Raises InputError if a model of this kind cannot be trained on texts of up to `longest` tokens. Reads no weights.
+    """
+    check_model(model, longest)
+    tokenizer, data = load_tokenizer(model, longest), config.data
+    # Checkpoints get this template, so that an evaluation of them renders the same prompts.
+    tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
+    return tokenizer
 
 
 def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> FileLock:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from bnpo.config import json_settings
-from bnpo.evaluation.live import evaluate_live
+from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.grading.rewards import reward_name
 from bnpo.planning.fit import sampler_share

@@ -50,14 +50,12 @@ function densityOfStep(place) {
   const ps = groupsWhere((r) => r.run === run && r.step === at && !r.watched).map((g) => accuracy(g, name));
   const share = (k) => ps.filter((p) => Math.round(p * m) === k).length / ps.length;
   const bars = ps.length ? [...Array(m + 1).keys()].map((k) => [k / m, m * share(k), 1 / m]) : [];
-  const fitP = data.batches.find((batch) => batch.run === run && batch.step === at)?.fit[name ?? ""];
-  const fitText = fitP == null ? "" : `; fit of a Beta distribution: p-value ${number(fitP)}`;
   const grid = place.appendChild(h("div", { class: "grid two" })), both = { x, height: 320, xRange: [-0.04, 1.04] };
   const line = (label, style, of, from = 0) =>
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const curve = fit ? [line("f", 0, (p) => density(p, fit))] : [], heights = bars.map((bar) => bar[1]);
   chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit[0])}, ${number(fit[1])})` : "p(q)",
-    caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}${fitText}` : "no recorded answers",
+    caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}` : "no recorded answers",
     series: curve, range: [0, 1.1 * Math.max(2.5, ...heights, ...(curve[0]?.y ?? []))] });
   chart(grid, { ...both, metric: "weight", title: "Weight of a question", range: [0, 4],
     caption: "factor of its advantages R − p, which are 0 if all rewards are equal",

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
+from bnpo.data import load_problems, questions_of_step
 from bnpo.files import InputError
-from bnpo.problems import questions_of_step
-from bnpo.sources import load_problems
 
 
 def write(tmp_path, text):

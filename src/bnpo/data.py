@@ -1,0 +1,363 @@
+"""The problems of a run: where they come from, their prompts, and their order in an epoch."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnpo.files import InputError, line_of, read_json_lines, read_text
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Groups are arguments of `datasets.load_dataset`. A split has no default: a test set must not be `train` by mistake.
+HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revision>[^#]+))?#(?P<split>.+)")
+HUB_FORM = "hub:OWNER/NAME:CONFIG@REVISION#SPLIT, where :CONFIG and @REVISION can be left out"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem with its reference answer. `id` is unique within its data set."""
+
+    id: str
+    problem: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Where a data set has its problems and answers."""
+
+    problem_field: str = "problem"
+    """Field or column with the question."""
+    answer_field: str = "answer"
+    """Field or column with the reference answer."""
+    answer_pattern: str | None = None
+    r"""Regular expression with one group, which is the reference answer within its field: '####\s*(.*)' for GSM8K. The
+    default takes the whole field."""
+
+    def check(self) -> None:
+        """Raise InputError for a pattern that is no regular expression with one group."""
+        try:
+            if self.answer_pattern is not None and re.compile(self.answer_pattern).groups != 1:
+                raise re.error(r"it needs one group, around the answer, as in '####\s*(.*)'")
+        except re.error as error:
+            raise InputError(f"--answer-pattern {self.answer_pattern!r}: {error}") from error
+
+
+def load_sources(names: Sequence[str], columns: Columns) -> tuple[list[Problem], dict[str, dict]]:
+    """Return the problems of --train-data, and what config.json says of each source. Raises InputError.
+
+    With several sources, the ids of the problems begin with the name of their source.
+    """
+    problems, facts = [], {}
+    for name in names:
+        found, revision = _load(name, columns)
+        facts[name] = {"problems": len(found), "sha256": content_hash(found), "revision": revision}
+        prefix = f"{Path(name).name}:" if len(names) > 1 else ""
+        problems += [replace(problem, id=prefix + problem.id) for problem in found]
+    return problems, facts
+
+
+def load_problems(source: str | Path, columns: Columns = Columns()) -> list[Problem]:
+    """Return the problems of one source. Raises InputError that names the source, its line or row, and the cure."""
+    return _load(str(source), columns)[0]
+
+
+def content_hash(problems: Sequence[Problem]) -> str:
+    """Return the SHA-256 of ids, texts and answers, so that results identify the problems they were measured on."""
+    rows = [[problem.id, problem.problem, problem.answer] for problem in problems]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
+    """Return the problems of a source, and the commit of a data set of the hub."""
+    if name == "arithmetic":
+        return arithmetic_problems("train", TRAINING_PROBLEMS), None
+    revision, on_hub = None, name.startswith("hub:")
+    if not on_hub and not Path(name).is_file():
+        advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
+        raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
+    if on_hub or name.endswith((".csv", ".parquet")):
+        try:
+            table, revision = _hub_table(name) if on_hub else (_file_table(name, columns), None)
+            needed = {columns.problem_field, columns.answer_field, "id"} & set(table.column_names)
+            # Without one of them, all columns are kept for the error message.
+            rows = (table.select(sorted(needed)) if len(needed - {"id"}) == 2 else table[:1]).to_pylist()
+        except Exception as error:  # a dozen kinds, of four libraries
+            login = "the name, the network, and for a gated data set your login (hf auth login)"
+            advice = login if on_hub else "the file"
+            raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
+        numbered = [(f"{name}:{number}", row) for number, row in enumerate(rows, 1)]
+    else:
+        numbered = read_json_lines(name)
+    if not numbered:
+        raise InputError(f"{name}: is empty; it needs a problem and an answer in each row")
+    return [_problem(place, row, columns) for place, row in numbered], revision
+
+
+def _hub_table(name: str) -> tuple["pyarrow.Table", str]:
+    """Return a data set of the hub and its commit. What the local cache does not have is downloaded."""
+    import datasets  # takes a second
+
+    match = HUB.fullmatch(name)
+    if match is None:
+        raise ValueError(f"a data set of the hub is {HUB_FORM}")
+    asked = match.groupdict()
+    # hf:// is the hub, even if a local folder has the same name.
+    dataset = datasets.load_dataset(**asked | {"path": f"hf://datasets/{asked['path']}"})
+    # Without a network `datasets` takes its newest copy, whatever the revision. Its folder is named by the commit.
+    commit = Path(dataset.cache_files[0]["filename"]).parent.name
+    if len(asked["revision"] or "") == len(commit) and asked["revision"] != commit:
+        raise ConnectionError(f"the hub cannot be reached, and the local copy is of revision {commit}")
+    return dataset.with_format("arrow")[:], commit
+
+
+def _file_table(name: str, columns: Columns) -> "pyarrow.Table":
+    """Return the table in a CSV or parquet file."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if name.endswith(".parquet"):
+        return pyarrow.parquet.read_table(name, partitioning=None)
+    # As text: by themselves, CSV readers take the answer 007 for the number 7.
+    text = dict.fromkeys((columns.problem_field, columns.answer_field, "id"), pyarrow.string())
+    options = pyarrow.csv.ConvertOptions(column_types=text)
+    return pyarrow.csv.read_csv(name, None, pyarrow.csv.ParseOptions(newlines_in_values=True), options)
+
+
+def _problem(place: str, row: dict, columns: Columns) -> Problem:
+    """Return the problem in a row. `place` ends with the number of the line or row, which is also the default id."""
+    for flag, field in (("problem-field", columns.problem_field), ("answer-field", columns.answer_field)):
+        if field not in row:
+            advice = f"name it with --{flag}, or in a suite with {flag.replace('-', '_')}"
+            raise InputError(f"{place}: field '{field}' is missing; there are {', '.join(row)}; {advice}")
+        if not isinstance(row[field], str):
+            raise InputError(f"{place}: field '{field}' has type {type(row[field]).__name__}; it must be a string")
+    answer, pattern = row[columns.answer_field], columns.answer_pattern
+    if pattern is not None:
+        match = re.search(pattern, answer)
+        if match is None or match[1] is None:
+            raise InputError(f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}")
+        answer = match[1].strip()
+    name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])
+    problem = Problem(name, row[columns.problem_field], answer)
+    try:
+        "".join((problem.id, problem.problem, problem.answer)).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it") from error
+    return problem
+
+
+# The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads. A question is a
+# sum of integers. About a third of them are divided by a small number:
+#     37+9-21-45=?            answer -20
+#     (37+9-21)/6=?           answer \frac{25}{6}
+# The hash of its text decides to which split a question belongs, so the splits never overlap, whatever the seed.
+
+DIVISORS = (2, 3, 4, 5, 6, 8)
+MAX_TERMS = 6
+TRAINING_PROBLEMS = 7500
+"""The size of MATH's training set."""
+SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}
+"""Hash buckets of each split, out of 100."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The sum of `terms`, divided by `divisor` (1: no division)."""
+
+    terms: tuple[int, ...]
+    divisor: int
+
+    def __str__(self) -> str:
+        chain = str(self.terms[0]) + "".join(f"{term:+d}" for term in self.terms[1:])
+        return f"{chain}=?" if self.divisor == 1 else f"({chain})/{self.divisor}=?"
+
+    @property
+    def answer(self) -> Fraction:
+        return Fraction(sum(self.terms), self.divisor)
+
+    @property
+    def split(self) -> str:
+        bucket = int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8]) % 100
+        return next(split for split, buckets in SPLITS.items() if bucket in buckets)
+
+
+def draw_question(rng: np.random.Generator, split: str) -> Question:
+    """Return a random question of `split`: 2 to MAX_TERMS terms between -49 and 49, of which the first is positive."""
+    while True:  # until a question falls into the split
+        terms = rng.integers(1, 50, size=rng.integers(2, MAX_TERMS + 1))
+        terms[1:] *= rng.choice([-1, 1], size=len(terms) - 1)
+        divisor = int(rng.choice(DIVISORS)) if rng.random() < 1 / 3 else 1
+        question = Question(tuple(int(term) for term in terms), divisor)
+        if question.split == split:
+            return question
+
+
+def latex(value: Fraction) -> str:
+    r"""Return `value` as references are written: -30, or -\frac{5}{4}."""
+    if value.denominator == 1:
+        return str(value)
+    sign = "-" if value < 0 else ""
+    return f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+
+
+def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
+    """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
+    rng = np.random.default_rng(seed)
+    questions: dict[Question, None] = {}  # an ordered set
+    while len(questions) < count:
+        questions.setdefault(draw_question(rng, split))
+    return [Problem(f"arithmetic/{split}/{i}", str(q), latex(q.answer)) for i, q in enumerate(questions)]
+
+
+THINK_PROMPT = (
+    "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
+    "<think> </think> and the answer inside <answer> </answer>: <think> reasoning </think> <answer> answer "
+    "</answer>. Write the final result inside the answer tags as \\boxed{}."
+)
+SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
+"""System prompts by name of the template. `chat` keeps the default of the tokenizer's chat template, as the paper does
+for Qwen2.5-Math. `think` asks for the tags that the format reward looks for (Table 2). Other templates are files."""
+TEMPERATURES = (0.01, 2.0)
+"""Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
+
+
+def chat_template(tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None) -> str:
+    """Return the Jinja template that renders prompts as --template, --system-prompt and --thinking say.
+
+    Settings become statements in front of the template. A checkpoint with this template renders the same prompts
+    without the settings. Raises InputError, also if the template leaves out the system prompt or the problem.
+    """
+    if template not in SYSTEM_PROMPTS:
+        text = read_text(template)
+    elif tokenizer.chat_template:
+        text = tokenizer.get_chat_template()
+    else:
+        raise InputError(f"{tokenizer.name_or_path}: its tokenizer has no chat template; set one with --template FILE")
+    system, settings = system_prompt or SYSTEM_PROMPTS.get(template), ""
+    if system:
+        settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
+        settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
+    if thinking:
+        if "enable_thinking" not in text:
+            raise InputError(f"--thinking: {tokenizer.name_or_path} has a chat template without enable_thinking")
+        settings += f"{{%- set enable_thinking = {str(thinking == 'on').lower()} -%}}"
+    if not text.startswith(settings):  # a checkpoint of the same settings has them already
+        text = settings + text
+    prompt = render_prompt(tokenizer, "1+2=?", text)
+    for part, flag in ((system, "--system-prompt"), ("1+2=?", "--template")):
+        if part and part.strip() not in prompt:
+            raise InputError(f"{flag}: the chat template leaves out {part[:60]!r}, and renders 1+2=? as {prompt!r}")
+    return text
+
+
+def render_prompt(tokenizer, problem: str, template: str | None = None) -> str:
+    """Return the prompt for `problem`, up to and including the assistant's header. Raises InputError.
+
+    `template` is Jinja text, by default that of the tokenizer.
+    """
+    messages = [{"role": "user", "content": problem}]
+    options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
+    try:
+        return tokenizer.apply_chat_template(messages, **options)
+    except Exception as error:  # a template is a program, and may raise anything
+        reason = line_of(error)
+        raise InputError(f"the chat template fails for the problem {problem[:60]!r} ({reason}); correct it") from error
+
+
+def asks_for_tags(tokenizer, template: str | None = None) -> bool:
+    """Return whether prompts ask for answer tags. Then the final answer is the text between the tags."""
+    return "<answer>" in render_prompt(tokenizer, "", template)
+
+
+def encode_prompt(tokenizer, problem: str, template: str | None = None) -> list[int]:
+    """Return the token ids of `render_prompt`. Raises InputError, also if there are none."""
+    ids = tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
+    if not ids:
+        raise InputError(
+            f"the prompt of the problem {problem[:60]!r} is empty; correct the problem, or the chat template"
+        )
+    return ids
+
+
+def encode_problems(
+    problems: Sequence[Problem], tokenizer, max_prompt_tokens: int
+) -> tuple[list[Problem], list[list[int]]]:
+    """Return the problems whose prompts are not too long, and the token ids of these prompts. Raises InputError."""
+    short_problems, prompts = [], []
+    for problem in problems:
+        prompt = encode_prompt(tokenizer, problem.problem)
+        if len(prompt) <= max_prompt_tokens:
+            short_problems.append(problem)
+            prompts.append(prompt)
+    if not short_problems:
+        raise InputError(f"--max-prompt-tokens {max_prompt_tokens}: every prompt is longer")
+    return short_problems, prompts
+
+
+def stop_token_ids(tokenizer) -> list[int]:
+    """Return the token ids that end an answer: the tokenizer's end of text and the chat template's end of turn."""
+    # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with <|im_end|>. A sampler
+    # that waits only for the first token continues to the length limit.
+    vocabulary = tokenizer.get_vocab()
+    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>", _end_of_turn(tokenizer)}
+    return sorted(vocabulary[name] for name in names if name in vocabulary)
+
+
+def _end_of_turn(tokenizer) -> str | None:
+    """Return the special token that the chat template writes behind an answer, or None."""
+    answer = "1+2=3"
+    messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception:  # no template, or one for prompts only
+        return None
+    ids = tokenizer.encode(text.rpartition(answer)[2].lstrip(), add_special_tokens=False) if answer in text else []
+    token = tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
+    return token.content if token and token.special else None
+
+
+def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:
+    """Raise InputError if there are fewer `problems` than a step has questions."""
+    if len(problems) < questions_per_step:
+        raise InputError(
+            f"--questions-per-step: {questions_per_step} different questions are needed, {' '.join(sources)} has "
+            f"{len(problems)}; lower it"
+        )
+
+
+def questions_of_step(count: int, questions_per_step: int, step: int, seed: int) -> np.ndarray:
+    """Return the indices of the problems of `step` (from 0) [questions_per_step].
+
+    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. It has
+    floor(count / questions_per_step) steps. The last few problems of the permutation are left out.
+    """
+    steps_per_epoch = count // questions_per_step
+    epoch, position = divmod(step, steps_per_epoch)
+    start = position * questions_per_step
+    order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
+    return order[start : start + questions_per_step]
+
+
+WATCHED = 2**32 - 1
+"""Stands for the step in seeds of the watched questions, which are equal at every step. No real step is as large."""
+
+
+def watched_questions(count: int, number: int) -> np.ndarray:
+    """Return the indices of `number` of `count` problems, or of all if there are fewer."""
+    # Independent of the run's seed, so that runs can be compared.
+    return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
+
+
+def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
+    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it."""
+    # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the same answers.
+    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]

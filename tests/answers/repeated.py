@@ -1,0 +1,32 @@
+"""Texts on which a regular expression with nested loops takes exponential time: the grader's own signs, repeated."""
+
+from collections.abc import Iterator
+from random import Random
+
+_SIGNS = r"""
+\ { } ( ) [ ] \{ \} $ \$ ^ _ & , ; : . ' " + - * / = < > | ! ? % ~ ` ° ² √ π ½ € — \\ \, \; \!
+\quad ^\circ \frac \frac12 \dfrac{1}{2} \sqrt \sqrt{2} \text{ \text{cm} \mathrm{m} \mathbf{
+\mathbb{R} \mathbb{Z} \boxed{ \boxed \fbox{ \left( \right) \left. \begin{cases} \end{cases}
+\begin{pmatrix} \end{pmatrix} \pi \infty \cup \cap \setminus \in \le \ge \ne \lt \approx \pm \mp
+\cdot \times \div \angle \triangle \overline{ \bar \dot \vec \sin \cos \ln \log \log_2 \max \min
+\lfloor \rfloor \langle \rangle \forall \equiv \pmod \binom \choose \degree \prime \mid \to
+\Rightarrow \circ \reals <answer> </answer> <think> </think> x y n m a b c k t e i f(x) f(x)= x=
+y= A B AB ABC C_1 x_1 a_{n+1} (x,y) x^2 dx d 0 1 2 3 12 1,000 0.5 .5 1. 1e5 1/2 1_2 2^{3} -1 (1,2)
+{,} 1:2 12:30 and or the is are for all where when if answer about only cm m km kg hours per
+square feet dollars million two twenty half first th st and, or, (all real integer integers
+positive no solution such that yes no option permutations of base mod floor( sqrt( ext{ rac{
+degrees percent p.m. so thus hence we have point
+"""
+_TOKENS = [*_SIGNS.split(), " ", "  ", "\n", "\t"]
+
+
+def repeated_tokens(seed: int, count: int, longest: int = 480) -> Iterator[str]:
+    """Yield `count` texts, the same for the same seed: one to four tokens 5 to 60 times, mostly between others."""
+    random = Random(seed)
+    for _ in range(count):
+        unit = random.choice(("", "", " ")).join(random.choices(_TOKENS, k=random.choice((1, 1, 2, 2, 3, 4))))
+        unit += random.choice(("", " "))
+        before = random.choice(("", "", "", random.choice(_TOKENS), " ".join(random.choices(_TOKENS, k=2))))
+        end = "".join(random.choices(_TOKENS, k=2))
+        behind = random.choice(("", "", end[:1], "!", "=5", "x=5", "x", end, "}"))
+        yield (before + unit * random.randint(5, 60))[:longest] + behind
