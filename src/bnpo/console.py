@@ -31,7 +31,7 @@ def secure_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed when the program was started
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", errors="replace"))  # noqa: SIM115
         elif stream is getattr(sys, f"__{name}__"):
             stream.flush()
             buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
