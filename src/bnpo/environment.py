@@ -90,10 +90,11 @@ def find_writable_folders() -> None:
         lines.append(f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in /tmp")
     home = os.path.expanduser("~")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache"))
+    writable = os.path.isabs(home)  # not "~", which stays if nothing says where the home is
     try:
-        Path(home, ".cache").mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=Path(home, ".cache")).close()
-        writable = os.path.isabs(home)  # not a folder named ~, if nothing says where the home is
+        if writable:
+            Path(home, ".cache").mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=Path(home, ".cache")).close()
     except OSError:
         writable = False
     if not writable:
