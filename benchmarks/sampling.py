@@ -18,7 +18,7 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 from bnpo.config import parse_train_config
-from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds, stop_token_ids
+from bnpo.data import encode_prompt, load_problems, questions_at, sampling_seeds, stop_token_ids
 from bnpo.policy.folder import load_tokenizer, model_folder
 
 from vllm import LLM, SamplingParams  # isort: skip
@@ -33,7 +33,7 @@ def main() -> None:
     longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
     tokenizer = load_tokenizer(folder, longest)
     problems = load_problems(config.data.train_data[0])
-    questions = questions_of_step(len(problems), config.batch.questions_per_step, 0, config.sampling.seed)
+    questions = questions_at(len(problems), config.batch.questions_per_step, 0, config.sampling.seed)
     prompts = [{"prompt_token_ids": encode_prompt(tokenizer, problems[q].problem)} for q in questions]
     common = {
         "n": config.batch.samples_per_question,

@@ -40,7 +40,6 @@ def secure_output() -> None:
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=lines))
 
 
-def copy_output(file: Path) -> BinaryIO:
-    """Append what this process prints from now on to `file` as well, and return it. Raises OSError."""
+def copy_output(file: Path) -> None:
+    """Append what this process prints from now on to `file` as well. Raises OSError."""
     _Output.copy = file.open("ab", buffering=0)  # unbuffered: a killed process loses no line
-    return _Output.copy
