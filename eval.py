@@ -2,7 +2,7 @@
 
 python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a training run
 python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compare two models problem by problem
-python eval.py --ckpt Qwen/Qwen2.5-Math-7B --runs MATH500=1            # the paper's number of repetitions
+python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1     # the paper's number of repetitions
 python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # estimate hours and memory, start nothing
 python eval.py --regrade evals/results/FOLDER                          # grade kept samples again, without a model
 """
@@ -50,7 +50,7 @@ def main() -> None:
 
 def print_changes(changes: Sequence[dict]) -> None:
     """Print how many verdicts a regrade has changed, and the first of them."""
-    counts = Counter(f"{change['rule']}: {change['was']} -> {change['is']}" for change in changes)
+    counts = Counter(f"{change['rule']}: {change['was']} -> {change['now']}" for change in changes)
     print(
         f"{len(changes)} verdicts changed", *(f"{kind}: {count}" for kind, count in sorted(counts.items())), sep="\n  "
     )
@@ -62,20 +62,22 @@ def print_changes(changes: Sequence[dict]) -> None:
 
 def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
     """Print the scores in each results.json of `results`, and the differences in comparison.json."""
+    from bnpo.evaluation.scores import describe_difference
+
     for scores in results:
         print_scores(scores)
     if comparison:
         rows = []
         for name, paired in comparison["paired"].items():
-            interval = f"{100 * paired['low']:+.1f} to {100 * paired['high']:+.1f}"
-            found = f"{100 * paired['detectable']:.1f}"
-            rows.append((name, f"{100 * paired['difference']:+.1f}", interval, f"{paired['p_value']:.4f}", found))
+            rows.append((name, *describe_difference(paired)))
         title = f"{comparison['ckpt']['ckpt']} minus {comparison['base']['ckpt']}: paired by problem, in %"
         print_table(title, ("data set", "difference", "95 % interval", "p-value", "detectable"), rows)
 
 
 def print_scores(results: dict) -> None:
     """Print the scores in one results.json, a row per data set."""
+    from bnpo.evaluation.scores import describe_score
+
     rules = list(results["average"]["by_rule"])
     rows = []
     for name, scores in results["results"].items():
@@ -83,8 +85,8 @@ def print_scores(results: dict) -> None:
         rows.append(
             (
                 name,
-                f"{scores['problems']} x {scores['runs']}",
-                *(_percent(scores["by_rule"][rule]) for rule in rules),
+                f"{scores['problems']} x {scores['repetitions']}",
+                *(describe_score(scores["by_rule"][rule], scores["problems"]) for rule in rules),
                 f"{100 * scores['pass_at_k'][largest_k]:.1f}",
                 f"{100 * scores['majority']:.1f}",
                 f"{scores['mean_tokens']:.0f}",
@@ -93,11 +95,16 @@ def print_scores(results: dict) -> None:
             )
         )
     if len(rows) > 1:
-        rows.append(("average", "", *(_percent(results["average"]["by_rule"][rule]) for rule in rules)))
+        problems = sum(scores["problems"] for scores in results["results"].values())
+        averages = [describe_score(results["average"]["by_rule"][rule], problems) for rule in rules]
+        rows.append(("average", "", *averages))
     names = [rule.rpartition(":")[2] for rule in rules]
-    columns = ("data set", "problems", *names, "pass@k", "majority", "tokens", "cut off", "no box")
-    title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems"
-    print_table(f"{title}. pass@1 by each rule: {', '.join(names)}. Other columns: {names[0]}", columns, rows)
+    pass1 = names if len(names) > 1 else ["pass@1"]
+    columns = ("data set", "problems", *pass1, "pass@k", "majority", "tokens", "cut off", "no box")
+    title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the rule {names[0]}"
+    if len(names) > 1:
+        title += f"; pass@1 also by {', '.join(names[1:])}"
+    print_table(title, columns, rows)
     print_detectable(results["results"])
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
@@ -111,16 +118,12 @@ def print_detectable(results: dict[str, dict]) -> None:
     for name, scores in results.items():
         pass1 = scores["pass1"]
         # pass@2 is E[1 - (1 - p)^2], so this is E[p (1 - p)]. One repetition shows no more than an upper bound.
-        within = scores["pass_at_k"]["2"] - pass1 if scores["runs"] > 1 else pass1 * (1 - pass1)
-        limits[name] = detectable(scores["problems"], scores["runs"], within, scores["se"])
+        within = scores["pass_at_k"]["2"] - pass1 if scores["repetitions"] > 1 else pass1 * (1 - pass1)
+        limits[name] = detectable(scores["problems"], scores["repetitions"], within, scores["se"])
     print(
         "smallest detectable difference to another model, in points (80 % power, paired by problem):",
         describe_detectable(limits),
     )
-
-
-def _percent(score: dict) -> str:
-    return f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

@@ -36,15 +36,17 @@ def main(args: Args) -> None:
     for seed, runs in enumerate(args.runs):
         folder = args.output_dir / f"{runs}-runs"
         command = [sys.executable, "eval.py", "--ckpt", str(TINY_MODEL), "--suite", "arithmetic", "--seed", str(seed)]
-        command += ["--limit", str(args.questions), "--runs", str(runs), "--output-dir", str(folder)]
+        command += ["--limit", str(args.questions), "--repetitions", str(runs), "--output-dir", str(folder)]
         subprocess.run(command, cwd=ROOT, check=True)
         content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         results.append(content["results"]["arithmetic"])
     few, many = results
     difference = few["pass1"] - many["pass1"]
-    sampling = np.hypot(few["sd_runs"] / np.sqrt(few["runs"]), many["sd_runs"] / np.sqrt(many["runs"]))
+    sampling = np.hypot(
+        few["sd_repetitions"] / np.sqrt(few["repetitions"]), many["sd_repetitions"] / np.sqrt(many["repetitions"])
+    )
     for result in results:
-        print(f"{result['runs']} repetitions: pass@1 {result['pass1']:.5f}, standard error {result['se']:.5f}")
+        print(f"{result['repetitions']} repetitions: pass@1 {result['pass1']:.5f}, standard error {result['se']:.5f}")
     print(f"difference {difference:+.5f}: {abs(difference) / few['se']:.2f} times the standard error")
     print(f"noise of sampling alone {sampling:.5f}: the difference is {abs(difference) / sampling:.2f} times as large")
     if abs(difference) > 1.96 * few["se"]:

@@ -30,7 +30,7 @@ PHASES = ("sample", "update", "sync", "save")
 KILL = "BNPO_SOAK_KILL"
 """Environment variable that tells rank 0 when to kill the run: phase, call (from 1), and share of the phase."""
 SUITE = {
-    "datasets": {"arithmetic": {"data": "arithmetic", "problems": 8, "runs": 2}},
+    "datasets": {"arithmetic": {"data": "arithmetic", "problems": 8, "repetitions": 2}},
     **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32},
 }
 FLAGS = ("--preset", "tiny", "--questions-per-step", "8", "--samples-per-question", "8", "--max-answer-tokens", "64")

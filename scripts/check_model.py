@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from bnpo.config import preset_config
 from bnpo.files import InputError
 from bnpo.flags import with_settings
-from bnpo.policy.folder import load_tokenizer, model_config, model_folder
+from bnpo.policy.folder import check_weights, load_tokenizer, model_config, model_folder
 from bnpo.policy.model_check import check_model
 
 MOST_TOKENS = 4096
@@ -53,6 +53,7 @@ def check(model: str) -> list[str]:
     """Return lines about what was compared and found. Raises InputError for a model that cannot be trained."""
     folder = model_folder(model, weights=False)
     has_weights = any(folder.glob("*.safetensors"))
+    check_weights(folder)
     if not has_weights and any(folder.glob("*.bin")):
         model_folder(model)  # raises InputError, which names the cure
     config = model_config(folder)

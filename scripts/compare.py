@@ -17,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.evaluation.scores import paired_bootstrap
+from bnpo.evaluation.scores import describe_difference, paired_bootstrap
 from bnpo.files import InputError, read_json, whole_json_lines
 from study.statistics import holm
 
@@ -35,12 +35,12 @@ def problem_means(folder: Path, protocol: dict) -> Means:
     """Return the means of the problems of an evaluation. Raises InputError if it is not finished."""
     sums = {name: np.zeros(dataset["problems"]) for name, dataset in protocol["suite"]["datasets"].items()}
     records = whole_json_lines(folder / "samples.jsonl")
-    expected = sum(dataset["problems"] * dataset["runs"] for dataset in protocol["suite"]["datasets"].values())
+    expected = sum(dataset["problems"] * dataset["repetitions"] for dataset in protocol["suite"]["datasets"].values())
     if len(records) < expected:
         raise InputError(f"{folder}: has {len(records)} of {expected} samples; finish it by repeating its command")
     for record in records:
         sums[record["dataset"]][record["index"]] += record["correct"]
-    return {name: sums[name] / dataset["runs"] for name, dataset in protocol["suite"]["datasets"].items()}
+    return {name: sums[name] / dataset["repetitions"] for name, dataset in protocol["suite"]["datasets"].items()}
 
 
 def read(folders: tuple[Path, ...]) -> list[Means]:
@@ -67,9 +67,8 @@ def main(args: Args) -> None:
     for column in ("difference", "95 % interval", "p-value", "Holm", "detectable"):
         table.add_column(column, justify="right")
     for folder, report, p in zip(args.folders[1:], reports, adjusted, strict=True):
-        interval = f"{100 * report['low']:+.1f} to {100 * report['high']:+.1f}"
-        cells = [f"{100 * report['difference']:+.1f}", interval, f"{report['p_value']:.4f}", f"{p:.4f}"]
-        table.add_row(str(folder), *cells, f"{100 * report['detectable']:.1f}")
+        *cells, found = describe_difference(report)
+        table.add_row(str(folder), *cells, f"{p:.4f}", found)
     Console(width=Console(width=1000).measure(table).maximum).print(table)
 
 

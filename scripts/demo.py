@@ -1,6 +1,7 @@
-"""Run the demo: evaluate the tiny model, train it with BNPO on two ranks, evaluate it again, and write a page.
+"""Run the demo: evaluate a model, train it with BNPO, evaluate it again, and write a page.
 
-python scripts/demo.py        # `make demo` installs everything first
+python scripts/demo.py                    # a tiny model; `make demo` installs everything first
+python scripts/demo.py --model smollm2    # SmolLM2-135M-Instruct on word problems; `make demo MODEL=smollm2`
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bnpo.environment import setup_environment
 
@@ -20,19 +22,39 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.config import TINY_MODEL
-from bnpo.files import ROOT
+from bnpo.config import preset_config
+from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.page import write_page
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo of one model does. The model's name is also that of the preset."""
+
+    suite: str
+    """Suite of the evaluations before and after the training, with one data set of the same name."""
+    steps: int
+    ranks: int
+
+
+DEMOS = {
+    "tiny": Demo("arithmetic", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
+    # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and need twice the memory.
+    "smollm2": Demo("word-problems", steps=25, ranks=1),
+}
 
 
 @dataclass
 class Args:
-    output_dir: Path = ROOT / "runs" / "demo"
-    """Folder for the run, the evaluations, summary.json and report.html. An existing folder is deleted first."""
-    steps: int = 60
-    """Training steps."""
-    ranks: int = min(2, torch.cuda.device_count() or 2)
-    """Training processes. The default is two, or one on a machine with one GPU."""
+    model: Literal["tiny", "smollm2"] = "tiny"
+    """Model to train: the tiny one, or SmolLM2-135M-Instruct, which scripts/get_model.py fetches if it is missing."""
+    output_dir: Path | None = None
+    """Folder for the run, the evaluations, summary.json and report.html. An existing folder is deleted first. The
+    default is runs/demo, or runs/demo-smollm2."""
+    steps: int | None = None
+    """Training steps. The default is 60, or 25 for smollm2."""
+    ranks: int | None = None
+    """Training processes. The default is two, or one for smollm2 and on a machine with one GPU."""
 
 
 def run(*command: str) -> None:
@@ -40,47 +62,76 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
 
 
-def pass1(model: Path, folder: Path) -> tuple[float, float]:
-    """Evaluate `model` on the arithmetic suite. Return pass@1 and its standard error."""
-    run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", "arithmetic", "--output-dir", str(folder))
+def pass1(model: Path, suite: str, folder: Path) -> tuple[float, float]:
+    """Evaluate `model` on `suite`. Return pass@1 and its standard error."""
+    run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", suite, "--output-dir", str(folder))
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    result = results["results"]["arithmetic"]
+    result = results["results"][suite]
     return result["pass1"], result["se"]
 
 
+def curve(metrics: list[dict], width: int = 50) -> str:
+    """Return the mean reward of every training step as a bar of text, one line per step."""
+    lines = []
+    for line in metrics:
+        if "reward/mean" in line:
+            reward = line["reward/mean"]
+            lines.append(f"step {line['step']:>3}  {reward:.2f} {'█' * round(width * reward)}")
+    return "\n".join(lines)
+
+
 def main(args: Args) -> None:
-    args.output_dir = args.output_dir.resolve()  # train.py and eval.py run in ROOT
-    shutil.rmtree(args.output_dir, ignore_errors=True)
-    run_dir = args.output_dir / "run"
-    base, base_se = pass1(TINY_MODEL, args.output_dir / "base")
+    demo = DEMOS[args.model]
+    steps, ranks = args.steps or demo.steps, args.ranks or demo.ranks
+    name = "demo" if args.model == "tiny" else f"demo-{args.model}"
+    folder = (args.output_dir or ROOT / "runs" / name).resolve()  # train.py and eval.py run in ROOT
+    shutil.rmtree(folder, ignore_errors=True)
+    run_dir = folder / "run"
+    if args.model == "smollm2":
+        run(sys.executable, "scripts/get_model.py", "smollm2")
+    base_model = Path(preset_config(args.model).data.model)
+    base, base_se = pass1(base_model, demo.suite, folder / "base")
     started = time.perf_counter()
     run(
-        *(sys.executable, "scripts/launch.py", "--num_gpus", str(args.ranks), "train.py", "--algo", "bnpo"),
-        *("--preset", "tiny", "--rollouts-every", "5"),
-        *("--steps", str(args.steps), "--output-dir", str(run_dir)),
+        *(sys.executable, "scripts/launch.py", "--num_gpus", str(ranks), "train.py", "--algo", "bnpo"),
+        *("--preset", args.model, "--rollouts-every", "5"),
+        *("--steps", str(steps), "--output-dir", str(run_dir)),
     )
     seconds = time.perf_counter() - started
-    final, final_se = pass1(run_dir / "last", args.output_dir / "final")
+    final, final_se = pass1(run_dir / "last", demo.suite, folder / "final")
 
+    metrics = whole_json_lines(run_dir / "metrics.jsonl")
     summary = {
         "base_pass1": base,
         "base_se": base_se,
         "final_pass1": final,
         "final_se": final_se,
-        "steps": args.steps,
+        "steps": steps,
         "train_seconds": seconds,
     }
-    (args.output_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    table = Table(title=f"BNPO on the tiny model: {args.steps} steps on {args.ranks} ranks in {seconds:.0f} s")
-    for column in ("model", "pass@1 on 500 held-out questions", "standard error"):
-        table.add_column(column)
-    table.add_row("base", f"{base:.3f}", f"{base_se:.3f}")
-    table.add_row("trained", f"{final:.3f}", f"{final_se:.3f}")
-    table.add_row("gain", f"{final - base:+.3f}")
-    Console().print(table)
-    page = args.output_dir / "report.html"
-    write_page(page, [run_dir, args.output_dir / "base", args.output_dir / "final"])
+    if args.model == "smollm2":
+        summary |= {"base_greedy": metrics[0]["eval/average"], "final_greedy": metrics[-1]["eval/average"]}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    print(f"mean reward of the training steps:\n{curve(metrics)}")
+    Console().print(results_table(args.model, summary, ranks))
+    page = folder / "report.html"
+    write_page(page, [run_dir, folder / "base", folder / "final"])
     print(f"open in a browser to see the run, its answers and the evaluations: {page.as_uri()}")
+
+
+def results_table(model: str, summary: dict, ranks: int) -> Table:
+    """Return the accuracies before and after the training."""
+    title = f"BNPO on {model}: {summary['steps']} steps on {ranks} ranks in {summary['train_seconds']:.0f} s"
+    table = Table(title=title)
+    for column in ("model", "pass@1 on held-out questions", "standard error"):
+        table.add_column(column)
+    table.add_row("base", f"{summary['base_pass1']:.3f}", f"{summary['base_se']:.3f}")
+    table.add_row("trained", f"{summary['final_pass1']:.3f}", f"{summary['final_se']:.3f}")
+    table.add_row("gain", f"{summary['final_pass1'] - summary['base_pass1']:+.3f}")
+    if "base_greedy" in summary:
+        table.add_row("base, greedy", f"{summary['base_greedy']:.3f}")
+        table.add_row("trained, greedy", f"{summary['final_greedy']:.3f}")
+    return table
 
 
 if __name__ == "__main__":

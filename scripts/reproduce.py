@@ -71,7 +71,7 @@ def _identity(protocol: dict) -> dict:
     trained = "/".join(Path(protocol["ckpt"]).parts[-3:]) if run else "the model"
     paths = {"model": Path(run.get("model", protocol["ckpt"])).name, "ckpt": trained}
     evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
-    runs = {f"runs of {name}": dataset["runs"] for name, dataset in suite["datasets"].items()}
+    runs = {f"repetitions of {name}": dataset["repetitions"] for name, dataset in suite["datasets"].items()}
     return {"algo": None} | settings | paths | evaluated | {"suite": suite["name"]} | runs
 
 
@@ -96,7 +96,7 @@ def _has_correct_counts(path: Path, results: dict) -> bool:
     """Return whether the samples have as many correct answers per data set as results.json says."""
     correct = Counter(record.get("dataset") for _, record in read_json_lines(path) if record.get("correct"))
     for name, score in results["results"].items():
-        if correct[name] != round(score["pass1"] * score["problems"] * score["runs"]):
+        if correct[name] != round(score["pass1"] * score["problems"] * score["repetitions"]):
             return False
     return True
 

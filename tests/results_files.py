@@ -34,7 +34,7 @@ def write(tmp_path):
         results = {}
         for key, (score, error) in scores.items():
             problems, runs = sizes.get(key, (500, 4))
-            results[key] = {"problems": problems, "runs": runs, "pass1": score, "se": error}
+            results[key] = {"problems": problems, "repetitions": runs, "pass1": score, "se": error}
         average = {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02}
         for key, (score, error) in dict(ours).items():
             both = {"default": {"pass1": score, "se": error}, "reference": results[key]}

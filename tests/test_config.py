@@ -319,4 +319,4 @@ def test_help_does_not_break_lines_where_the_source_does(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         parse("--preset", "tiny", "--help")
     text = capsys.readouterr().out
-    assert "`paper-format` reproduces Table 2, and `tiny` runs anywhere." in text
+    assert "`paper-format` reproduces Table 2, `tiny` runs anywhere," in text

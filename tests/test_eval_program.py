@@ -47,7 +47,7 @@ def results_of(folder):
 
 def samples_of(folder):
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    return {(sample["dataset"], sample["index"], sample["run"]): sample for sample in samples}
+    return {(sample["dataset"], sample["index"], sample["repetition"]): sample for sample in samples}
 
 
 def written(samples):
@@ -69,14 +69,14 @@ def group_of(process):
 def once(tmp_path_factory):
     """An evaluation of 100 problems x 8 repetitions by one sampler."""
     folder = tmp_path_factory.mktemp("once")
-    evaluate(folder, *ARITHMETIC, "--limit", "100", "--runs", "8")
+    evaluate(folder, *ARITHMETIC, "--limit", "100", "--repetitions", "8")
     return folder
 
 
 @pytest.mark.sampler
 def test_what_a_user_starts_draws_the_same(once, tmp_path):
     out = tmp_path / "out"
-    flags = (*ARITHMETIC, "--limit", "4", "--runs", "2")
+    flags = (*ARITHMETIC, "--limit", "4", "--repetitions", "2")
     subprocess.run(command(out, *flags), cwd=ROOT, capture_output=True, check=True)
     assert len(samples_of(out)) == 8
     assert samples_of(out).items() <= samples_of(once).items()
@@ -84,7 +84,7 @@ def test_what_a_user_starts_draws_the_same(once, tmp_path):
 
 @pytest.mark.sampler
 def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_path):
-    flags = (*ARITHMETIC, "--limit", "100", "--runs", "8")
+    flags = (*ARITHMETIC, "--limit", "100", "--repetitions", "8")
     expected = results_of(once)
     assert expected["results"]["arithmetic"]["problems"] == 100
 
@@ -114,7 +114,7 @@ def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_pat
 @pytest.mark.sampler
 def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     two = tmp_path / "two"
-    evaluate(two, *ARITHMETIC, "--limit", "20", "--runs", "arithmetic=3", "--data-parallel", "2")
+    evaluate(two, *ARITHMETIC, "--limit", "20", "--repetitions", "arithmetic=3", "--data-parallel", "2")
     assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
     assert len(samples_of(two)) == 60
     sample = samples_of(two)["arithmetic", 19, 2]
@@ -126,11 +126,11 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(once, out)
     shutil.copytree(once, out / "base")
-    flags = (*ARITHMETIC, "--limit", "100", "--runs", "8", "--base", TINY_MODEL)
+    flags = (*ARITHMETIC, "--limit", "100", "--repetitions", "8", "--base", TINY_MODEL)
     output = evaluate(out, *flags, environment={"COLUMNS": "60"})  # narrow, but the titles of tables stay whole
     assert output.count("800 samples, 800 already there") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
-    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "detectable": 0.0, "p_value": 1.0}
+    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "detectable": None, "p_value": 1.0}
     assert "paired by problem" in output
 
 
@@ -141,7 +141,10 @@ def test_a_regrade_equals_sampling_anew(once, tmp_path):
     rule = tmp_path / "mine.py"
     rule.write_text("def starts_well(text, reference):\n    return text.startswith(reference[:1])\n")
     flags = ("--grader", f"{rule}:starts_well")
-    evaluate(anew, *ARITHMETIC, "--limit", "100", "--runs", "8", *flags)
+    suite = tmp_path / "arithmetic.json"  # one that grades by all rules at once, as a regrade does
+    suite.write_text(json.dumps(json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"both_rules": True}))
+    model = ("--ckpt", str(TINY_MODEL), "--suite", str(suite))
+    evaluate(anew, *model, "--limit", "100", "--repetitions", "8", *flags)
     output = run_ranks(0, "eval.py", "--regrade", kept, *flags).stdout
     assert "0 verdicts changed" in output  # of the rules that had graded already
     assert samples_of(kept) == samples_of(anew)
@@ -153,8 +156,13 @@ def test_a_regrade_equals_sampling_anew(once, tmp_path):
     samples.write_text(samples.read_text().replace('"default": true', '"default": false', 2))
     output = run_ranks(0, "eval.py", "--regrade", kept, "--grader", "default").stdout
     assert "2 verdicts changed\n  default: False -> True: 2\n" in output
-    assert samples_of(kept) == samples_of(once)
-    assert json.loads((kept / "results.json").read_text()) == results_of(once)
+    regraded = json.loads((kept / "results.json").read_text())
+    for key, sample in samples_of(once).items():
+        assert set(sample["verdicts"]) == {"default"}  # the suite's rule alone
+        assert samples_of(kept)[key] == sample | {"verdicts": samples_of(kept)[key]["verdicts"]}
+    assert regraded["results"]["arithmetic"] | {"by_rule": None} == results_of(once)["results"]["arithmetic"] | {
+        "by_rule": None
+    }
 
 
 @pytest.mark.sampler
@@ -162,7 +170,7 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
     """A few real problems of each, with the real tokenizer, through prompt, sampler and grader."""
     suite = json.loads((ROOT / "evals" / "paper.json").read_text())
     for dataset in suite["datasets"].values():
-        dataset |= {"data": str(data_dir / Path(dataset["data"]).name), "runs": 4}
+        dataset |= {"data": str(data_dir / Path(dataset["data"]).name), "repetitions": 4}
     suite |= {"max_answer_tokens": 24}
     (tmp_path / "short.json").write_text(json.dumps(suite))
     evaluate(tmp_path / "out", "--ckpt", str(qwen_model), "--suite", str(tmp_path / "short.json"), "--limit", "5")
@@ -184,8 +192,11 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
             ("--suite", "nowhere"),
             "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, ",
         ),
-        (("--suite", "arithmetic", "--runs", "MATH500=1"), "no data set 'MATH500' in suite arithmetic; it has arithm"),
-        (("--suite", "arithmetic", "--runs", "many"), "'many' is not NAME=N or N"),
+        (
+            ("--suite", "arithmetic", "--repetitions", "MATH500=1"),
+            "no data set 'MATH500' in suite arithmetic; it has arithm",
+        ),
+        (("--suite", "arithmetic", "--repetitions", "many"), "'many' is not NAME=N or N"),
         (("--suite", "arithmetic", "--limit", "1"), "--limit: is 1"),
         (("--suite", "arithmetic", "--seed", "-1"), "--seed: is -1, must not be below 0"),
         (("--suite", "arithmetic", "--tensor-parallel", "0"), "--tensor-parallel: is 0, must be above 0"),
@@ -239,7 +250,7 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
 
 def test_absent_data_sets_are_refused_with_the_way_to_get_them(tmp_path):
     suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text())
-    suite["datasets"]["MATH500"] = {"data": "data/nowhere/math500.jsonl", "runs": 1}
+    suite["datasets"]["MATH500"] = {"data": "data/nowhere/math500.jsonl", "repetitions": 1}
     (tmp_path / "math.json").write_text(json.dumps(suite))
     flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "math.json"))
     assert "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads" in refused(

@@ -27,7 +27,7 @@ def records(evaluation):
         rows[request] = {
             "dataset": request.dataset,
             "index": request.index,
-            "run": request.repetition,
+            "repetition": request.repetition,
             "answer": "5" if right else None,
             "vote": "5" if right else None,
             "correct": right,
@@ -73,7 +73,7 @@ def test_the_memory_of_20_000_samples_holds_no_texts(tmp_path):
     samples = Samples(tmp_path, requests)
     for n, request in enumerate(requests):
         name, index, repetition = request
-        record = {"dataset": name, "id": f"test/{index}", "index": index, "run": repetition, "seed": n}
+        record = {"dataset": name, "id": f"test/{index}", "index": index, "repetition": repetition, "seed": n}
         record |= {"answer": "5", "correct": True, "verdicts": {"default": True, "reference": False}, "vote": "5"}
         samples.add(record | {"tokens": 10, "finish_reason": "stop", "text": f"{n:08}" * 1000})
     samples.close()
@@ -94,7 +94,7 @@ def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
     Samples(tmp_path, evaluation.requests()).close()
 
 
-@pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "run": 0}', "[]", "nonsense", "twice"])
+@pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "repetition": 0}', "[]", "nonsense", "twice"])
 def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, line):
     first = json.dumps(records["arithmetic", 0, 0])
     (tmp_path / "samples.jsonl").write_text(f"{first}\n{first if line == 'twice' else line}\n")
@@ -104,12 +104,12 @@ def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, li
 
 def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     folder = tmp_path / "results"
-    protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"runs": 16}}
+    protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"repetitions": 16}}
     protocol |= {"run": {"steps": 2}}
     claim_results_folder(folder, protocol)
     assert claim_results_folder(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
     (folder / "samples.jsonl").write_text("precious")
-    for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"runs": 1}}, "suite")):
+    for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"repetitions": 1}}, "suite")):
         with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):
             claim_results_folder(folder, protocol | change)
     assert (folder / "samples.jsonl").read_text() == "precious"

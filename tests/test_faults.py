@@ -215,7 +215,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
 @pytest.mark.sampler
 def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     suite, run = tmp_path / "suite.json", tmp_path / "run"
-    dataset = {"data": "arithmetic", "problems": 4, "runs": 1}
+    dataset = {"data": "arithmetic", "problems": 4, "repetitions": 1}
     sampling = {"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32}
     suite.write_text(json.dumps({"datasets": {"arithmetic": dataset}, **sampling}))
     flags = (*SMALL, "--watch-questions", 2, "--steps", 2, "--rollouts-every", 1, "--eval-every", 1)

@@ -223,7 +223,7 @@ def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
     assert json.loads((folders["merged"] / "generation_config.json").read_text())["eos_token_id"] == [0, 7]
     samples = []
     for model, results in (("adapter", "results"), ("merged", "results of merged")):
-        flags = ("--suite", "arithmetic", "--limit", "8", "--runs", "1", "--output-dir", folders[results])
+        flags = ("--suite", "arithmetic", "--limit", "8", "--repetitions", "1", "--output-dir", folders[results])
         # As users start it: merging uses threads, after which processes must not be forked. Nothing may be left in the
         # temporary directory, which `temporary_folder` checks.
         command = [sys.executable, "eval.py", "--ckpt", str(folders[model]), *map(str, flags)]

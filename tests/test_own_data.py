@@ -30,7 +30,7 @@ def gsm8k_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gsm8k")
     pq.write_table(pa.Table.from_pylist(GSM8K), folder / "train.parquet")
     fields = {"problem_field": "question", "answer_pattern": r"####\s*(.*)"}
-    suite = {"datasets": {"GSM8K": {"data": str(folder / "train.parquet"), "runs": 1, "problems": 4, **fields}}}
+    suite = {"datasets": {"GSM8K": {"data": str(folder / "train.parquet"), "repetitions": 1, "problems": 4, **fields}}}
     suite |= {"temperature": 1.0, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 8}
     (folder / "suite.json").write_text(json.dumps(suite))
     flags = (

@@ -18,7 +18,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs
 pytestmark = pytest.mark.sampler
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> \\boxed{7}"
 SUITE = {
-    "datasets": {"arithmetic": {"data": "arithmetic", "problems": 20, "runs": 2}},
+    "datasets": {"arithmetic": {"data": "arithmetic", "problems": 20, "repetitions": 2}},
     **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64},
 }
 VIEWS = ("curves", "density", "estimators", "answers", "questions", "evaluations")

@@ -9,7 +9,13 @@ from scipy.stats import ttest_1samp
 import compare
 import power
 from bnpo.evaluation.program import EvalConfig
-from bnpo.evaluation.scores import describe_detectable, detectable, paired_bootstrap
+from bnpo.evaluation.scores import (
+    describe_detectable,
+    describe_difference,
+    describe_score,
+    detectable,
+    paired_bootstrap,
+)
 from bnpo.files import InputError, write_json, write_json_lines
 from bnpo.flags import Planning
 from bnpo.planning.dry_run import dry_run_evaluation
@@ -32,6 +38,20 @@ def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
 def test_the_average_of_data_sets_finds_less_than_each():
     assert describe_detectable({"a": (0.03, 0.3)}) == "a 3.0 to 30.0"
     assert describe_detectable({"a": (0.03, 0.3), "b": (0.04, 0.4)}).endswith("b 4.0 to 40.0, average 2.5 to 25.0")
+
+
+def test_a_difference_that_cannot_be_estimated_is_no_0():
+    """All answers wrong, all right, every problem with the same score, and answers that are not random."""
+    none = "cannot be estimated, as all its problems have the same score"
+    assert describe_detectable({"a": detectable(30, 4, 0.0, 0.0), "b": (0.03, 0.3)}) == f"a {none}, b 3.0 to 30.0"
+    assert describe_detectable({"a": detectable(30, 2, 0.1, 1e-17)}) == f"a {none}"
+    assert describe_detectable({"a": detectable(30, 4, 0.0, 0.1)}) == "a ? to 39.6"
+    zeros = paired_bootstrap({"a": np.zeros(30)}, seed=0)["a"]
+    assert describe_difference(zeros) == ("+0.0", "-", "1.0000", "-")
+    both = paired_bootstrap({"a": np.zeros(30), "b": np.arange(30) / 30}, seed=0)
+    assert [report["detectable"] is None for report in both.values()] == [True, False, False]
+    assert describe_score({"pass1": 0.0, "se": 0.0}, problems=500) == "0.0 (below 0.6)"
+    assert describe_score({"pass1": 1.0, "se": 0.0}, problems=2) == "100.0 (above 0.0)"
 
 
 def test_a_dry_run_prints_the_detectable_difference_without_data_and_model(capsys):
@@ -66,10 +86,14 @@ def test_seeds_problems_and_answers(capsys):
 
 
 def evaluated(folder, right, suite="mine"):
-    datasets = {"a": {"problems": len(right), "runs": 2, "sha256": "0"}}
+    datasets = {"a": {"problems": len(right), "repetitions": 2, "sha256": "0"}}
     write_json_lines(
         folder / "samples.jsonl",
-        [{"dataset": "a", "index": i, "run": r, "correct": x} for i, xs in enumerate(right) for r, x in enumerate(xs)],
+        [
+            {"dataset": "a", "index": i, "repetition": r, "correct": x}
+            for i, xs in enumerate(right)
+            for r, x in enumerate(xs)
+        ],
     )
     write_json(folder / "protocol.json", {"suite": {"name": suite, "datasets": datasets}, "grader": "default"})
     return folder

@@ -244,7 +244,7 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
     long = {(row["reference"], text) for row, text in zip(rows, texts, strict=True) if len(text) > 40}
     assert line["reward/errors"] == line["reward/errors/ValueError"] == len(long) > 0
     assert line["reward/timeouts"] == 0
-    assert "grading: ValueError: too long for me (scored lowest, and counted)" in console
+    assert ":short: ValueError: too long for me (scored lowest, and counted)" in console
     assert line["reward/format"] == 0  # the tiny model writes no tags
     assert line["beta/format/E"] == 0
     assert line["beta/format/edge"] == 1
@@ -272,7 +272,7 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
     data.write_text('{"problem": "1 + 7", "answer": "8"}\n' * 2)
     lengths = {"max_prompt_tokens": 512, "max_answer_tokens": 1}
     sampling = {"temperature": 1.0, "top_p": 1.0, "template": "think"}
-    suite.write_text(json.dumps({"datasets": {"D": {"data": str(data), "runs": 1}}, **sampling, **lengths}))
+    suite.write_text(json.dumps({"datasets": {"D": {"data": str(data), "repetitions": 1}}, **sampling, **lengths}))
     flags = ("--model", tagging_model, "--train-data", data, "--template", "think", "--rewards", "accuracy")
     flags += ("--questions-per-step", 2, "--samples-per-question", 2, "--steps", 1, "--eval-every", 1)
     flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 1, "--eval-suite", suite, "--output-dir", run)

@@ -1,3 +1,6 @@
+import copy
+import json
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -11,7 +14,7 @@ from bnpo.data import (
     render_prompt,
     stop_token_ids,
 )
-from bnpo.evaluation.suites import encode_prompts, load_suite
+from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
@@ -99,6 +102,36 @@ def test_a_base_model_gets_its_template_from_a_file(tokenizer, tmp_path):
     assert (
         tokenizer.decode(encode_prompts([Problem("1", "2+2=?", "4")], suite, tokenizer)[0]) == "user: 2+2=?\nassistant:"
     )
+
+
+def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
+    with_template(tokenizer, QWEN3)
+    fields = json.loads((SUITES / "arithmetic.json").read_text()) | {"system_prompt": "Be exact.", "thinking": "off"}
+    texts = []
+    for name, prompt in (("text", "Be exact."), ("file", str(tmp_path / "system.txt"))):
+        (tmp_path / "system.txt").write_text("Be exact.\n")
+        (tmp_path / f"{name}.json").write_text(json.dumps(fields | {"system_prompt": prompt}))
+        [prompt] = encode_prompts([Problem("1", "2+2=?", "4")], load_suite(str(tmp_path / f"{name}.json")), tokenizer)
+        texts.append(tokenizer.decode(prompt))
+    assert (
+        texts[0] == texts[1] == render_prompt(tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off"))
+    )
+    tokenizer = with_template(tokenizer, "{{ messages[-1].content }}")
+    with pytest.raises(InputError, match=r"suite text: --thinking: .* has a chat template without enable_thinking"):
+        encode_prompts([], load_suite(str(tmp_path / "text.json")), tokenizer)
+
+
+def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
+    own = (
+        "{% if messages[0].role != 'system' %}Be brief. {% endif %}{% for m in messages %}{{ m.content }}|{% endfor %}"
+    )
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = own
+    assert render_prompt(tokenizer, "1+2=?", chat_template(tokenizer, "chat")) == "Be brief. 1+2=?|"
+    template = chat_template(tokenizer, "chat", "")
+    assert render_prompt(tokenizer, "1+2=?", template) == "|1+2=?|"
+    tokenizer.chat_template = template  # as in a checkpoint
+    assert chat_template(tokenizer, "chat", "") == template
 
 
 def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):

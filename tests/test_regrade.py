@@ -23,7 +23,7 @@ def folder(tmp_path):
     data = tmp_path / "data.jsonl"
     write_json_lines(data, map(asdict, PROBLEMS))
     suite = asdict(Suite("mine", {"set": Dataset(str(data), 2)}, 0.6, 1.0, "chat", 64, 64))
-    del suite["grader"]
+    del suite["grader"], suite["both_rules"]
     suite["datasets"]["set"] |= {"problems": 2, "sha256": content_hash(load_problems(data))}
     out = tmp_path / "out"
     out.mkdir()
@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 def sample(index, repetition):
     verdicts = {"default": index == 1, "reference": RIGHT["reference"][2 * index + repetition] == 1}
-    fields = {"dataset": "set", "id": PROBLEMS[index].id, "index": index, "run": repetition, "seed": 1}
+    fields = {"dataset": "set", "id": PROBLEMS[index].id, "index": index, "repetition": repetition, "seed": 1}
     fields |= {"text": TEXTS[index, repetition], "answer": "?", "vote": "?", "tokens": 3, "finish_reason": "stop"}
     return fields | {"correct": verdicts["default"], "verdicts": verdicts}
 
@@ -72,7 +72,7 @@ def test_verdicts_scores_and_protocol_are_written_anew(folder):
     assert json.loads((folder / "protocol.json").read_text()) == written["protocol"]
     assert written["protocol"]["versions"]["sympy"] != "0"
     assert not (folder / "comparison.json").exists()
-    changes = [(change["id"], change["run"], change["was"], change["is"]) for change in outcome.changes]
+    changes = [(change["id"], change["repetition"], change["was"], change["now"]) for change in outcome.changes]
     # The last answer was right by mistake.
     assert changes == [("half", 0, False, True), ("half", 1, False, True), ("two", 1, True, False)]
     assert (folder / "changed_verdicts.jsonl").read_text().count("\n") == 3
@@ -117,7 +117,7 @@ def test_a_folder_that_is_being_written_is_refused(folder):
     [
         ({}, "--ckpt: name the model to evaluate, or a folder of samples with --regrade"),
         ({"regrade": "x", "seed": 3}, "--seed: has no effect with --regrade, which keeps the samples; leave it out"),
-        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, path/to/"),
+        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, last_nu"),
         ({"ckpt": "x", "grader": "none.py:f"}, "--grader: no file none.py; write path/to/file.py:function"),
     ],
 )

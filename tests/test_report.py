@@ -79,12 +79,20 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
     problems = [{"id": f"p{i}", "problem": f"What is ${i}$?", "answer": str(i)} for i in range(3)]
     named = [problem | {"subject": s, "level": n} for problem, (s, n) in zip(problems, parts, strict=True)]
     write_json_lines(tmp_path / "data.jsonl", named)
-    suite = {"datasets": {"set": {"data": str(tmp_path / "data.jsonl"), "problems": 3, "runs": 1}}}
+    suite = {"datasets": {"set": {"data": str(tmp_path / "data.jsonl"), "problems": 3, "repetitions": 1}}}
     for name, verdicts in {"base": (0, 1, 0), "trained": (1, 0, 0)}.items():
         write_json_lines(
             tmp_path / name / "samples.jsonl",
             [
-                {"dataset": "set", "index": i, "id": f"p{i}", "run": 0, "text": name, "answer": "7", "correct": right}
+                {
+                    "dataset": "set",
+                    "index": i,
+                    "id": f"p{i}",
+                    "repetition": 0,
+                    "text": name,
+                    "answer": "7",
+                    "correct": right,
+                }
                 | {"verdicts": {"default": right == 1, "reference": right == 1 and i == 0}}
                 for i, right in enumerate(verdicts)
             ],

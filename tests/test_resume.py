@@ -114,7 +114,7 @@ def test_files_that_were_edited_are_refused(reference, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     suite = reference.with_name("suite.json")
     whole = suite.read_text()
-    suite.write_text(whole.replace('"runs": 2', '"runs": 3'))
+    suite.write_text(whole.replace('"repetitions": 2', '"repetitions": 3'))
     with pytest.raises(InputError, match=r"other settings would change the run: evaluated has changed\. Use the old"):
         asking_to_resume(reference, suite)
     suite.write_text(whole)

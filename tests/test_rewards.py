@@ -7,7 +7,14 @@ from bnpo.algorithm.estimators import Method
 from bnpo.data import load_problems
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
-from bnpo.grading.rewards import check_rewards, format_reward, released_format_reward
+from bnpo.grading.rewards import (
+    BOTH_RULES,
+    GRADERS,
+    check_rewards,
+    format_reward,
+    last_number_reward,
+    released_format_reward,
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,50 @@ def test_accuracy(grader, reference, text, right):
 )
 def test_format(text, right):
     assert format_reward(text, "") == right
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "right"),
+    [
+        ("5 + 7 = 12", "12", True),
+        ("She has 12 apples.", "12", True),
+        ("The answer is 12. ", "12", True),
+        ("That makes 1,234 in all.", "1234", True),
+        ("It costs $1,234.50.", "1234.5", True),
+        (r"It costs \$18", "18", True),
+        ("-$3", "-3", True),
+        ("5 - 8 = −3", "-3", True),
+        ("10-3", "3", True),
+        ("10 - 3", "-3", False),
+        ("40%", "40", True),
+        (".5 of it", "0.5", True),
+        ("3.0", "3", True),
+        ("007", "7", True),
+        ("1,2,3", "3", True),
+        ("12,345,678", "12345678", True),
+        ("12 apples in 2 bags", "12", False),
+        (r"\boxed{12}", "12", True),
+        ("#### 12", "#### 12", True),
+        ("twelve", "12", False),
+        ("12", "twelve", False),
+        ("", "", False),
+        ("1." * 3000 + "2", "0.2", True),
+        ("9" * 20_000 + "," * 20_000 + "7", "7", True),
+        ("1,111" * 20_000, "7", False),
+    ],
+)
+def test_the_last_number_is_read_as_evaluators_of_gsm8k_do(text, reference, right):
+    assert last_number_reward(text, reference) == right
+
+
+def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
+    grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
+    assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
+    verdicts = grader.judge("so 12", "12", False, GRADERS)
+    assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(BOTH_RULES, False) | {
+        "last_number": 1
+    }
+    grader.close()
 
 
 def test_the_released_format_rule_wants_the_tags_next_to_each_other():
@@ -152,7 +203,7 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
-        (("accuracy", "luck"), "unknown reward 'luck'; known: accuracy, format"),
+        (("accuracy", "luck"), "unknown reward 'luck'; known: accuracy, format, last_number"),
         (("missing.py:reward",), "no file missing.py"),
         (("missing.py",), "unknown reward 'missing.py'"),
         (("accuracy", "accuracy"), "names repeat"),
@@ -164,7 +215,7 @@ def test_bad_names_of_rewards(rewards, message):
 
 
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
-    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", tags=False) for n in (5, 5, 6))
+    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, BOTH_RULES) for n in (5, 5, 6))
     assert first["reference"] is again["reference"]
     assert [verdict["reference"].result() for verdict in (first, again, other)] == [True, True, False]
 

@@ -154,7 +154,7 @@ def test_patterns_are_checked_before_anything_is_read(flags, message):
 
 def test_suites_take_the_same_sources_and_fields(tmp_path):
     path = parquet(tmp_path / "test.parquet")
-    dataset = Dataset(str(path), runs=1, problem_field="question", answer_pattern=r"####\s*(.*)")
+    dataset = Dataset(str(path), repetitions=1, problem_field="question", answer_pattern=r"####\s*(.*)")
     assert [problem.answer for problem in dataset_problems(dataset)] == ["7", "012"]
 
 

@@ -20,7 +20,7 @@ def test_the_arithmetic_suite_is_held_out():
 
 
 GOOD = {
-    "datasets": {"x": {"data": "arithmetic", "runs": 2}},
+    "datasets": {"x": {"data": "arithmetic", "repetitions": 2}},
     "temperature": 0.6,
     "top_p": 1.0,
     "template": "chat",
@@ -36,22 +36,25 @@ GOOD = {
         ("[]", "not a suite"),
         ('{"datasets": {}}', "not a suite"),
         (json.dumps(GOOD | {"datasets": {}}), "datasets must not be empty"),
-        (json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "runs": 0}}}), "runs of x is 0"),
+        (json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 0}}}), "repetitions of x is 0"),
         (
             json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "rnus": 1}}}),
             "unexpected keyword argument 'rnus'",
         ),
         (
-            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "runs": 1, "problems": 1}}}),
+            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 1, "problems": 1}}}),
             "problems of x is 1",
         ),
-        (json.dumps(GOOD | {"datasets": {"x": {"data": 5, "runs": 1}}}), "data of x is 5"),
+        (json.dumps(GOOD | {"datasets": {"x": {"data": 5, "repetitions": 1}}}), "data of x is 5"),
         (
-            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "runs": 1, "references": {"a": 2}}}}),
+            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 1, "references": {"a": 2}}}}),
             "references of x is",
         ),
         (json.dumps(GOOD | {"template": "qwen"}), "template is 'qwen', known: chat, think"),
         (json.dumps(GOOD | {"top_p": 0}), "top_p above 0"),
+        (json.dumps(GOOD | {"system_prompt": ["Be brief."]}), r"system_prompt is \['Be brief"),
+        (json.dumps(GOOD | {"thinking": True}), "thinking is True, known: on, off"),
+        (json.dumps(GOOD | {"template": "think", "system_prompt": "x"}), "template think is a system prompt itself"),
         (json.dumps(GOOD | {"max_answer_tokens": "many"}), "max_answer_tokens is 'many'"),
     ],
 )
@@ -71,7 +74,7 @@ def test_unknown_suites_are_answered_with_the_known_ones():
 def test_other_numbers_of_runs_and_problems():
     suite = load_suite("paper")
     changed = override(suite, ("4", "MATH500=1"), limit=10).datasets
-    assert {name: (d.runs, d.problems) for name, d in changed.items()} == {
+    assert {name: (d.repetitions, d.problems) for name, d in changed.items()} == {
         "MATH500": (1, 10),
         "AMC23": (4, 10),
         "AIME2024": (4, 10),
@@ -84,7 +87,7 @@ def test_the_papers_suite_is_the_papers_protocol():
     suite = load_suite("paper")
     assert (suite.temperature, suite.top_p, suite.template) == (0.6, 1.0, "chat")
     assert (suite.max_prompt_tokens, suite.max_answer_tokens) == (1024, 3072)
-    assert {name: d.runs for name, d in suite.datasets.items()} == dict.fromkeys(
+    assert {name: d.repetitions for name, d in suite.datasets.items()} == dict.fromkeys(
         ("MATH500", "AMC23", "AIME2024", "AIME2025"), 16
     )
     assert replace(load_suite("paper-format"), name="paper", template="chat") == suite
@@ -101,14 +104,15 @@ def test_data_sets_without_an_error_bar_or_with_repeated_ids(tmp_path, rows, mes
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps({"id": i, "problem": p, "answer": "2"}) + "\n" for i, p in rows))
     with pytest.raises(InputError, match=message):
-        dataset_problems(Dataset(str(path), runs=1))
+        dataset_problems(Dataset(str(path), repetitions=1))
 
 
 def test_suites_are_complete():
+    graders = {"paper": "reference", "quick": "reference", "word": "last_number"}
     for path in SUITES.glob("*.json"):
         fields = {"datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens"}
-        assert set(json.loads(path.read_text())) - {"grader"} == fields
-        assert load_suite(path.stem).grader == ("reference" if path.stem.startswith(("paper", "quick")) else "default")
+        assert set(json.loads(path.read_text())) - {"grader", "both_rules", "system_prompt"} == fields
+        assert load_suite(path.stem).grader == graders.get(path.stem.partition("-")[0], "default")
 
 
 def test_a_prompt_too_long_for_the_suite_is_named():
@@ -126,8 +130,8 @@ def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_pat
         r"data.jsonl:1: field 'answer' is missing; there are id, problem, solution; .* in a suite with answer_field$"
     )
     with pytest.raises(InputError, match=message):
-        dataset_problems(Dataset(str(path), runs=1))
-    dataset = Dataset(str(path), runs=1, answer_field="solution", references={"b": r"2 \pm 0.1"})
+        dataset_problems(Dataset(str(path), repetitions=1))
+    dataset = Dataset(str(path), repetitions=1, answer_field="solution", references={"b": r"2 \pm 0.1"})
     assert [problem.answer for problem in dataset_problems(dataset)] == ["2", r"2 \pm 0.1"]
     with pytest.raises(InputError, match=r"data\.jsonl: has no problem c; remove it from `references`"):
         dataset_problems(replace(dataset, references={"c": "3"}))
@@ -144,7 +148,7 @@ def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
         references = [problem.answer for problem in problems]
         answers = [answer.replace("$", "").replace(r"\frac", r"\dfrac") for answer in references]
         pairs = [(r, a) for r, rewritten in zip(references, answers, strict=True) for a in {r, rewritten}]
-        outcomes = [grader.judge(f"It is $\\boxed{{{a}}}$.", r, tags=False)["default"] for r, a in pairs]
+        outcomes = [grader.judge(f"It is $\\boxed{{{a}}}$.", r, False, ("default",))["default"] for r, a in pairs]
         wrong += [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1]
     grader.close()
     assert wrong == []
@@ -165,7 +169,7 @@ def test_tolerances_lists_and_units_are_graded_as_the_data_says():
     grader = Grader()
     found = []
     for reference, answer, _ in cases:
-        verdict = grader.judge(f"\\boxed{{{answer}}}", reference, tags=False)["default"]
+        verdict = grader.judge(f"\\boxed{{{answer}}}", reference, False, ("default",))["default"]
         found.append((reference, answer, verdict.result()))
     grader.close()
     assert found == cases

@@ -95,7 +95,7 @@ def _result(path: Path, content: dict) -> Result:
         by_rule = score.get("by_rule", {})
         released = by_rule.get("reference", score)
         scores[name] = (float(released["pass1"]), float(released["se"]))
-        if "default" in by_rule:
+        if by_rule.keys() >= {"default", "reference"}:
             ours[name] = (float(by_rule["default"]["pass1"]), float(by_rule["default"]["se"]))
     return Result(path, model, method_name(run) if run else "Base", scores, ours, settings)
 
@@ -103,7 +103,7 @@ def _result(path: Path, content: dict) -> Result:
 def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Setting]:
     """Return the settings of the evaluation. Those that the paper does not give are compared between files."""
     suite = protocol["suite"]
-    has_both_rules = all("by_rule" in score for score in scores.values())
+    has_released_rule = all("reference" in score.get("by_rule", {}) for score in scores.values())
     # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
     owner = "Qwen2.5-Math" if model.startswith("Qwen2.5-Math-") else model
     settings = {
@@ -114,7 +114,7 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         "longest prompt": Setting(suite["max_prompt_tokens"], "paper", 1024),
         "longest answer": Setting(suite["max_answer_tokens"], "paper", 3072),
         "limit": Setting(protocol["limit"] or "none", "paper", "none"),
-        "grader": Setting("reference" if has_both_rules else protocol["grader"], "released code", "reference"),
+        "grader": Setting("reference" if has_released_rule else protocol["grader"], "released code", "reference"),
         "dtype": Setting(protocol["dtype"], "usual", "bfloat16"),
         "evaluation seed": Setting(protocol["seed"]),
     }
@@ -122,7 +122,7 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         source = "paper" if name in PAPER_DATASETS else ""
         problems, repetitions = PAPER_DATASETS.get(name, (None, None))
         settings[f"problems of {name}"] = Setting(score["problems"], source, problems)
-        settings[f"repetitions of {name}"] = Setting(score["runs"], source, repetitions)
+        settings[f"repetitions of {name}"] = Setting(score["repetitions"], source, repetitions)
         settings[f"SHA-256 of {name}"] = Setting(suite["datasets"][name]["sha256"][:8])
     return settings | {f"version of {name}": Setting(version) for name, version in protocol["versions"].items()}
 

@@ -112,7 +112,7 @@ class Row:
     def protocol(self) -> dict:
         """The part of the protocol in results.json that identifies the row. Raises InputError for an unknown suite."""
         config, suite = self.evaluate, chosen_suite(self.evaluate, Path())
-        datasets = {name: {"runs": dataset.runs} for name, dataset in suite.datasets.items()}
+        datasets = {name: {"repetitions": dataset.repetitions} for name, dataset in suite.datasets.items()}
         return {
             "ckpt": config.ckpt,
             "run": self.train and json_settings(self.train),

@@ -85,7 +85,7 @@ def main(args: Args) -> None:
             print(f"{regime}, {split}: mean {taken.mean():.3f}, variance {taken.var(ddof=1):.4f}", flush=True)
     for name, (regime, template) in SUITES.items():
         for split in ("validation", "test"):
-            data = {"data": f"data/study/{regime}-{split}.jsonl", "runs": 4}
+            data = {"data": f"data/study/{regime}-{split}.jsonl", "repetitions": 4}
             suite = {"datasets": {name: data}, "temperature": 0.6, "top_p": 1.0, "template": template}
             suite |= {"max_prompt_tokens": 64, "max_answer_tokens": 128}
             (args.output_dir / f"{name}-{split}.json").write_text(json.dumps(suite, indent=2) + "\n")

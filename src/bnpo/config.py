@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
+from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
-from bnpo.files import ROOT, InputError, read_json, read_text
+from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.flags import (
     Free,
     Planning,
@@ -63,6 +65,27 @@ PRESETS: dict[str, dict[str, object]] = {
         "eval_suite": "arithmetic-quick",
         "rollouts_every": 10,
     },
+    "smollm2": {
+        "model": str(SMOLLM2),
+        "train_data": ("word-problems",),
+        "system_prompt": "",
+        "grader": "last_number",
+        "temperature": 0.6,
+        "questions_per_step": 16,
+        "samples_per_question": 8,
+        "max_prompt_tokens": 128,
+        "max_answer_tokens": 40,
+        "steps": 25,
+        "lr": 2e-5,
+        "warmup_steps": 3,
+        "micro_batch_tokens": 2048,
+        "gradient_checkpointing": False,
+        "sync_tolerance": 0.5,
+        "save_every": 25,
+        "eval_every": 25,
+        "eval_suite": "word-problems-greedy",
+        "rollouts_every": 5,
+    },
 }
 
 
@@ -72,7 +95,8 @@ class TrainConfig:
 
     preset: Free[Annotated[str, *one_of(("auto", *PRESETS))]] = "auto"
     """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
-    reproduces Table 2, and `tiny` runs anywhere. `auto` is paper-1.5b on a machine with a GPU and tiny elsewhere."""
+    reproduces Table 2, `tiny` runs anywhere, and `smollm2` trains SmolLM2-135M-Instruct on word problems. `auto` is
+    paper-1.5b on a machine with a GPU and tiny elsewhere."""
     config: Free[Path | None] = None
     """config.json of an earlier run. Its settings are the defaults of all other flags, in place of a preset's, except
     for --output-dir, --overwrite, --resume and --allow-changes."""
@@ -190,6 +214,11 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
+    if batch.samples_per_question == 1 and needs_groups(config):
+        raise InputError(
+            f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0 and nothing is "
+            "learned; take at least 2, or an --algo without a baseline from the group, such as reinforce_pp"
+        )
     questions = batch.questions_per_step
     if questions % ranks:
         raise InputError(
@@ -200,6 +229,14 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
     if config.folder.resume and config.folder.overwrite:
         raise InputError("--resume continues a run and --overwrite deletes it: use one of them")
+
+
+def needs_groups(config: TrainConfig) -> bool:
+    """Return whether all advantages of --algo are 0 where each question has one answer."""
+    n, k = config.batch.questions_per_step, len(config.data.rewards)
+    rewards = np.linspace(0.1, 1, n * k).reshape(n, 1, k)
+    batch = {"greedy_rewards": np.zeros((n, k)), "lengths": np.ones((n, 1))}
+    return not compute_advantages(config.method, rewards, **batch).values.any()
 
 
 def differences(config: TrainConfig) -> list[tuple[str, object, object]]:

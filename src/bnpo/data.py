@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bnpo import word_problems
 from bnpo.files import InputError, line_of, read_json_lines, read_text
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def content_hash(problems: Sequence[Problem]) -> str:
 
 def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     """Return the problems of a source, and the commit of a data set of the hub."""
-    if name == "arithmetic":
-        return arithmetic_problems("train", TRAINING_PROBLEMS), None
+    if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
+        return problems, None
     revision, on_hub = None, name.startswith("hub:")
     if not on_hub and not Path(name).is_file():
         advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
@@ -143,7 +144,7 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
     answer, pattern = row[columns.answer_field], columns.answer_pattern
     if pattern is not None:
         match = re.search(pattern, answer)
-        if match is None or match[1] is None:
+        if match is None or not (match[1] or "").strip():
             raise InputError(f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}")
         answer = match[1].strip()
     name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])
@@ -153,6 +154,16 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
     except UnicodeEncodeError as error:
         raise InputError(f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it") from error
     return problem
+
+
+def built_in_problems(name: str, split: str, count: int) -> list[Problem]:
+    """Return `count` problems of a split of a built-in task, which are made, not read. Of other sources, none."""
+    if name == "arithmetic":
+        return arithmetic_problems(split, count)
+    if name.partition(":")[0] == word_problems.NAME:
+        made = word_problems.draw_problems(name, split, count)
+        return [Problem(f"{name}/{split}/{i}", str(p), str(p.values[-1])) for i, p in enumerate(made)]
+    return []
 
 
 # The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads. A question is a
@@ -242,8 +253,8 @@ def chat_template(tokenizer, template: str, system_prompt: str | None = None, th
         text = tokenizer.get_chat_template()
     else:
         raise InputError(f"{tokenizer.name_or_path}: its tokenizer has no chat template; set one with --template FILE")
-    system, settings = system_prompt or SYSTEM_PROMPTS.get(template), ""
-    if system:
+    system, settings = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt, ""
+    if system is not None:  # an empty one keeps the template from adding its own
         settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
         settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
     if thinking:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder of the checkout, which contains data sets and suites."""
+SMOLLM2 = ROOT / "data" / "models" / "SmolLM2-135M-Instruct"
+"""Where scripts/get_model.py writes the model of the preset `smollm2`."""
 
 
 class RunError(Exception):

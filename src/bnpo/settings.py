@@ -16,19 +16,22 @@ class DataSettings:
     """Model to start from: a Hugging Face folder or a hub name."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
     """Training problems, one source or several: files (.jsonl, .json, .csv, .parquet), data sets of the Hugging Face
-    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), or `arithmetic` (built in)."""
+    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), `arithmetic` or `word-problems:LARGEST:STEPS` (built in)."""
     template: str = "chat"
     """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
     tags; the path of a Jinja file replaces the chat template."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. The default is that of the chat template."""
+    """System prompt, as text or as the path of a text file. The default is that of the chat template. '' is an empty
+    one, which keeps a chat template from adding its own."""
     thinking: Annotated[str | None, *one_of(("on", "off"))] = None
     """Handed to chat templates with `enable_thinking`, such as Qwen3's. The default is the template's."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
     """Rewards, separated by commas: `accuracy` (the final answer is right), `format` (think and answer tags, each
-    once), or path/to/file.py:function (your own, see docs/training.md)."""
+    once), `last_number` (the last number is the answer's), or path/to/file.py:function (your own, see
+    docs/training.md)."""
     grader: Annotated[str, *one_of(GRADERS)] = "default"
-    """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code."""
+    """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code.
+    `last_number` compares the last number in the text, as GSM8K's evaluators do: for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are 0 or 1."""
 

@@ -37,11 +37,29 @@ def summary(run: Path) -> str:
         first_and_last = ends(lines, metric)
         if first_and_last:
             rows[name] = "{:.4g} -> {:.4g}".format(*first_and_last)
+    failures = _failures(lines)
+    if failures:
+        rows["failed rewards"] = ", ".join(f"{kind} {count:.0f} times" for kind, count in failures.items())
+    findings = run / "findings.json"
+    if findings.exists():
+        for finding in json.loads(findings.read_text(encoding="utf-8")):
+            rows[f"first steps: {finding['kind']}"] = finding["text"]
     rows |= _seconds_rows(lines)
     files = ("config.json", "metrics.jsonl", "last", "best", "rollouts", "tokens", "watch", "evals", "wandb")
     rows["files"] = ", ".join(name for name in files if (run / name).exists())
     rows["page"] = f"python -m bnpo.report {run}"
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
+
+
+def _failures(lines: Sequence[dict]) -> dict[str, float]:
+    """Return how many calls of rewards failed in all steps, by kind: `timeout` or the exception's name."""
+    counts: dict[str, float] = {}
+    for line in lines:
+        for name, value in line.items():
+            kind = "timeout" if name == "reward/timeouts" else name.removeprefix("reward/errors/")
+            if kind != name and value:
+                counts[kind] = counts.get(kind, 0) + value
+    return counts
 
 
 def _seconds_rows(lines: Sequence[dict]) -> dict[str, str]:

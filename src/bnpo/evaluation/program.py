@@ -23,7 +23,15 @@ from tqdm import tqdm
 from bnpo.config import TrainConfig
 from bnpo.environment import setup_environment
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import Request, Results, Samples, claim_results_folder
+from bnpo.evaluation.records import (
+    ChangedVerdict,
+    Comparison,
+    Protocol,
+    Request,
+    Results,
+    Samples,
+    claim_results_folder,
+)
 from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
@@ -48,15 +56,15 @@ class EvalConfig:
     """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder of a training run
     (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
     regrade: Path | None = None
-    """Grade the samples in this folder of an evaluation again, without a model, and show which verdicts change. Goes
-    with --grader only."""
+    """Grade the samples in this folder of an evaluation again by all rules, without a model, and show which verdicts
+    change. Goes with --grader only."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
     """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025, contests-2026) or the path
     of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
-    runs: tuple[str, ...] = ()
-    """Repetitions per problem, in place of the suite's: N for all data sets, or NAME=N for one."""
+    repetitions: tuple[str, ...] = ()
+    """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N for one."""
     limit: int | None = None
     """Evaluate only the first LIMIT problems of each data set."""
     output_dir: Path | None = None
@@ -91,7 +99,7 @@ class Job:
     model: Path
     evaluation: Evaluation
     folder: Path  # of its results
-    protocol: dict
+    protocol: Protocol
     samples: Samples  # so far
 
 
@@ -100,8 +108,8 @@ class Outcome(NamedTuple):
 
     folder: Path
     results: list[Results]  # of --base, if given, and of --ckpt
-    comparison: dict | None  # protocols of both models, and their paired differences
-    changes: list[dict] | None = None  # verdicts that a regrade has changed
+    comparison: Comparison | None
+    changes: list[ChangedVerdict] | None = None  # verdicts that a regrade has changed
 
 
 def run(config: EvalConfig) -> Outcome:
@@ -158,7 +166,7 @@ def chosen_suite(config: EvalConfig, model: Path) -> Suite:
     if name == "auto":
         training = training_config(model) or {}
         name = SUITE_OF_PRESET.get(training.get("preset"), "paper")
-    return override(load_suite(name), config.runs, config.limit, config.grader)
+    return override(load_suite(name), config.repetitions, config.limit, config.grader)
 
 
 def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:

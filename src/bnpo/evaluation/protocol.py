@@ -1,5 +1,7 @@
 """The evaluation protocol: sample several answers to every problem of a suite, and grade them."""
 
+import hashlib
+import json
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
-from bnpo.evaluation.records import Request, SampleRecord
+from bnpo.evaluation.records import GraderIdentity, Protocol, Request, SampleRecord
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS
+from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
-from mathequal.equality import final_answer
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
@@ -35,21 +36,12 @@ Verdicts = dict[str, Future]
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """A suite with its problems and encoded prompts by data set, the tokenizer, and the seed."""
+class LoadedSuite:
+    """A suite with its problems by data set, and the seed of the sampling."""
 
     suite: Suite
     problems: dict[str, list[Problem]]
-    prompts: dict[str, list[list[int]]]
-    tokenizer: "PreTrainedTokenizerBase"
     seed: int
-
-    @classmethod
-    def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
-        """Read and encode all problems of `suite`. Raises InputError."""
-        problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
-        prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
-        return cls(suite, problems, prompts, tokenizer, seed)
 
     def requests(self) -> list[Request]:
         """Return all answers to sample."""
@@ -57,18 +49,18 @@ class Evaluation:
         for name, dataset in self.suite.datasets.items():
             for index in range(len(self.problems[name])):
                 # Repetitions of a problem follow each other, so that vLLM computes its prompt once.
-                for repetition in range(dataset.runs):
+                for repetition in range(dataset.repetitions):
                     requests.append(Request(name, index, repetition))
         return requests
-
-    def asks_for_tags(self) -> bool:
-        """Return whether the prompts ask for answer tags."""
-        return asks_for_tags(self.tokenizer, suite_template(self.suite, self.tokenizer))
 
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
-        del suite["grader"]  # the samples do not depend on it
+        for name in ("grader", "both_rules"):  # the samples do not depend on them
+            del suite[name]
+        for name in ("system_prompt", "thinking"):
+            if suite[name] is None:
+                del suite[name]  # as in the protocols of earlier versions
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
@@ -78,7 +70,24 @@ class Evaluation:
             dataset |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
-    def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> dict:
+
+@dataclass(frozen=True)
+class Evaluation(LoadedSuite):
+    """A suite that can be sampled: with the encoded prompts of one model by data set, and its tokenizer."""
+
+    prompts: dict[str, list[list[int]]]
+    tokenizer: "PreTrainedTokenizerBase"
+    answer_tags: bool  # whether the prompts ask for answer tags
+
+    @classmethod
+    def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
+        """Read and encode all problems of `suite`. Raises InputError."""
+        problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+        prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
+        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer))
+        return cls(suite, problems, seed, prompts, tokenizer, tags)
+
+    def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> Protocol:
         """Return everything that samples and verdicts depend on: the content of protocol.json.
 
         `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be saved.
@@ -88,11 +97,12 @@ class Evaluation:
             "checkpoint_sha256": digest,
             "run": training_config(folder),
             "suite": self.hashed_suite(),
+            "prompts_sha256": hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest(),
             "seed": self.seed,
             "limit": limit,
             "dtype": dtype,
-            "answer_tags": self.asks_for_tags(),
-            **grader_identity(self.suite.grader),
+            "answer_tags": self.answer_tags,
+            **grader_identity(self.suite),
             "versions": versions(PACKAGES + GRADING_PACKAGES),
         }
 
@@ -106,11 +116,12 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def grader_identity(grader: str) -> dict[str, str]:
-    """Return the part of a protocol that names the rule of the scores, with the hash of a user's file."""
-    if grader in GRADERS:
-        return {"grader": grader}
-    return {"grader": grader, "grader_sha256": file_hash(Path(grader.rpartition(":")[0]))}
+def grader_identity(suite: Suite) -> GraderIdentity:
+    """Return the part of a protocol that names the rules of grading, with the hash of a user's file."""
+    identity: GraderIdentity = {"grader": suite.grader, "graded_by": list(suite.rules)}
+    if suite.grader not in GRADERS:
+        identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))
+    return identity
 
 
 def sample_records(
@@ -123,7 +134,7 @@ def sample_records(
 
     `sample` is `Sampler.sample` or a fleet's function.
     """
-    suite, tokenizer, tags = evaluation.suite, evaluation.tokenizer, evaluation.asks_for_tags()
+    suite, tokenizer, tags = evaluation.suite, evaluation.tokenizer, evaluation.answer_tags
     # Seeds depend on nothing but the request and the evaluation's seed, so that any part can be sampled on its own.
     first_seeds = {}  # of every problem, by data set; repetition r adds r
     for name, problems in evaluation.problems.items():
@@ -139,7 +150,7 @@ def sample_records(
             problem = evaluation.problems[request.dataset][request.index]
             text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
             record = _ungraded_record(request, problem.id, seeds[position], text, answer)
-            yield record, grader.judge(text, problem.answer, tags)
+            yield record, grader.judge(text, problem.answer, tags, suite.rules)
 
     yield from graded_records(judged(), grader, tags)
 
@@ -167,7 +178,7 @@ def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, an
         "dataset": request.dataset,
         "id": problem_id,
         "index": request.index,
-        "run": request.repetition,
+        "repetition": request.repetition,
         "seed": seed,
         "text": text,
         "answer": None,
@@ -181,7 +192,7 @@ def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, an
 
 def _graded(record: SampleRecord, verdicts: Verdicts, vote: Future, tags: bool) -> SampleRecord:
     """Return a copy of `record` with the final answer of its text, `verdicts` from `Grader.judge` and `vote`. Waits."""
-    final = final_answer(record["text"], tags)
+    final = stated_answer(record["text"], next(iter(verdicts)), tags)
     by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}
     return record | {
         "answer": final,

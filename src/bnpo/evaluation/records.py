@@ -1,7 +1,6 @@
 """The files of an evaluation: their types, and the folder, in which every sample is saved as soon as it is graded.
 
-The keys are those of the files, so that old evaluations stay readable. In these files `runs` and `run` count the
-repetitions of a problem, except that `run` in a protocol is the training run of the checkpoint.
+A repetition is one of several answers to the same problem. A run is always a training run.
 """
 
 import json
@@ -19,7 +18,7 @@ class KeptRecord(TypedDict):
     dataset: str
     id: str  # of the problem
     index: int  # of the problem in its data set
-    run: int  # repetition of the problem, from 0
+    repetition: int  # from 0
     seed: int
     answer: str | None  # the final answer, None where the text has none
     correct: bool  # by the rule `grader` of the protocol
@@ -50,7 +49,7 @@ class Request(NamedTuple):
     @classmethod
     def of(cls, record: KeptRecord) -> "Request":
         """Return the request that `record` answers. Raises KeyError or TypeError if it is no record."""
-        return cls(record["dataset"], record["index"], record["run"])
+        return cls(record["dataset"], record["index"], record["repetition"])
 
 
 class Score(TypedDict):
@@ -64,9 +63,9 @@ class DatasetScores(Score):
     """The scores of one data set, all as shares between 0 and 1 unless noted, by the rule `grader` of the protocol."""
 
     problems: int
-    runs: int
-    by_rule: dict[str, Score]  # of every rule; absent from old files
-    sd_runs: float | None  # standard deviation of pass@1 between repetitions, None with one repetition
+    repetitions: int
+    by_rule: dict[str, Score]  # of every rule that has graded
+    sd_repetitions: float | None  # standard deviation of pass@1 between repetitions, None with one repetition
     pass_at_k: dict[str, float]
     majority: float
     mean_tokens: float  # tokens per answer
@@ -80,10 +79,33 @@ class AverageScore(Score):
     by_rule: dict[str, Score]
 
 
+class GraderIdentity(TypedDict):
+    """The part of a protocol that a regrade replaces."""
+
+    grader: str  # rule of the scores
+    graded_by: list[str]  # all rules that have graded the samples, that of the scores first
+    grader_sha256: NotRequired[str]  # of the file of a user's rule
+
+
+class Protocol(GraderIdentity):
+    """protocol.json: everything that samples and verdicts depend on."""
+
+    ckpt: str
+    checkpoint_sha256: str | None
+    run: dict | None  # config.json of the training run that the checkpoint belongs to
+    suite: dict
+    prompts_sha256: str  # of the token ids
+    seed: int
+    limit: int | None
+    dtype: str
+    answer_tags: bool
+    versions: dict[str, str]
+
+
 class Results(TypedDict):
     """results.json: protocol and scores of one model."""
 
-    protocol: dict
+    protocol: Protocol
     results: dict[str, DatasetScores]
     average: AverageScore
     grading_failures: dict[str, int]  # answers that could not be graded, by rule and kind of failure
@@ -96,11 +118,34 @@ class PairedDifference(TypedDict):
     difference: float
     low: float
     high: float
-    detectable: float  # the smallest true difference that is found with 80 % power
+    detectable: (
+        float | None
+    )  # the smallest true difference found with 80 % power; None: it is the same for all problems
     p_value: float
 
 
-def claim_results_folder(folder: Path, protocol: dict) -> dict:
+class Comparison(TypedDict):
+    """comparison.json: the protocols of both models, and the differences by data set."""
+
+    base: Protocol
+    ckpt: Protocol
+    paired: dict[str, PairedDifference]
+
+
+class ChangedVerdict(TypedDict):
+    """A line of changed_verdicts.jsonl."""
+
+    dataset: str
+    id: str
+    repetition: int
+    rule: str
+    was: bool | str
+    now: bool | str
+    answer: str | None
+    reference: str
+
+
+def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:
     """Create `folder` for results under `protocol`, or open it to continue an interrupted evaluation.
 
     Returns the protocol in the folder. Only its `run` may differ: the training run may have been resumed since, which

@@ -7,8 +7,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bnpo.data import content_hash
-from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, graded_records, grader_identity, versions
-from bnpo.evaluation.records import KeptRecord, Request, Results, SampleRecord, Samples, without_text
+from bnpo.evaluation.protocol import GRADING_PACKAGES, LoadedSuite, graded_records, grader_identity, versions
+from bnpo.evaluation.records import (
+    ChangedVerdict,
+    KeptRecord,
+    Protocol,
+    Request,
+    Results,
+    SampleRecord,
+    Samples,
+    without_text,
+)
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
 from bnpo.files import InputError, read_json, write_json, write_json_lines, writing
@@ -18,27 +27,29 @@ CHANGES = "changed_verdicts.jsonl"
 """File with one line per verdict that a regrade has changed."""
 
 
-def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
-    """Grade all samples in the folder of a finished evaluation, and write its files anew.
+def regrade(folder: Path, rule: str | None) -> tuple[Results, list[ChangedVerdict]]:
+    """Grade all samples in the folder of a finished evaluation by all rules, and write its files anew.
 
     `rule` is that of the scores; None keeps the one of the protocol. Returns the results, and the changed verdicts as
     they are in CHANGES. Raises InputError if the folder holds no finished evaluation, or if its problems have changed.
     """
     protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
-    evaluation = _evaluation(folder, protocol, rule)
+    evaluation = _loaded_suite(folder, protocol, rule)
     requests = evaluation.requests()
     samples = Samples(folder, requests)
     if len(samples.records) < len(requests):
         found = f"{len(samples.records)} of {len(requests)} samples"
         raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
     grader = Grader(grader=evaluation.suite.grader)
-    tags, records, changes = protocol["answer_tags"], {}, []
+    tags, rules, records, changes = protocol["answer_tags"], evaluation.suite.rules, {}, []
 
     def reference(record: SampleRecord) -> str:
         return evaluation.problems[record["dataset"]][record["index"]].answer
 
     def regraded() -> Iterator[SampleRecord]:
-        judged = ((record, grader.judge(record["text"], reference(record), tags)) for _, record, _ in samples.read())
+        judged = (
+            (record, grader.judge(record["text"], reference(record), tags, rules)) for _, record, _ in samples.read()
+        )
         for record in tqdm(graded_records(judged, grader, tags), total=len(requests), unit="sample"):
             request = Request.of(record)
             records[request] = without_text(record)
@@ -49,8 +60,8 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
     new_samples = folder / ".regraded.jsonl"
     write_json_lines(new_samples, regraded())
     grader.close()
-    protocol = {key: value for key, value in protocol.items() if not key.startswith("grader")}
-    protocol |= grader_identity(evaluation.suite.grader)
+    protocol.pop("grader_sha256", None)
+    protocol |= grader_identity(evaluation.suite)
     protocol["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
     results = score_all(evaluation, records, protocol)
     with writing(folder):
@@ -65,23 +76,23 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
     return results, changes
 
 
-def _changes(before: KeptRecord, after: SampleRecord, reference: str) -> Iterator[dict]:
+def _changes(before: KeptRecord, after: SampleRecord, reference: str) -> Iterator[ChangedVerdict]:
     """Yield a line of CHANGES for each verdict that differs. Rules that have not graded before are left out."""
     for rule, verdict in after["verdicts"].items():
         was = before.get("verdicts", {}).get(rule, verdict)
         if verdict != was:
-            place = {"dataset": after["dataset"], "id": after["id"], "run": after["run"], "rule": rule}
-            yield place | {"was": was, "is": verdict, "answer": after["answer"], "reference": reference}
+            place = {"dataset": after["dataset"], "id": after["id"], "repetition": after["repetition"], "rule": rule}
+            yield place | {"was": was, "now": verdict, "answer": after["answer"], "reference": reference}
 
 
-def _evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
-    """Return the evaluation that `protocol` describes, to be graded by `rule`. It has no prompts and no tokenizer."""
+def _loaded_suite(folder: Path, protocol: Protocol, rule: str | None) -> LoadedSuite:
+    """Return the suite that `protocol` describes, to be graded by all rules. `rule` is that of the scores."""
     try:
         suite_fields, datasets, hashes = dict(protocol["suite"]), {}, {}
         for name, entry in suite_fields.pop("datasets").items():
             hashes[name] = entry["sha256"]
             datasets[name] = Dataset(**{key: value for key, value in entry.items() if key != "sha256"})
-        suite = Suite(datasets=datasets, **suite_fields, grader=rule or protocol["grader"])
+        suite = Suite(datasets=datasets, **suite_fields, grader=rule or protocol["grader"], both_rules=True)
         seed, _ = protocol["seed"], protocol["answer_tags"]
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -93,4 +104,4 @@ def _evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
                 f"{folder}: its samples answer other problems than {dataset.data} has now: their sha256 was "
                 f"{hashes[name][:12]}...; restore that file"
             )
-    return Evaluation(suite, problems, prompts={}, tokenizer=None, seed=seed)
+    return LoadedSuite(suite, problems, seed)

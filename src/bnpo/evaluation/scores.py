@@ -7,8 +7,8 @@ from statistics import multimode
 
 import numpy as np
 
-from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import DatasetScores, KeptRecord, PairedDifference, Request, Results, Score
+from bnpo.evaluation.protocol import LoadedSuite
+from bnpo.evaluation.records import DatasetScores, KeptRecord, PairedDifference, Protocol, Request, Results, Score
 
 RESAMPLES = 10_000  # of the bootstrap
 DETECTED = 2.8
@@ -78,12 +78,48 @@ def detectable(problems: int, repetitions: int, within: float, error: float) -> 
 
 
 def describe_detectable(limits: Mapping[str, tuple[float, float]]) -> str:
-    """Return the differences of `detectable` by data set, and that of the average over the data sets, in points."""
+    """Return the differences of `detectable` by data set, and that of the average over the data sets, in points.
+
+    A limit of 0 is no estimate: all answers are wrong, say, so that none differs from another.
+    """
     limits = dict(limits)
-    if len(limits) > 1:
-        lows, highs = zip(*limits.values(), strict=True)
+    lows, highs = np.array(list(limits.values())).round(9).T  # means of equal values may differ in their last bits
+    if len(limits) > 1 and lows.all() and highs.all():
         limits["average"] = hypot(*lows) / len(lows), hypot(*highs) / len(highs)
-    return ", ".join(f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in limits.items())
+    texts = []
+    for name, (low, high) in limits.items():
+        if round(high, 9) == 0:
+            texts.append(f"{name} cannot be estimated, as all its problems have the same score")
+        else:
+            texts.append(f"{name} {f'{100 * low:.1f}' if round(low, 9) else '?'} to {100 * high:.1f}")
+    return ", ".join(texts)
+
+
+def describe_score(score: Score, problems: int) -> str:
+    """Return pass@1 in percent with its standard error or, if every answer is right or every one wrong, its bound.
+
+    The bound is the rule of three: no event in n trials puts the rate below 3 / n with a confidence of 95 %.
+
+    >>> describe_score({"pass1": 0.25, "se": 0.01}, 500), describe_score({"pass1": 0.0, "se": 0.0}, 30)
+    ('25.0 ± 1.0', '0.0 (below 10.0)')
+    """
+    if score["pass1"] in (0, 1):
+        bound = min(1.0, 3 / problems)
+        side = f"above {100 - 100 * bound:.1f}" if score["pass1"] else f"below {100 * bound:.1f}"
+        return f"{100 * score['pass1']:.1f} ({side})"
+    return f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
+
+
+def describe_difference(paired: PairedDifference) -> tuple[str, str, str, str]:
+    """Return difference, 95 % interval, p-value and smallest detectable difference as cells of a table, in points.
+
+    There is no interval if the difference is the same on all problems.
+    """
+    interval, found = "-", "-"
+    if paired["detectable"] is not None:
+        interval = f"{100 * paired['low']:+.1f} to {100 * paired['high']:+.1f}"
+        found = f"{100 * paired['detectable']:.1f}"
+    return f"{100 * paired['difference']:+.1f}", interval, f"{paired['p_value']:.4f}", found
 
 
 def average(scores: Sequence[Score]) -> Score:
@@ -105,11 +141,11 @@ def summarize(records: Sequence[KeptRecord], repetitions: int) -> DatasetScores:
     ks = [2**i for i in range(repetitions.bit_length()) if 2**i < repetitions] + [repetitions]
     return {
         "problems": len(correct),
-        "runs": repetitions,
+        "repetitions": repetitions,
         "pass1": score,
         "se": error,
         "by_rule": by_rule,
-        "sd_runs": float(correct.mean(axis=0).std(ddof=1)) if repetitions > 1 else None,
+        "sd_repetitions": float(correct.mean(axis=0).std(ddof=1)) if repetitions > 1 else None,
         "pass_at_k": {str(k): pass_at_k(correct, k) for k in ks},
         "majority": majority_vote(correct, votes.tolist()),
         "mean_tokens": float(np.mean([record["tokens"] for record in records])),
@@ -118,11 +154,11 @@ def summarize(records: Sequence[KeptRecord], repetitions: int) -> DatasetScores:
     }
 
 
-def score_all(evaluation: Evaluation, records: Records, protocol: dict) -> Results:
+def score_all(evaluation: LoadedSuite, records: Records, protocol: Protocol) -> Results:
     """Return the content of results.json from all records: the scores of every data set, and their average."""
     results = {}
     for name, dataset in evaluation.suite.datasets.items():
-        results[name] = summarize(of_dataset(evaluation, records, name), dataset.runs)
+        results[name] = summarize(of_dataset(evaluation, records, name), dataset.repetitions)
     scores = list(results.values())
     by_rule = {rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]}
     failures: Counter[str] = Counter()
@@ -136,17 +172,17 @@ def score_all(evaluation: Evaluation, records: Records, protocol: dict) -> Resul
     }
 
 
-def compare(evaluation: Evaluation, base: Records, other: Records) -> dict[str, PairedDifference]:
+def compare(evaluation: LoadedSuite, base: Records, other: Records) -> dict[str, PairedDifference]:
     """Compare all records of `other` with those of `base` by a paired bootstrap over problems."""
     differences = {}
     for name, dataset in evaluation.suite.datasets.items():
-        base_correct = verdicts(of_dataset(evaluation, base, name), dataset.runs)  # [problems, repetitions]
-        other_correct = verdicts(of_dataset(evaluation, other, name), dataset.runs)
+        base_correct = verdicts(of_dataset(evaluation, base, name), dataset.repetitions)  # [problems, repetitions]
+        other_correct = verdicts(of_dataset(evaluation, other, name), dataset.repetitions)
         differences[name] = (other_correct - base_correct).mean(axis=1)
     return paired_bootstrap(differences, evaluation.seed)
 
 
-def of_dataset(evaluation: Evaluation, records: Records, name: str) -> list[KeptRecord]:
+def of_dataset(evaluation: LoadedSuite, records: Records, name: str) -> list[KeptRecord]:
     """Return the records of data set `name`, ordered by problem and repetition."""
     return [records[request] for request in evaluation.requests() if request.dataset == name]
 
@@ -168,12 +204,14 @@ def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[s
     """
     rng = np.random.default_rng(seed)
     resampled, observed = {}, {}
+    varies = {name: bool((values != values[0]).any()) for name, values in differences.items()}
     for name, values in differences.items():
         resampled[name] = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)  # [RESAMPLES]
         observed[name] = values.mean()
     if len(differences) > 1:
         resampled["average"] = np.mean(list(resampled.values()), axis=0)
         observed["average"] = np.mean(list(observed.values()))
+        varies["average"] = any(varies.values())
     report: dict[str, PairedDifference] = {}
     for name, means in resampled.items():
         low, high = np.percentile(means, [2.5, 97.5])
@@ -183,7 +221,7 @@ def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[s
             "difference": float(observed[name]),
             "low": float(low),
             "high": float(high),
-            "detectable": DETECTED * float(means.std()),
+            "detectable": DETECTED * float(means.std()) if varies[name] else None,
             "p_value": float(min(1.0, 2 * min(tails) / (RESAMPLES + 1))),
         }
     return report

@@ -1,6 +1,7 @@
 """Evaluation suites: which data sets are evaluated, and how. A suite is a small JSON file, in evals/ or anywhere."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +14,13 @@ from bnpo.data import (
     TEMPERATURES,
     Columns,
     Problem,
-    arithmetic_problems,
+    built_in_problems,
     chat_template,
     encode_prompt,
     load_problems,
 )
-from bnpo.files import ROOT, InputError
-from bnpo.grading.rewards import GRADERS
+from bnpo.files import ROOT, InputError, read_text
+from bnpo.grading.rewards import BOTH_RULES, GRADERS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +33,7 @@ class Dataset(Columns):
     """One data set of a suite."""
 
     data: str  # a source, as in --train-data
-    runs: int  # repetitions per problem
+    repetitions: int  # answers to each problem
     problems: int | None = None  # only so many from the beginning; None: all
     references: dict[str, str] | None = None  # other reference answers than the file's, by id, such as 4.2 \pm 0.1
 
@@ -48,7 +49,15 @@ class Suite:
     template: str
     max_prompt_tokens: int
     max_answer_tokens: int
+    system_prompt: str | None = None  # like the flags of train.py, as is `thinking`
+    thinking: str | None = None
     grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function by --grader
+    both_rules: bool = False  # grade every answer by BOTH_RULES, too
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that grade every answer, that of the scores first."""
+        return tuple(dict.fromkeys((self.grader, *(BOTH_RULES if self.both_rules else ()))))
 
 
 def load_suite(name: str) -> Suite:
@@ -58,7 +67,10 @@ def load_suite(name: str) -> Suite:
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
         raise InputError(f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json")
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_text(path))
+        prompt = fields.get("system_prompt")
+        if isinstance(prompt, str) and os.path.isfile(ROOT / prompt):
+            fields["system_prompt"] = read_text(ROOT / prompt).strip()
         datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
         suite = Suite(name=path.stem, datasets=datasets, **fields)
         _check(suite)
@@ -77,7 +89,7 @@ def _check(suite: Suite) -> None:
         dataset.check()
         if not all(isinstance(answer, str) for answer in (dataset.references or {}).values()):
             raise ValueError(f"references of {name} is {dataset.references!r}, must have a text for each id")
-        _check_number(f"runs of {name}", dataset.runs, 1)
+        _check_number(f"repetitions of {name}", dataset.repetitions, 1)
         if dataset.problems is not None:
             _check_number(f"problems of {name}", dataset.problems, 2)  # the standard error needs two
     if suite.template not in SYSTEM_PROMPTS and not (ROOT / suite.template).is_file():
@@ -87,6 +99,12 @@ def _check(suite: Suite) -> None:
         raise ValueError(f"temperature is {suite.temperature}, must be 0 or from {lowest} to {highest}")
     if not suite.datasets or not 0 < suite.top_p <= 1:
         raise ValueError("datasets must not be empty, top_p above 0 and at most 1")
+    if not (suite.system_prompt is None or isinstance(suite.system_prompt, str)):
+        raise ValueError(f"system_prompt is {suite.system_prompt!r}, must be a text or the path of a text file")
+    if suite.template == "think" and suite.system_prompt:
+        raise ValueError("template think is a system prompt itself: use it without system_prompt")
+    if suite.thinking not in (None, "on", "off"):
+        raise ValueError(f"thinking is {suite.thinking!r}, known: on, off")
     if suite.grader not in GRADERS:
         raise ValueError(f"grader is {suite.grader!r}, known: {', '.join(GRADERS)}")
 
@@ -96,18 +114,18 @@ def _check_number(field: str, value: object, minimum: int) -> None:
         raise ValueError(f"{field} is {value!r}, must be a whole number of at least {minimum}")
 
 
-def override(suite: Suite, runs: Sequence[str], limit: int | None, grader: str | None = None) -> Suite:
-    """Return `suite` with the repetitions of --runs, at most `limit` problems per data set, and the rule `grader`
+def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None) -> Suite:
+    """Return `suite` with the numbers of --repetitions, at most `limit` problems per data set, and the rule `grader`
     (None: its own). Raises InputError."""
     datasets = dict(suite.datasets)
-    for entry in runs:
+    for entry in repetitions:
         name, _, count = entry.rpartition("=")
         if name and name not in datasets:
-            raise InputError(f"--runs: no data set '{name}' in suite {suite.name}; it has {', '.join(datasets)}")
+            raise InputError(f"--repetitions: no data set '{name}' in suite {suite.name}; it has {', '.join(datasets)}")
         if not count.isdecimal() or int(count) < 1:
-            raise InputError(f"--runs: '{entry}' is not NAME=N or N with N above 0")
+            raise InputError(f"--repetitions: '{entry}' is not NAME=N or N with N above 0")
         for key in [name] if name else datasets:
-            datasets[key] = replace(datasets[key], runs=int(count))
+            datasets[key] = replace(datasets[key], repetitions=int(count))
     if limit is not None:
         if limit < 2:
             raise InputError(f"--limit: is {limit}, must be at least 2: the standard error needs two problems")
@@ -118,8 +136,8 @@ def override(suite: Suite, runs: Sequence[str], limit: int | None, grader: str |
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
-    if dataset.data == "arithmetic":
-        return arithmetic_problems("test", dataset.problems or 500)  # drawn, and therefore without an end of its own
+    if problems := built_in_problems(dataset.data, "test", dataset.problems or 500):  # they have no end of their own
+        return problems
     source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
     problems = load_problems(source, dataset)
     references = dataset.references or {}
@@ -139,7 +157,11 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
 
 def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:
     """Return the Jinja template of the suite's prompts. Raises InputError."""
-    return chat_template(tokenizer, suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template))
+    template = suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template)
+    try:
+        return chat_template(tokenizer, template, suite.system_prompt, suite.thinking)
+    except InputError as error:
+        raise InputError(f"suite {suite.name}: {error}") from error
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:

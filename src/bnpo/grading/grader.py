@@ -12,7 +12,7 @@ import numpy as np
 
 from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
-from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
+from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
 from bnpo.grading.workers import Failure, Workers
 from mathequal.equality import MAX_LENGTH, final_answer, instant_verdict, simple_number
 
@@ -59,7 +59,7 @@ class Grading:
                 if outcome not in counted:
                     counted.add(outcome)
                     failures[value.kind] += 1
-                    self._grader.report(value)
+                    self._grader.report(self._grader.rewards[k], value)
         return Grades(values, failed, failures)
 
 
@@ -69,7 +69,7 @@ class Grader:
     `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader` is the rule of
     `accuracy`: a name in GRADERS, or a user's function like a reward. What takes longer than `time_limit` seconds
     of processor time, exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a
-    user's reward or rule cannot be loaded or called.
+    user's reward or rule cannot be loaded or called, or returns no number for a right answer to `example`, a reference.
     """
 
     def __init__(
@@ -80,12 +80,13 @@ class Grader:
         users_range: tuple[float, float] = (0.0, 1.0),
         workers: int | None = None,
         time_limit: float = TIME_LIMIT,
+        example: str = "1",
     ):
         self.rewards = tuple(rewards)
-        self.rules = tuple(dict.fromkeys((grader, *GRADERS)))  # of `judge`, that of `accuracy` first
+        self.rule = grader  # of `accuracy`
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
         self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
-        self._reported: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
@@ -94,11 +95,11 @@ class Grader:
         self._normal_form = lru_cache(REMEMBERED)(self._start_normal_form)
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
-            self._check_users_rewards(time_limit)
+            self._check_users_rewards(time_limit, example)
 
-    def _check_users_rewards(self, time_limit: float) -> None:
-        users_rewards = [name for name in (*self.rewards, self.rules[0]) if name not in (*BUILT_IN, *GRADERS)]
-        checks = [self._in_worker("check_users_reward", reward) for reward in users_rewards]
+    def _check_users_rewards(self, time_limit: float, example: str) -> None:
+        users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
+        checks = [self._in_worker("try_users_reward", reward, example) for reward in users_rewards]
         for reward, check in zip(users_rewards, checks, strict=True):
             problem = check.result()
             if isinstance(problem, Failure):
@@ -106,8 +107,10 @@ class Grader:
                 raise InputError(
                     f"--{'rewards' if reward in self.rewards else 'grader'}: {reward}: {problem.kind}: "
                     f"{problem.message}; it must be function(text: str, "
-                    f"reference: str), in a file that is imported within {time_limit:g} s"
+                    f"reference: str) -> float, in a file that is imported within {time_limit:g} s"
                 )
+            if problem:
+                print(f"grading: {reward}: a trial call failed: {problem}", file=sys.stderr, flush=True)
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
@@ -115,7 +118,7 @@ class Grader:
 
     def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grading:
         """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
-        functions = [self.rules[0] if reward == "accuracy" else reward for reward in self.rewards]
+        functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
         return Grading(self, [self._start_function(function, texts, references, tags) for function in functions])
 
     def _start_function(
@@ -134,13 +137,13 @@ class Grader:
         start_once = cache(start_call)
         return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
 
-    def judge(self, text: str, reference: str, tags: bool) -> dict[str, Future]:
+    def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
         """Return, for each of `rules`, the future of whether the final answer of `text` is `reference`: 1 if it is, a
         lower value if not, or a Failure.
 
         With `tags` the final answer is the one inside the answer tags.
         """
-        return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in self.rules}
+        return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in rules}
 
     def _verdict(self, answer: str, reference: str) -> Future:
         # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
@@ -152,7 +155,7 @@ class Grader:
     def vote(self, text: str, tags: bool) -> Future:
         """Return the future of what `text` counts as in a majority vote: one string for answers that read alike, None
         without an answer, or a Failure."""
-        answer = final_answer(text, tags)
+        answer = stated_answer(text, self.rule, tags)
         if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
             return _finished(answer)
         number = simple_number(answer)
@@ -170,11 +173,11 @@ class Grader:
     def _in_worker(self, function: str, *arguments: str) -> Future:
         return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
 
-    def report(self, failure: Failure) -> None:
-        """Print the first failure of each kind."""
-        if failure.kind not in self._reported:
-            self._reported.add(failure.kind)
-            line = f"grading: {failure.kind}: {failure.message} (scored lowest, and counted)"
+    def report(self, reward: str, failure: Failure) -> None:
+        """Print the first failure of each kind of a reward."""
+        if (reward, failure.kind) not in self._reported:
+            self._reported.add((reward, failure.kind))
+            line = f"grading: {reward}: {failure.kind}: {failure.message} (scored lowest, and counted)"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:

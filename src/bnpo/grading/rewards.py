@@ -9,16 +9,22 @@ import inspect
 import math
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 
 from bnpo.files import InputError
+from mathequal.equality import final_answer
 
 Reward = Callable[[str, str], float]
 
-GRADERS = ("default", "reference")
-"""Rules of grading: this project's, or those of the authors' released code, to compare with the paper."""
+BOTH_RULES = ("default", "reference")
+"""Rules that a suite with `both_rules`, and a regrade, apply to every answer."""
+GRADERS = (*BOTH_RULES, "last_number")
+"""Rules of grading: this project's, that of the authors' released code, to compare with the paper, or the last number
+in the text."""
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -43,7 +49,45 @@ def _has_each_tag_once(text: str) -> bool:
     return all(text.count(tag) == 1 for tag in TAGS)
 
 
-REWARDS: dict[str, Reward] = {"format": format_reward}
+# No part can match in two ways, so the time is linear in the length of the text.
+NUMBER = re.compile(r"((?<![0-9])[-−])?\\?\$?([0-9]+(?:,[0-9]{3}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+)")
+
+
+def last_number(text: str) -> Decimal | None:
+    r"""Return the last number in `text`, or None. This is how evaluators of GSM8K read answers without a box.
+
+    Thousands separators, a dollar sign, a percent sign and the full stop of the sentence are not part of the number. A
+    minus sign is, unless it stands right behind a digit.
+
+    >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
+    ['1234.50', '-3', '3', '40', 'None']
+    """
+    matches = deque(NUMBER.finditer(text), maxlen=1)
+    if not matches:
+        return None
+    sign, digits = matches[0].groups()
+    return Decimal(("-" if sign else "") + digits.replace(",", ""))
+
+
+def last_number_reward(text: str, reference: str) -> float:
+    """Return 1 if the last numbers of `text` and `reference` are equal, else 0. 3.50 equals 3.5.
+
+    >>> last_number_reward("She has 5 + 7 = 12 apples.", "12"), last_number_reward("12 apples in 2 bags", "12")
+    (1.0, 0.0)
+    """
+    number = last_number(text)
+    return float(number is not None and number == last_number(reference))
+
+
+def stated_answer(text: str, rule: str, tags: bool) -> str | None:
+    """Return the final answer that the grader `rule` finds in `text`, or None. `tags` as in `final_answer`."""
+    if rule == "last_number":
+        number = last_number(text)
+        return None if number is None else str(number)
+    return final_answer(text, tags)
+
+
+REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
 """Built-in rewards that are fast and safe enough to be called in the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": released_format_reward}
 """Those that `--grader reference` computes in another way."""
@@ -89,9 +133,27 @@ def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> N
         )
 
 
-def check_users_reward(reward: str) -> None:
-    """Raise what keeps a user's reward from being called. Runs in a worker."""
-    inspect.signature(_load(reward)).bind("text", "reference")
+def try_users_reward(reward: str, reference: str) -> str:
+    """Call a user's reward once. Return the error that it raised, or "". Runs in a worker.
+
+    Raises what keeps it from being called at all, and TypeError if it returns no number, as rewards of other trainers
+    do, which take and return lists, or asynchronous functions.
+    """
+    function, text = _load(reward), f"The answer is \\boxed{{{reference}}}."
+    inspect.signature(function).bind(text, reference)
+    try:
+        value = function(text, reference)
+    except TypeError:  # most likely it expects something else than two strings
+        raise
+    except Exception as error:  # perhaps for this text only
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    try:
+        float(value)
+    except (TypeError, ValueError) as error:
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(f"it returned {type(value).__name__}, not a number") from error
+    return ""
 
 
 def users_reward(reward: str, text: str, reference: str) -> float:

@@ -172,7 +172,7 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         print(f"{inputs.eval_answers:,} answers, about {plan.tokens / 1e6:,.1f} million tokens")
         limits = {}
         for name, count in inputs.eval_problems.items():  # with the largest variances that answers can have
-            limits[name] = detectable(count, suite.datasets[name].runs, within=0.25, error=sqrt(0.25 / count))
+            limits[name] = detectable(count, suite.datasets[name].repetitions, within=0.25, error=sqrt(0.25 / count))
         print(f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}")
         if config.planning.gpu is None:
             print(NO_GPU)

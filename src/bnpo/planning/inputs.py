@@ -119,8 +119,8 @@ def _count_suite(suite: Suite, model: LocalModel) -> tuple[dict[str, int], int, 
             if model.tokenizer:
                 encode_prompts(problems, suite, model.tokenizer)  # refuses prompts that are too long
         counts[name] = count
-        answers += count * dataset.runs
-        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.runs} repetitions{note}")
+        answers += count * dataset.repetitions
+        lines.append(f"{suite.name}: {name}: {count} problems x {dataset.repetitions} repetitions{note}")
     return counts, answers, lines
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 
-from bnpo.files import InputError, line_of, read_json
+from bnpo.files import SMOLLM2, InputError, line_of, read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -45,12 +45,28 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
                 if local is None:  # without a network, the cache may have the other files only
                     cure = f"check the network; if the hub has no safetensors, {cure}"
             raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
+    if weights:
+        check_weights(folder)
     index = folder / "model.safetensors.index.json"
     if weights and index.is_file():
         names = set(read_json(index, "download it again").get("weight_map", {}).values())
         if missing := sorted(name for name in names if not (folder / name).is_file()):
             raise InputError(f"{model}: lacks {missing[0]}, which {index.name} names; download or copy it")
     return folder
+
+
+def check_weights(folder: Path) -> None:
+    """Raise InputError if a file of weights in `folder` is cut off or no such file. Reads its first bytes only."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="np"):  # compares the size with the header
+                continue
+        except Exception as error:  # SafetensorError, or one of the system
+            reason = line_of(error)
+        with file.open("rb") as opened:
+            if opened.read(8) == b"version ":  # https://git-lfs.github.com/spec/v1
+                raise InputError(f"{file}: is a git-lfs pointer, not the weights; run `git lfs pull` in its folder")
+        raise InputError(f"{file}: is damaged, perhaps cut off ({reason}); download or copy it again")
 
 
 def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
@@ -75,6 +91,8 @@ def local_folder(model: str) -> Path | None:
         raise InputError(f"{model}: this run has no checkpoint yet; wait for its first one, or name another model")
     if folder.is_dir():
         return folder.resolve()  # a run that is still going moves `last` and `best` to other checkpoints
+    if folder == SMOLLM2:
+        raise InputError(f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it")
     if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise InputError(f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B")
     return None

@@ -10,7 +10,7 @@ import numpy as np
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import TrainConfig
-from bnpo.data import Columns, arithmetic_problems, load_problems
+from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
@@ -194,7 +194,7 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
     for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
         samples = whole_json_lines(place / "samples.jsonl")
         # Samples were written in the order in which they finished.
-        samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["run"]))
+        samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["repetition"]))
         problems, texts = [], []
         for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
             answers = list(group)
@@ -223,8 +223,8 @@ def eval_problems(config: dict) -> dict[str, list]:
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
         source, rows = dataset["data"], []
-        if source == "arithmetic":
-            rows = [vars(problem) for problem in arithmetic_problems("test", dataset["problems"])]
+        if made := built_in_problems(source, "test", dataset["problems"]):
+            rows = [vars(problem) for problem in made]
         elif source.endswith(".jsonl"):
             rows = whole_json_lines(ROOT / source)  # with subject and level
         elif (ROOT / source).is_file():

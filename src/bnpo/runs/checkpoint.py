@@ -318,6 +318,6 @@ def _score_lines(run: Path, step: int) -> list[str]:
     lines = [f"Scores after step {evaluated}, pass@1 in percent with standard errors:", ""]
     lines += ["| data set | problems x repetitions | pass@1 |", "| --- | ---: | ---: |"]
     for name, scores in results["results"].items():
-        answers = f"{scores['problems']} x {scores['runs']}"
+        answers = f"{scores['problems']} x {scores['repetitions']}"
         lines.append(f"| {name} | {answers} | {100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} |")
     return lines

@@ -10,8 +10,8 @@ from bnpo.console import copy_output
 from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 from bnpo.flags import Free, marked
 
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "last", "metrics.jsonl")
-RUN_FILES += ("report.html", "rollouts", "tokens", "wandb", "watch")
+RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "findings.json", "last")
+RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
 """What a run writes into its folder, and --overwrite deletes."""
 MOVING, ASIDE, DELETED = ".overwriting", ".overwritten", ".deleted"
 """Subfolders with an earlier run: while its files are moved, until the new run has made a step, and afterwards."""

@@ -23,6 +23,7 @@ from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
+from bnpo.findings import check_format, check_references
 from bnpo.grading.grader import Grader
 from bnpo.planning.fit import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
@@ -118,13 +119,20 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
     check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
+    check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
+    check_format(config.data.rewards, tokenizer.decode(prompts[0]))
     tags = asks_for_tags(tokenizer)
     facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
     facts |= {"data_sources": source_facts, "answer_tags": tags}
     facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
-    grader = Grader(config.data.rewards, grader=config.data.grader, users_range=config.data.reward_range)
+    grader = Grader(
+        config.data.rewards,
+        grader=config.data.grader,
+        users_range=config.data.reward_range,
+        example=kept_problems[0].answer,
+    )
     try:
         lock = lock_run(folder) if rank == 0 else None
         # The folder was read without the lock, when another process could still train in it.

@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 from bnpo.data import next_place
 from bnpo.evaluation.program import evaluate_live
-from bnpo.files import RunError, write_json
+from bnpo.files import RunError, write_json, writing
+from bnpo.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.grading.rewards import reward_name
 from bnpo.planning.fit import sampler_share
 from bnpo.policy.learner import Learner
@@ -17,7 +18,7 @@ from bnpo.policy.proof import prove_start
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import Ranks, gather
-from bnpo.rollouts import WatchedAnswers
+from bnpo.rollouts import Rollouts, WatchedAnswers
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.folder import claim_folder, copy_console, delete_earlier_run, put_back, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
@@ -42,6 +43,7 @@ class Run:
         self._reward_names = [reward_name(reward) for reward in prepared.config.data.rewards]
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._stopping = False
+        self._first_rollouts: list[Rollouts] = []  # of the first steps, until their findings are printed
         self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
@@ -186,6 +188,7 @@ class Run:
             mean_rewards = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
             self._tracker.log(step.number, metrics, mean_rewards)
             delete_earlier_run(self._folder)
+            self._look_at_first_answers(step)
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
@@ -198,6 +201,23 @@ class Run:
                 f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
             )
         self._stopping = self._ranks.asked_to_stop()
+
+    def _look_at_first_answers(self, step: Step) -> None:
+        """After the first steps, print and write what their answers say about the run's success. Rank 0 only."""
+        last = min(FIRST_STEPS, self._prepared.steps)
+        if step.number > last:
+            return
+        self._first_rollouts.append(step.rollouts)
+        if step.number == last:
+            rule = self._config.data.grader
+            answers = FirstAnswers.of(self._first_rollouts, self._prepared.task, self._reward_names, rule)
+            self._first_rollouts = []
+            findings = find(answers)
+            for finding in findings:
+                self._tracker.say(f"first {last} steps: {finding.text}")
+            if findings:
+                with writing(self._folder):
+                    write_json(self._folder / "findings.json", [finding._asdict() for finding in findings])
 
     def _save_answers(self, step: Step) -> None:
         """Write all answers of a step as text, and for two questions also token by token. A collective."""

@@ -1,0 +1,138 @@
+"""Will it train? Sample some answers with the model, prompt and reward of a run, and say what to change before it.
+
+    python scripts/check_task.py --preset smollm2    # the flags of train.py; 16 questions, 4 answers each
+    python scripts/check_task.py --questions 32 --answers 8 --preset paper-1.5b --train-data mine.jsonl
+
+The questions and seeds are those of the first step of the run. No learner is loaded, so it takes less memory and time
+than a run.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bnpo.config import TrainConfig, check_config, parse_train_config
+from bnpo.data import questions_of_step
+from bnpo.files import InputError
+from bnpo.findings import FirstAnswers, find
+from bnpo.flags import with_settings
+from bnpo.grading.rewards import reward_name
+from bnpo.rollouts import Rollouts, Task, collect
+from bnpo.runs.prepare import prepare_run
+from bnpo.speed import Stopwatch
+
+SHOWN = 3
+"""Answers that are printed as they are."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was sampled, and how long that took."""
+
+    task: Task
+    rollouts: Rollouts
+    seconds: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--questions", type=int, default=16, help="number of questions")
+    parser.add_argument("--answers", type=int, default=4, help="answers per question, at least 2")
+    args, flags = parser.parse_known_args()
+    try:
+        if args.questions < 1 or args.answers < 2:
+            raise InputError("--questions must be at least 1, and --answers at least 2")
+        config, preset_line = parse_train_config(flags, has_cuda=torch.cuda.is_available())
+        print(preset_line, flush=True)
+        check_config(config, ranks=1)
+        with TemporaryDirectory(prefix="bnpo-check-task-") as folder:
+            sample = sample_answers(smaller(config, args.questions, args.answers, Path(folder) / "run"))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    report(sample, config)
+
+
+def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> TrainConfig:
+    """Return the settings of a run in `folder` that samples fewer answers per step and evaluates nothing."""
+    changes = {"questions_per_step": questions, "samples_per_question": answers, "mini_batches": 1}
+    changes |= {"output_dir": folder, "resume": False, "overwrite": False, "eval_every": 0, "watch_questions": 0}
+    return with_settings(config, **changes)
+
+
+def sample_answers(config: TrainConfig) -> Sample:
+    """Return answers to the questions of the first step of a run. Raises InputError."""
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # as the launcher does
+    prepared = prepare_run(config)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    from bnpo.policy.sampler import Sampler  # imports vLLM
+
+    sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
+    stopwatch = Stopwatch()
+    try:
+        problems, seed = len(prepared.task.problems), config.sampling.seed
+        questions = questions_of_step(problems, config.batch.questions_per_step, 0, seed)
+        with stopwatch("total"):
+            rollouts = collect(prepared.task, questions, 0, sampler, config, stopwatch)
+    finally:
+        sampler.close()
+        prepared.task.grader.close()
+        dist.destroy_process_group()
+    return Sample(prepared.task, rollouts, stopwatch.seconds["total"])
+
+
+def report(sample: Sample, config: TrainConfig) -> None:
+    """Print the table, the first answers and the findings."""
+    rollouts, task = sample.rollouts, sample.task
+    names = [reward_name(reward) for reward in config.data.rewards]
+    answers = FirstAnswers.of([rollouts], task, names, config.data.grader)
+    n, m, _ = rollouts.rewards.shape
+    table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    for k, name in enumerate(names):
+        low, high = task.grader.ranges[k]
+        table.add_row(f"mean reward {name}, from {low:g} to {high:g}", f"{rollouts.rewards[:, :, k].mean():.3f}")
+        table.add_row(f"answers with the highest {name}", f"{(rollouts.rewards[:, :, k] == high).mean():.1%}")
+    table.add_row("questions with both better and worse answers", f"{answers.mixed:.1%}")
+    table.add_row("cut off at --max-answer-tokens", f"{1 - answers.finished.mean():.1%}")
+    table.add_row("without a final answer", f"{1 - answers.stated.mean():.1%}")
+    table.add_row("rewards that failed", f"{answers.failed.mean():.1%}")
+    table.add_row("mean length in tokens", f"{rollouts.lengths.mean():.1f}")
+    of_step = config.batch.questions_per_step * config.batch.samples_per_question
+    table.add_row(
+        f"seconds per step for sampling {of_step} answers, by this sample", f"{sample.seconds * of_step / (n * m):.1f}"
+    )
+    console = Console()
+    console.print(table)
+    for i in range(min(SHOWN, n)):
+        problem, answer = task.problems[rollouts.questions[i]], rollouts.answers[i][0]
+        rewards = ", ".join(f"{name} {value:g}" for name, value in zip(names, rollouts.rewards[i, 0], strict=True))
+        console.print(f"\nquestion {problem.id}, reference {problem.answer!r}, {rewards}", markup=False)
+        console.print(Text(task.tokenizer.decode(answer.token_ids)))
+    print()
+    findings = find(answers)
+    for finding in findings:
+        print(f"to change: {finding.text}.")
+    if not findings:
+        print(f"nothing to change: {answers.mixed:.0%} of the questions give a gradient.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""What the first answers of a run say about its success: nothing to learn from, cut off, no final answer, failing.
+
+`scripts/check_task.py` prints these findings before a run. A run prints them once, after its first steps.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from bnpo.data import Problem
+from bnpo.files import InputError
+from bnpo.grading.rewards import BUILT_IN, GRADERS, last_number, stated_answer
+from bnpo.rollouts import Rollouts, Task
+
+FIRST_STEPS = 3
+"""Steps of a run whose answers are looked at together."""
+MOST_TEXTS = 256
+"""Answers that are decoded to look for a final answer in them."""
+MANY, FEW = 0.5, 0.1
+"""Shares from which on, and up to which, something is worth a line."""
+
+
+BAD_REFERENCES = 0.01
+"""Share of references that no answer can equal, from which on a run is refused. MATH has 2 empty ones in 7,500."""
+LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
+
+
+def check_references(problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str) -> None:
+    """Raise InputError if no answer can be equal to many of the references, so that their rewards are always 0."""
+    if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
+        return  # a function of the user's may need no reference
+    numbers_only = rule == "last_number" or "accuracy" not in rewards
+    checks = {
+        "is empty": [p for p in problems if not p.answer.strip()],
+        "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
+        "is a list": [p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())],
+    }
+    for fault, faulty in checks.items():
+        # A list is no certain fault: answers of some tasks are lists.
+        if len(faulty) > (MANY if fault == "is a list" else BAD_REFERENCES) * len(problems):
+            raise InputError(
+                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled: that of "
+                f"problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}; correct them, or take the answer out of "
+                "its field with --answer-field and --answer-pattern"
+            )
+
+
+def check_format(rewards: Sequence[str], prompt: str) -> None:
+    """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
+    if "format" in rewards and prompt.rstrip().endswith("<think>"):
+        raise InputError(
+            "--rewards format: the chat template opens <think> itself, so no answer has that tag; take --thinking off, "
+            "another --template, or a reward of your own"
+        )
+
+
+class Finding(NamedTuple):
+    """One thing that keeps a run from learning. `kind` is its name in findings.json."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class FirstAnswers:
+    """N answers in n groups of m, each group to one question, from one step or several."""
+
+    reward_names: Sequence[str]  # [K]
+    ranges: Sequence[tuple[float, float]]  # [K], lowest and highest value of each reward
+    rewards: np.ndarray  # [n, m, K]
+    failed: np.ndarray  # [n, m], True where a reward could not be computed
+    failures: dict[str, int]  # failed calls by kind
+    finished: np.ndarray  # [n, m], False where an answer was cut off
+    stated: np.ndarray  # [at most MOST_TEXTS], whether an answer has a final answer
+    box_is_asked_for: bool
+    rule: str  # --grader
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollouts], task: Task, reward_names: Sequence[str], rule: str) -> "FirstAnswers":
+        """Return the answers of the steps `rollouts`."""
+        groups = [group for step in rollouts for group in step.answers]  # [n][m]
+        answers = [answer for group in groups for answer in group]  # [N]
+        some = answers[:: -(-len(answers) // MOST_TEXTS)]
+        texts = task.tokenizer.batch_decode([answer.token_ids for answer in some], skip_special_tokens=True)
+        prompt = task.tokenizer.decode(task.prompts[rollouts[0].questions[0]])
+        return cls(
+            reward_names=reward_names,
+            ranges=task.grader.ranges,
+            rewards=np.concatenate([step.rewards for step in rollouts]),
+            failed=np.concatenate([step.failed for step in rollouts]),
+            failures=dict(sum((step.failures for step in rollouts), start=type(rollouts[0].failures)())),
+            finished=np.array([[answer.finished for answer in group] for group in groups]),
+            stated=np.array([stated_answer(text, rule, task.answer_tags) is not None for text in texts]),
+            box_is_asked_for="boxed" in prompt,
+            rule=rule,
+        )
+
+    @property
+    def mixed(self) -> float:
+        """Share of the groups whose answers do not all have the same rewards: only these give a gradient."""
+        return float((self.rewards != self.rewards[:, :1]).any(axis=(1, 2)).mean())
+
+
+def find(answers: FirstAnswers) -> list[Finding]:
+    """Return what keeps a run with these answers from learning, the most certain first."""
+    findings = []
+    failed, cut_off = answers.failed.mean(), 1 - answers.finished.mean()
+    unstated = 1 - answers.stated.mean()
+    if failed > (0 if set(answers.reward_names) - set(BUILT_IN) else FEW):
+        kinds = ", ".join(f"{kind} {count} times" for kind, count in answers.failures.items())
+        names = [name for name in answers.reward_names if name not in BUILT_IN] or answers.reward_names
+        text = f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as the lowest value; "
+        findings.append(Finding("failing", text + f"look at {', '.join(names)}, and at the lines `grading:` above"))
+    if cut_off >= MANY:
+        text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
+        findings.append(Finding("cut_off", text))
+    if unstated >= MANY and "accuracy" in answers.reward_names:
+        findings.append(Finding("no_final_answer", f"{unstated:.0%} of the answers {_no_final_answer(answers)}"))
+    for k, name in enumerate(answers.reward_names):
+        findings += _about_reward(answers.rewards[:, :, k], name, answers.ranges[k])
+    if answers.mixed <= FEW and not any(finding.kind.startswith("all_") for finding in findings):
+        text = f"only {answers.mixed:.0%} of the questions have answers with different rewards, and the others give "
+        text += "no gradient; raise --samples-per-question or --temperature, or take easier or harder problems"
+        findings.append(Finding("few_mixed_groups", text))
+    return findings
+
+
+def _no_final_answer(answers: FirstAnswers) -> str:
+    """Return what answers without a final answer lack, and the cure."""
+    if answers.rule == "last_number":
+        return "have no number; read some of them, and change the prompt or the problems"
+    cure = "--grader last_number takes the last number instead"
+    if answers.box_is_asked_for:
+        return f"have no \\boxed{{}}, though the prompt asks for one; {cure}"
+    return f"have no \\boxed{{}}, and the prompt asks for none; ask for it with --system-prompt, or {cure}"
+
+
+def _about_reward(rewards: np.ndarray, name: str, value_range: tuple[float, float]) -> list[Finding]:
+    """Return a finding if the rewards [n, m] of all answers are equal."""
+    value = rewards.flat[0]
+    if (rewards != value).any():
+        return []
+    same = f"the reward {name} is {value:g} for all {rewards.size} answers"
+    if value == value_range[0]:
+        text = f"{same}: nothing is ever right; read some answers beside their references, and take easier problems"
+        return [Finding("all_lowest", text)]
+    if value == value_range[1]:
+        return [Finding("all_highest", f"{same}: nothing is left to learn; take harder problems")]
+    return [Finding("all_equal", f"{same}; correct the function, which must tell answers apart")]
