@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -340,3 +341,56 @@ def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(number, 
     end = json.loads((run / "end.json").read_text())
     assert end == {"step": (run / "metrics.jsonl").read_text().count("\n"), "why": "signalled"}
     assert (run / "last").resolve().name == f"step-{end['step']:06d}"
+
+
+OVERWRITE = (*SMALL, "--steps", 1, "--eval-every", 0, "--overwrite")
+CANNOT_CONNECT = r"error: the ranks cannot connect \(RuntimeError: .*eth99\); correct GLOO_SOCKET_IFNAME, "
+
+
+def write_earlier_run(run: Path) -> dict[str, str]:
+    """Write a run as far as --overwrite looks at it. Return its files."""
+    files = {"config.json": '{"preset": "tiny"}', "metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights"}
+    files |= {"console.log": "text", "end.json": "{}", "mine.txt": "mine"}
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    return files
+
+
+def files_of(run: Path) -> dict[str, str]:
+    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "message"),
+    [
+        pytest.param({"GLOO_SOCKET_IFNAME": "eth99"}, (), CANNOT_CONNECT, marks=pytest.mark.program),
+        pytest.param({}, ("--sync-tolerance", 1e-12), "error: .*--sync-tolerance", marks=pytest.mark.sampler),
+    ],
+)
+def test_an_earlier_run_outlives_a_new_one_that_fails_before_its_first_step(environment, flags, message, tmp_path):
+    run = tmp_path / "run"
+    before = write_earlier_run(run)
+    command = ("train.py", *OVERWRITE, *flags, "--output-dir", run)
+    failed = run_ranks(2, *command, check=False, environment=environment)
+    assert failed.returncode in (1, 2)
+    assert len(re.findall("error: .*", failed.stdout)) == 1
+    assert re.search(message, failed.stdout)
+    assert "Traceback" not in failed.stdout
+    assert files_of(run) == before | {".lock": ""}
+
+
+@pytest.mark.sampler
+def test_an_earlier_run_is_deleted_when_the_new_one_has_made_its_first_step(tmp_path):
+    run = tmp_path / "a run"
+    write_earlier_run(run)
+    run_ranks(2, "train.py", *OVERWRITE, "--output-dir", run)
+    assert not (run / "checkpoints" / "step-000003").exists()
+    assert [path.name for path in run.glob(".*")] == [".lock"]
+    assert (run / "mine.txt").exists()
+    assert (run / "last").resolve().name == "step-000001"
+    # And a start with another number of ranks prints a command that a shell understands.
+    refused = run_ranks(1, "train.py", *SMALL, "--steps", 2, "--resume", "--output-dir", run, check=False)
+    command = refused.stdout.partition("or convert it: ")[2]
+    folders = [str(run / "checkpoints" / "step-000001" / "trainer" / name) for name in ("zero", "universal")]
+    assert shlex.split(command)[-3::2] == folders
