@@ -4,6 +4,7 @@
 # make check   install, check style and types, run the tests that start no program and measure no time (2 minutes)
 # make lint    install, check style and the imports between packages
 # make bench   install with TRL, run the benchmarks of docs/performance.md (an hour on 2 cores)
+# make conformance   install with TRL and verl, compare their advantages and losses with ours (three minutes)
 # make check-gpu-environment   install the packages for GPUs into .venv-gpu and test them; needs no GPU
 #
 # PyTorch's CPU build is much smaller than the default one. On a machine without a GPU, set TORCH_INDEX to the address
@@ -18,7 +19,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # Three tests at a time on two cores: while one of them waits for programs, the others use its core.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test check lint bench check-gpu-environment
+.PHONY: demo test check lint bench conformance check-gpu-environment
 
 demo: .venv/.ready
 	.venv/bin/python scripts/demo.py --model $(MODEL)
@@ -39,6 +40,9 @@ lint: .venv/.ready
 bench: .venv/.ready .venv/trl/.ready
 	.venv/bin/python benchmarks/run.py
 
+conformance: .venv/.ready .venv/trl/.ready .venv/verl/.ready
+	PYTHONPATH=.venv/trl:.venv/verl .venv/bin/python benchmarks/conformance.py
+
 # check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU.
 check-gpu-environment:
 	$(PYTHON) dev/check_pins.py
@@ -54,8 +58,13 @@ $(VENV)/.ready: $(REQUIREMENTS) pyproject.toml
 	$(PIP) install --quiet --no-deps -r $(REQUIREMENTS)
 	touch $@
 
-# TRL is installed into a folder of its own, so that the environment of bnpo does not change.
+# TRL and verl are installed into folders of their own, so that the environment of bnpo does not change.
 .venv/trl/.ready: .venv/.ready benchmarks/requirements-trl.txt
 	rm -rf .venv/trl
 	$(PIP) install --quiet --no-deps --target .venv/trl -r benchmarks/requirements-trl.txt
+	touch $@
+
+.venv/verl/.ready: .venv/.ready benchmarks/requirements-verl.txt
+	rm -rf .venv/verl
+	$(PIP) install --quiet --no-deps --target .venv/verl -r benchmarks/requirements-verl.txt
 	touch $@

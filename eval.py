@@ -24,14 +24,11 @@ SHOWN_CHANGES = 10
 def main() -> None:
     setup_environment()
     forget_launcher()  # an evaluation has no ranks
-    import tyro
-
+    from bnpo.config import parse_flags
     from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
-    from bnpo.flags import join_help_lines
 
-    join_help_lines(EvalConfig)
-    config = tyro.cli(EvalConfig)
+    config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
     try:
         if config.planning.dry_run:
             from bnpo.planning.dry_run import dry_run_evaluation

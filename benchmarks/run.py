@@ -29,7 +29,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-CPU = ("batching", "memory", "sharing", "sampling", "step", "rivals", "evaluator")
+CPU = ("batching", "memory", "sharing", "step", "rivals", "evaluator")
 AIMS = {
     "repeated_prompts": ("<=", 0.05),
     "rank_imbalance": ("<=", 0.05),

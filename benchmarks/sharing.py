@@ -7,11 +7,9 @@ sequences. Updates of both kinds take turns. Rows for each case:
 
 - prompt_sharing_ratio_*: median seconds without over with shared prompts
 - sharing_tokens_*: tokens that the learner computes, with over without
-- sharing_memory_*: largest growth of a process during an update, with over without
 - sharing_gradient_difference_*: largest relative difference of the gradient norms
 """
 
-import ctypes
 import json
 import os
 import sys
@@ -57,7 +55,6 @@ CASES = {
 }
 """Budget, then questions, answers to each, tokens of a prompt and of an answer (None: 10 to 900, log-uniform); for the
 model of benchmarks/long_model.py. Besides these the tiny model on what it samples."""
-M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def whole_sequences(prompts, answers, indices, device):
@@ -132,19 +129,6 @@ def seconds_of(learner: module.Learner, experience: module.Experience) -> tuple[
     return time.perf_counter() - started, norm
 
 
-def growth(learner: module.Learner, experience: module.Experience) -> int:
-    """Return the bytes by which the process that grows most grows during an update."""
-    ctypes.CDLL(None).malloc_trim(0)
-    before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    learner.update(experience, lr=0.0)
-    return max(gather(status("VmHWM") - before))
-
-
-def status(field: str) -> int:
-    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
-
-
 def tokens_of(learner: module.Learner, experience: module.Experience) -> int:
     everything = np.arange(len(experience.answers))
     return sum(gather(sum(len(micro.input_ids) for micro in learner._micro_batches(experience, everything))))
@@ -165,7 +149,7 @@ class Case:
             yield
 
     def seconds(self) -> dict[str, float]:
-        """Return the rows except memory."""
+        """Return the rows of this case."""
         found: dict[bool, list] = {True: [], False: []}
         for _ in range(1 + max(2, ROUNDS // len(self._batches))):
             for experience in self._batches:
@@ -183,13 +167,6 @@ class Case:
             "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
         }
 
-    def memory(self) -> float:
-        sizes = []
-        for shared in (True, False):
-            with self._packing(shared=shared):
-                sizes.append(growth(self._learner, self._batches[0]))
-        return sizes[0] / sizes[1]
-
 
 def main() -> None:
     if len(sys.argv) == 1:
@@ -206,9 +183,6 @@ def main() -> None:
     for name, (budget, shape) in CASES.items():
         cases[name] = Case(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
     rows = {f"{row}_{name}": value for name, case in cases.items() for row, value in case.seconds().items()}
-    # Freed memory goes back to the system at once, which is slow. Otherwise holes in the heap would count as used.
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
-    rows |= {f"sharing_memory_{name}": case.memory() for name, case in cases.items()}
     if dist.get_rank() == 0:
         print("ROWS " + json.dumps(rows), flush=True)
     os._exit(0)  # saves the seconds that vLLM and torch.distributed need to end

@@ -72,7 +72,7 @@ def main() -> None:
         row(f"scaling_token_cost_{times}", cost[times] / cost[1])
     saves = training_steps(cores, STEPS, *lr, "--save-every", "1")
     row("checkpoint_seconds", median(saves, "seconds/save"))
-    interval = PRESETS["tiny"]["save_every"] * median(saves, "seconds/total")
+    interval = PRESETS["tiny"].folder.save_every * median(saves, "seconds/total")
     row("checkpoint_share", median(saves, "seconds/save") / interval)
     if arguments.figure:
         draw(arguments.figure, phases, step, faster)

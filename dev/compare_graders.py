@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "answers"))
 import test_spellings as rules
 from pair_grader import PairGrader, reference_answers
 
-from mathequal.child import RULES
+from bnpo.grading.rewards import GRADERS as RULES
 
 SETS = ("math500", "amc23", "aime2024", "aime2025", "math_train")
 PAIRS_PER_RULE = 40

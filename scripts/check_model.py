@@ -25,9 +25,8 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.utils.logging import disable_progress_bar
 
-from bnpo.config import preset_config
+from bnpo.config import PRESETS, with_settings
 from bnpo.files import InputError
-from bnpo.flags import with_settings
 from bnpo.policy.folder import check_weights, load_tokenizer, model_config, model_folder
 from bnpo.policy.model_check import check_model
 
@@ -129,7 +128,7 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     os.environ.setdefault("LOCAL_RANK", "0")  # the launcher's, for DeepSpeed
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    settings = with_settings(preset_config("tiny"), model=str(folder))
+    settings = with_settings(PRESETS["tiny"], model=str(folder))
     learner = Learner(str(folder), tokens, settings, with_optimizer=False)
     engine = EngineSettings(max_tokens=2 * TEXT_TOKENS, dtype="float32")
     sampler = Sampler(str(folder), tokenizer, engine)

@@ -22,7 +22,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.config import preset_config
+from bnpo.config import PRESETS
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.page import write_page
 
@@ -33,14 +33,15 @@ class Demo:
 
     suite: str
     """Suite of the evaluations before and after the training, with one data set of the same name."""
+    dtype: str
     steps: int
     ranks: int
 
 
 DEMOS = {
-    "tiny": Demo("arithmetic", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
+    "tiny": Demo("arithmetic", "auto", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
     # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and need twice the memory.
-    "smollm2": Demo("word-problems", steps=25, ranks=1),
+    "smollm2": Demo("word-problems", "bfloat16", steps=25, ranks=1),
 }
 
 
@@ -62,11 +63,12 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
 
 
-def pass1(model: Path, suite: str, folder: Path) -> tuple[float, float]:
-    """Evaluate `model` on `suite`. Return pass@1 and its standard error."""
-    run(sys.executable, "eval.py", "--ckpt", str(model), "--suite", suite, "--output-dir", str(folder))
+def pass1(model: Path, demo: Demo, folder: Path) -> tuple[float, float]:
+    """Evaluate `model` on the suite of the demo. Return pass@1 and its standard error."""
+    flags = ("--suite", demo.suite, "--dtype", demo.dtype, "--output-dir", str(folder))
+    run(sys.executable, "eval.py", "--ckpt", str(model), *flags)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    result = results["results"][suite]
+    result = results["results"][demo.suite]
     return result["pass1"], result["se"]
 
 
@@ -89,8 +91,8 @@ def main(args: Args) -> None:
     run_dir = folder / "run"
     if args.model == "smollm2":
         run(sys.executable, "scripts/get_model.py", "smollm2")
-    base_model = Path(preset_config(args.model).data.model)
-    base, base_se = pass1(base_model, demo.suite, folder / "base")
+    base_model = Path(PRESETS[args.model].data.model)
+    base, base_se = pass1(base_model, demo, folder / "base")
     started = time.perf_counter()
     run(
         *(sys.executable, "scripts/launch.py", "--num_gpus", str(ranks), "train.py", "--algo", "bnpo"),
@@ -98,7 +100,7 @@ def main(args: Args) -> None:
         *("--steps", str(steps), "--output-dir", str(run_dir)),
     )
     seconds = time.perf_counter() - started
-    final, final_se = pass1(run_dir / "last", demo.suite, folder / "final")
+    final, final_se = pass1(run_dir / "last", demo, folder / "final")
 
     metrics = whole_json_lines(run_dir / "metrics.jsonl")
     summary = {

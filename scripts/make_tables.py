@@ -22,7 +22,7 @@ class Args:
     """results.json files of checkpoints and of untrained models (row Base). Runs that differ only in their seeds share
     a row."""
     output_dir: Path | None = None
-    """Folder for tables.md and tables.tex. Without it the tables are printed as Markdown."""
+    """Folder for tables.md. Without it the tables are printed."""
 
 
 def main(args: Args) -> None:
@@ -32,7 +32,7 @@ def main(args: Args) -> None:
     if args.output_dir is None:
         print(to_markdown(tables), end="")
         return
-    print(*write_tables(tables, args.output_dir), sep="\n")
+    print(write_tables(tables, args.output_dir))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ from rich.table import Table
 
 from bnpo.files import ROOT, InputError
 from study.design import EVALUATED, REGIMES, StudyRun
-from study.registry import PARTS
-from study.registry_2 import PARTS_2, ROWS_2
+from study.registry import PARTS, PARTS_2, ROWS_2
 from study.rows import NOISE, ROWS, Rows, commit
 
 ALL_PARTS = PARTS | PARTS_2

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.config import preset_config
-from bnpo.flags import flat_settings, with_settings
+from bnpo.config import PRESETS, flat_settings, with_settings
 from paper.results import load_results
 from paper.tables import make_tables
 
@@ -25,7 +24,7 @@ def write(tmp_path):
     """
 
     def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), ours=(), **protocol) -> Path:
-        config = with_settings(preset_config(preset), **dict(run)) if preset else None
+        config = with_settings(PRESETS[preset], **dict(run)) if preset else None
         names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
         usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
         usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}

@@ -9,9 +9,8 @@ from scipy.stats import betabinom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
-from bnpo.config import parse_train_config
+from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import ROOT, InputError, write_json, write_json_lines
-from bnpo.flags import flat_settings
 from bnpo.report.page import write_page
 from bnpo.report.run_files import counterfactual, read_batch
 from browser import Visitor

@@ -58,7 +58,7 @@ def refuse(tmp_path, flags, message) -> float:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--algo", "ppo"), "--algo: unknown algo 'ppo'; known: bnpo"),
+        (("--lr", "0"), "--lr: is 0.0, must be greater than 0"),
         (("--questions-per-step", "3"), "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (("--train-data", "absent.jsonl"), "absent.jsonl: no such data file"),
         (("--train-data", "examples/data.jsonl", "--answer-field", "x"), "examples/data.jsonl:1: field 'x' is missing"),

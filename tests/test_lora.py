@@ -293,7 +293,7 @@ def test_of_a_mixture_of_experts_only_the_attention_is_adapted(family, adapted):
         (["--lora-rank", "8", "--lr", "1e-4"], 1e-4, None),
         (["--lora-rank", "8", "--lr=1e-4"], 1e-4, None),
         ([], 1e-4, None),
-        (["--lora-rank", "0"], None, "--lora-rank: is 0, must be above 0"),
+        (["--lora-rank", "0"], None, "--lora-rank: is 0, must be greater than 0"),
         (["--lora-alpha", "8"], None, "--lora-alpha and --save-merged need --lora-rank"),
         (["--save-merged"], None, "--lora-alpha and --save-merged need --lora-rank"),
         (["--dtype", "float16", "--loss-scale", "1000"], None, "--loss-scale: is 1000, must be a power of two"),

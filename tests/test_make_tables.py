@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 
@@ -7,7 +6,7 @@ import pytest
 
 from bnpo.files import ROOT, InputError
 from paper.results import load_results, method_name
-from paper.tables import COLUMNS, PAPER_SCORES, combine, leader, to_latex, to_markdown
+from paper.tables import COLUMNS, PAPER_SCORES, combine, leader, to_markdown
 from results_files import BASE, MATH500, SCORES, setting_notes, tables
 
 
@@ -192,23 +191,6 @@ def test_bad_files_are_named(tmp_path, write):
             load_results([tmp_path / "bad.json"])
 
 
-def test_latex(write):
-    base = write("base", ckpt="org/my_model#1 50%", scores={"a&b": (0.36, 0.01)}, grader="x_{y}^\\$~")
-    text = to_latex(tables(base, write("bnpo", "paper-1.5b"), write("first", ckpt=BASE, scores=scaled(0.4))))
-    assert r"\textit{my\_model\#1 50\%}" in text
-    assert r"\textbf{Methods} & \textbf{a\&b} \\" in text
-    assert r"grader x\_\{y\}\textasciicircum{}\textbackslash{}\$\textasciitilde{} (" in text
-    assert r"BNPO & \textbf{73.4 $\pm$ 1.6} & \textbf{54.5 $\pm$ 5.0} & 18.3 $\pm$ 5.0 & " in text
-    assert r"ReMax, paper & 73.4 & \textbf{54.8} & 16.3 & 9.2 & 38.4 \\" in text
-    assert text.isascii()
-    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
-    for environment in re.findall(r"\\begin{(\w+)}", text):
-        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}")
-    for tabular in re.findall(r"\\begin{tabular}{l(r+)}\n(.*?)\\end{tabular}", text, re.DOTALL):
-        rows = [line for line in tabular[1].splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-        assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(tabular[0])}
-
-
 def make(*arguments) -> subprocess.CompletedProcess:
     command = [sys.executable, "scripts/make_tables.py", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
@@ -222,7 +204,6 @@ def test_the_script(tmp_path, write):
     written = make(file, "--output-dir", tmp_path / "new" / "tables")
     assert written.returncode == 0, written.stderr
     assert (tmp_path / "new" / "tables" / "tables.md").read_text(encoding="utf-8") == printed.stdout
-    assert r"\toprule" in (tmp_path / "new" / "tables" / "tables.tex").read_text(encoding="utf-8")
     for arguments, message in (((), "no results.json files"), (("none.json",), "none.json: cannot be read")):
         failed = make(*arguments)
         assert failed.returncode == 1

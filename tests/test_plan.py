@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.config import TINY_MODEL, Planning, parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.flags import Planning
 from bnpo.planning import gpus
 from bnpo.planning.cost import TokenLengths, checkpoints_kept, sampling_seconds, update_seconds
 from bnpo.planning.dry_run import plan_training, training_lines

@@ -8,6 +8,7 @@ from scipy.stats import ttest_1samp
 
 import compare
 import power
+from bnpo.config import Planning
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.scores import (
     describe_detectable,
@@ -17,7 +18,6 @@ from bnpo.evaluation.scores import (
     paired_bootstrap,
 )
 from bnpo.files import InputError, write_json, write_json_lines
-from bnpo.flags import Planning
 from bnpo.planning.dry_run import dry_run_evaluation
 from study.rows import Rows
 

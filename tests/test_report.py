@@ -1,5 +1,6 @@
 """The program `python -m bnpo.report` on handwritten runs: what it leaves out, prints and refuses."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -7,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnpo.config import parse_train_config
+from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import InputError, file_hash, step_name, write_json, write_json_lines
-from bnpo.flags import flat_settings
 from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
+from bnpo.report.run_files import read_answers
 from browser import Visitor
 
 WORDS = np.array([f"word{i}" for i in range(2000)])
@@ -134,6 +135,24 @@ def test_what_cannot_be_shown_is_a_line_with_the_cure(run, flags, message):
     with pytest.raises(SystemExit, match=message) as error:
         program.main(program.Args(**{"runs": (run,)} | flags))
     assert "\n" not in str(error.value)
+
+
+def test_ids_that_questions_share_keep_their_answers_apart(run):
+    """Neighbours with one id: two different questions, and one question twice. Token data are found by place."""
+    file = run / "rollouts" / "step-000001.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    asked = ["first", "second", "second"]
+    rows = [rows[0] | {"id": "q", "prompt": asked[place // 10], "tokens": place} for place in range(30)]
+    write_json_lines(file, rows)
+    tokens = {"id": "q", "sample": 2, "place": 12, "texts": ["a"], "sampler": [-1.0], "learner": [-1.5]}
+    write_json_lines(run / "tokens" / file.name, [tokens])
+    questions = {}
+    answers, texts = read_answers(json.loads((run / "config.json").read_text()), file, questions)
+    assert [question["prompt"] for question in questions.values()] == ["first", "second"]
+    assert [answer["question"] for answer in answers] == [0] * 10 + [1] * 20
+    assert [answer["sample"] for answer in answers] == [*range(10), *range(20)]
+    assert [answer["gap"] for answer in answers if answer["gap"]] == [0.5]
+    assert texts[12][2]["texts"] == ["a"]
 
 
 def test_lines_that_were_edited_are_named(run):

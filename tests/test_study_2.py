@@ -11,7 +11,7 @@ from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
 from study.design import REGIMES
 from study.power import chance_below, pilot_deviation
-from study.registry_2 import CLIFF_SEEDS, PARTS_2, PRIOR_GRID, PRIOR_METHODS, PRIOR_SEEDS, ROWS_2
+from study.registry import CLIFF_SEEDS, PARTS_2, PRIOR_GRID, PRIOR_METHODS, PRIOR_SEEDS, ROWS_2
 from study.rows import Rows
 from study.statistics import sign_flip, smallest_found
 

@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from bnpo.files import ROOT
 from study.comparisons import MISSING, Compared
 from study.design import EVALUATED, REGIMES
-from study.registry_2 import CLIFF, PARTS_2, PRIOR_GRID, PRIOR_METHODS, ROWS_2
+from study.registry import CLIFF, PARTS_2, PRIOR_GRID, PRIOR_METHODS, ROWS_2
 from study.results_2 import fall, write_results_2
 from study.rows import Rows
 from study.statistics import Paired, paired

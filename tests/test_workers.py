@@ -126,6 +126,35 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
         grader.close()
 
 
+STARTS_POOLS = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+from beside import points
+
+
+def pool(text: str, reference: str) -> float:
+    with multiprocessing.Pool(1) as pool:
+        return pool.map(points, [text])[0]
+
+
+def executor(text: str, reference: str) -> float:
+    with ProcessPoolExecutor(1) as executor:
+        return executor.submit(points, text).result()
+"""
+
+
+def test_a_users_reward_may_start_pools_and_import_a_file_beside_it(tmp_path):
+    (tmp_path / "mine.py").write_text(STARTS_POOLS)
+    (tmp_path / "beside.py").write_text("def points(text):\n    return float(text == 'good')\n")
+    grader = Grader([f"{tmp_path}/mine.py:{name}" for name in ("pool", "executor")], workers=1)
+    try:
+        grades = grader(["good", "bad", "good"], ["5", "5", "6"])
+        assert (grades.rewards.tolist(), grades.failures) == ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], {})
+    finally:
+        grader.close()
+
+
 def test_a_stopped_worker_loses_no_verdict(tmp_path):
     """The limit is one of processor time, so that no verdict depends on what else the machine does."""
     others = multiprocessing.active_children()

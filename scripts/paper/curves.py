@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.config import TrainConfig
+from bnpo.config import PRESETS, flat_settings
 from bnpo.files import InputError, whole_json_lines
-from bnpo.flags import settings_of
 from bnpo.report.run_files import metric_arrays, open_folder
 from paper.results import NOT_COMPARED, method_name
 from paper.tables import ROW_ORDER
@@ -43,7 +42,7 @@ def read_run(folder: Path) -> RunCurves:
     if "protocol" in config:
         raise InputError(f"{folder}: is an evaluation; figures are drawn from training runs")
     # The model is not compared in tables, which have a block for each; here it separates groups.
-    compared = settings_of(TrainConfig).keys() - (NOT_COMPARED - {"model"})
+    compared = flat_settings(PRESETS["tiny"]).keys() - (NOT_COMPARED - {"model"})
     settings = {}
     for name in sorted(compared & config.keys()):
         settings[name] = Path(str(config[name])).name if name == "model" else str(config[name])

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from bnpo.config import preset_config
+from bnpo.config import PRESETS, with_settings
 from bnpo.files import ROOT
-from bnpo.flags import with_settings
 from bnpo.planning.fit import LORA_RANK, PlannedRun, fitting_changes, flags_text, plan_memory
 from bnpo.planning.gpus import speed_of
 from bnpo.planning.memory import GIB, read_shape
@@ -42,7 +41,7 @@ def table() -> list[str]:
     There is no line where a model does not fit, and none for more GPUs of a kind than need no flag.
     """
     lines = [f"| model | GPUs | all weights | `--lora-rank {LORA_RANK}` |", "| --- | --- | --- | --- |"]
-    config = preset_config("paper-1.5b")
+    config = PRESETS["paper-1.5b"]
     for model in MODELS:
         shape = read_shape(ROOT / "data" / "models" / model)
         easy = set()  # GPUs on which no flag is needed

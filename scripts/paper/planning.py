@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bnpo.config import check_config, json_settings
+from bnpo.config import Planning, check_config, json_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.evaluation.suites import Suite
-from bnpo.flags import Planning
 from bnpo.planning.cost import assumption_lines
 from bnpo.planning.dry_run import disk_problem, plan_evaluation, plan_training, training_lines
 from bnpo.planning.fit import flags_text

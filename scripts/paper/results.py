@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.config import PRESETS, TrainConfig, json_settings, preset_config
+from bnpo.config import FREE, PRESETS, json_settings
 from bnpo.files import InputError, step_name
-from bnpo.flags import Free, NotCompared, marked
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
 """The paper's data sets: number of problems, and repetitions over which pass@1 is the mean (Section 5.1)."""
@@ -22,8 +21,12 @@ METHODS |= {
     "weight": "Weight",
 }
 """Names of the algorithms in tables and figures, in the order of the rows."""
-NOT_COMPARED = marked(TrainConfig, NotCompared) | marked(TrainConfig, Free)
-"""Settings in which the runs of one row may differ."""
+NAMES_OF_ROWS = {"model", "algo", "decompose", "seed"}
+LAST_BITS = {"max_bad_steps", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "offload_weights"}
+LAST_BITS |= {"sampler_ranks", "gpu_memory", "enforce_eager", "eval_every", "eval_suite", "exact_entropy"}
+NOT_COMPARED = NAMES_OF_ROWS | LAST_BITS | FREE
+"""Settings in which the runs of one row may differ: they name the row, or change no more than the last bits of what is
+learned, or nothing that a run computes up to a given step."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,9 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
     final = run["steps"] and step_name(run["steps"])
     if checkpoint == final or not checkpoint.startswith(("best", "step-")):
         checkpoint = "last"  # --ckpt was the run's folder, which stands for its last checkpoint
-    preset_of_model = {Path(preset_config(name).data.model).name: name for name in PRESETS}
+    preset_of_model = {Path(config.data.model).name: name for name, config in PRESETS.items()}
     preset = preset_of_model.get(model, run["preset"])
-    source, standard = f"preset {preset}", json_settings(preset_config(preset))
+    source, standard = f"preset {preset}", json_settings(PRESETS[preset])
     settings = {
         "training seed": Setting(run["seed"]),
         "checkpoint": Setting(checkpoint, source, "last"),

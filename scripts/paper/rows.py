@@ -9,7 +9,7 @@ from typing import Literal
 
 import tyro
 
-from bnpo.config import TrainConfig, json_settings, parse_train_config, preset_config
+from bnpo.config import PRESETS, TrainConfig, json_settings, parse_flags, parse_train_config
 from bnpo.evaluation.program import EvalConfig, chosen_suite
 from bnpo.files import InputError
 
@@ -106,7 +106,7 @@ class Row:
 
     @cached_property
     def evaluate(self) -> EvalConfig:
-        return tyro.cli(EvalConfig, args=self.eval_flags, prog="eval.py")
+        return parse_flags(EvalConfig, self.eval_flags, prog="eval.py")
 
     @property
     def protocol(self) -> dict:
@@ -155,7 +155,7 @@ def _check_names(flag: str, wanted: Sequence[str], known: Sequence[str], table: 
 
 def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
     table = PAPER_TABLES[choice.table]
-    model = str(preset_config(preset).data.model)
+    model = str(PRESETS[preset].data.model)
     copies = [copy for copy in choice.models if "/" in copy and Path(copy).name == Path(model).name]
     model = copies[0] if copies else model
     folder = choice.folder / (f"{Path(model).name}-{method}" + f"-seed{seed}" * (method != "base"))

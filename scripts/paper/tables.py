@@ -1,4 +1,4 @@
-"""Tables of evaluations like the paper's, with our scores beside the paper's, as Markdown and LaTeX."""
+"""Tables of evaluations like the paper's, with our scores beside the paper's, as Markdown."""
 
 import json
 import re
@@ -178,14 +178,13 @@ def _row_names(noted: list[Result], results: list[Result]) -> str:
     return "; ".join(f"{model} {', '.join(methods)}" for model, methods in methods_by_model.items())
 
 
-def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write tables.md and tables.tex in `folder`, and return their paths. Raises InputError if that fails."""
-    markdown, latex = folder / "tables.md", folder / "tables.tex"
+def write_tables(tables: Sequence[Table], folder: Path) -> Path:
+    """Write tables.md in `folder`, and return its path. Raises InputError if that fails."""
+    path = folder / "tables.md"
     with writing(folder, "choose another --output-dir"):
         folder.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(to_markdown(tables), encoding="utf-8")
-        latex.write_text(to_latex(tables), encoding="utf-8")
-    return [markdown, latex]
+        path.write_text(to_markdown(tables), encoding="utf-8")
+    return path
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
@@ -203,37 +202,3 @@ def to_markdown(tables: Sequence[Table]) -> str:
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         parts.append("\n".join(f"- {note}" for note in table.notes))
     return "\n\n".join(parts) + "\n"
-
-
-LATEX_ESCAPES = {character: f"\\{character}" for character in "&%$#_{}"}
-LATEX_ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-
-
-def _latex(cell: str) -> str:
-    """Return a cell as LaTeX. A leading asterisk makes it bold."""
-    escaped = cell.removeprefix("*").translate(str.maketrans(LATEX_ESCAPES))
-    return rf"\textbf{{{escaped}}}" if cell.startswith("*") else escaped
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(map(_latex, cells)) + r" \\"
-
-
-def to_latex(tables: Sequence[Table]) -> str:
-    r"""Return the tables as LaTeX for a document with \usepackage{booktabs}."""
-    lines = [r"% needs \usepackage{booktabs}"]
-    for table in tables:
-        width = 1 + len(table.columns)
-        caption = table.title.partition(": ")[2] or table.title  # LaTeX numbers the tables
-        lines += [r"\begin{table}[t]", r"\centering", rf"\caption{{{_latex(caption)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
-        lines.append(_latex_row([f"*{name}" for name in ("Methods", *table.columns)]))
-        for model, rows in table.blocks.items():
-            block = rf"\multicolumn{{{width}}}{{c}}{{\textit{{{_latex(model)}}}}} \\"
-            lines += [r"\midrule", block, r"\midrule"]
-            for label, cells in rows.items():
-                lines.append(_latex_row([label, *cells]))
-        lines += [r"\bottomrule", r"\end{tabular}", r"\begin{itemize}", r"\footnotesize"]
-        lines += [rf"\item {_latex(note)}" for note in table.notes]
-        lines += [r"\end{itemize}", r"\end{table}", ""]
-    return "\n".join(lines)

@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bnpo.environment import setup_environment
-from bnpo.processes import signal_at_program_end
+from bnpo.grading.workers import signal_at_program_end
 from study.design import StudyRun
 from study.rows import Rows, row_of
 

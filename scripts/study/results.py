@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bnpo.config import UpdateSettings
 from bnpo.files import ROOT
-from bnpo.settings import UpdateSettings
 from paper.curves import variation
 from paper.tables import Table, make_tables, to_markdown
 from study.comparisons import (
@@ -27,7 +27,7 @@ from study.comparisons import (
     nulls,
     rescaled,
 )
-from study.design import ALGORITHMS, BEYOND, FAVOURED, LEARNING_RATES, REGIMES, TUNING_SEEDS
+from study.design import ALGORITHMS, BEYOND, FAVOURED, LEARNING_RATES, REGIMES, Grid
 from study.figures import draw_all
 from study.paper import paper_table
 from study.registry import tagged_methods
@@ -58,16 +58,13 @@ ALL_RATES = sorted((*LEARNING_RATES, *BEYOND.values()))
 def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> None:
     """Write `path`, and figures in study/ beside it."""
     figures = draw_all(rows, path.parent / "study")
-    commits = sorted({row["commit"] for row in rows})
-    failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
     noise = json.loads(NOISE.read_text()) if NOISE.exists() else {}
     measured = sorted({checkpoint["commit"] for checkpoint in noise.values()})
     tables = chain([verdict_table(rows, noise)], _main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise(noise))
     parts = [
         "# Results",
         "Made by `python scripts/study.py --report` from `evals/results/study/`; what is registered is in `study.md`.",
-        f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}. Noise of the "
-        f"gradient: {len(noise)} checkpoints, at {', '.join(measured) or 'none'}.",
+        f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at {', '.join(measured) or 'none'}.",
         FINDINGS.read_text(encoding="utf-8").strip(),
         to_markdown(filled(tables)).strip(),
         *(f"![{title}](study/{file.name})" for title, file in figures.items()),
@@ -76,6 +73,13 @@ def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> N
         to_markdown([*make_tables([], "Table 1"), *make_tables([], "Table 2"), paper_table()]).strip(),
     ]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def runs_line(rows: RowList) -> str:
+    """Return how many runs there are, at which commits, and which of them failed."""
+    commits = sorted({row["commit"] for row in rows})
+    failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
+    return f"{len(rows)} runs, at the commits {', '.join(commits) or 'none'}. Failed: {', '.join(failed) or 'none'}."
 
 
 def filled(tables: Iterable[Table]) -> list[Table]:
@@ -242,9 +246,9 @@ def _tags(rows: RowList) -> list[Table]:
 def _tuning(rows: RowList) -> list[Table]:
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in (*REGIMES, "tags"):
-        place = (first_grid(regime).part, regime)
-        names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == place)
-        blocks[regime] = {name: _rates(rows, regime, name) for name in names}
+        grid = first_grid(regime)
+        names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == (grid.part, regime))
+        blocks[regime] = {name: rate_cells(rows, regime, name, grid, ALL_RATES, digits=1) for name in names}
     notes = [
         "Area under the validation curve, percent, mean over the tuning seeds; in bold the rate that was taken. The "
         "first and the last are tried where the best of the others is beside them."
@@ -252,12 +256,12 @@ def _tuning(rows: RowList) -> list[Table]:
     return [Table("Sensitivity to the learning rate", [f"{lr:g}" for lr in ALL_RATES], blocks, notes)]
 
 
-def _rates(rows: RowList, regime: str, method: str) -> list[str]:
-    grid = first_grid(regime)
+def rate_cells(rows: RowList, regime: str, method: str, grid: Grid, rates: Sequence[float], digits: int) -> list[str]:
+    """Return the areas of a method at all `rates`. That of the rate that was taken is in bold."""
     areas = tuned(rows, regime, method, grid)
-    cells = [f"{100 * np.mean(areas[lr]):.1f}" if lr in areas else MISSING for lr in ALL_RATES]
-    if all(len(areas.get(lr, ())) == len(TUNING_SEEDS) for lr in rates_to_try(rows, regime, method, grid)):
-        best = ALL_RATES.index(chosen_lr(rows, regime, method, grid))
+    cells = [f"{100 * np.mean(areas[lr]):.{digits}f}" if lr in areas else MISSING for lr in rates]
+    if all(len(areas.get(lr, ())) == len(grid.seeds) for lr in rates_to_try(rows, regime, method, grid)):
+        best = rates.index(chosen_lr(rows, regime, method, grid))
         cells[best] = f"*{cells[best]}"
     return cells
 

@@ -13,7 +13,7 @@ from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 from paper.tables import Table, to_markdown
 from study.comparisons import MISSING, Compared, Pairs, compare, difference_cells
 from study.design import EVALUATED, REGIMES
-from study.registry_2 import (
+from study.registry import (
     CLIFF,
     CLIFF_CONTROLS,
     CLIFF_METHODS,
@@ -24,8 +24,8 @@ from study.registry_2 import (
     PRIOR_METHODS,
     SAME_RATE,
 )
-from study.results import filled, interval
-from study.rows import RESULTS, RowList, area, chosen_lr, final, rates_to_try, select, tuned
+from study.results import filled, interval, rate_cells, runs_line
+from study.rows import RESULTS, RowList, area, final, select, tuned
 from study.statistics import Paired, smallest_found, t_interval
 from study.verdict_2 import CLIFF_FAMILY, CONTROL_SEEDS, NAMES, PRIOR_FAMILY, Family, in_points, verdict_table
 
@@ -39,15 +39,13 @@ FALL = 0.1
 
 def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") -> None:
     """Write `path`, and its figure in study-2/ beside it."""
-    commits = sorted({row["commit"] for row in rows})
-    failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
     tables = [verdict_table(rows), _counts(rows), _cliff(rows), _differences(rows, CLIFF_FAMILY)]
     tables += [_prior(rows), _differences(rows, PRIOR_FAMILY), _explored(rows), _tuning(rows)]
     parts = [
         "# Results of the second study",
         "Made by `python scripts/study.py --report` from `evals/results/study/rows-2.jsonl`; what is registered is in "
         "[study-2.md](study-2.md).",
-        f"{len(rows)} runs, at the commits {', '.join(commits) or 'none'}. Failed: {', '.join(failed) or 'none'}.",
+        runs_line(rows),
     ]
     missing = {part: len(list(runs(None))) - sum(row["part"] == part for row in rows) for part, runs in PARTS_2.items()}
     if left := {part: count for part, count in missing.items() if count > 0}:  # tuning may add runs to its part
@@ -217,17 +215,8 @@ def _tuning(rows: RowList) -> Table:
     rates = sorted((*PRIOR_GRID.rates, *PRIOR_GRID.beyond.values()))
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in REGIMES:
-        lines = {}
-        for method in PRIOR_METHODS:
-            areas = tuned(rows, regime, method, PRIOR_GRID)
-            cells = [f"{100 * np.mean(areas[lr]):.2f}" if lr in areas else MISSING for lr in rates]
-            tried = rates_to_try(rows, regime, method, PRIOR_GRID)
-            if all(len(areas.get(lr, ())) == len(PRIOR_GRID.seeds) for lr in tried):
-                best = rates.index(chosen_lr(rows, regime, method, PRIOR_GRID))
-                cells[best] = f"*{cells[best]}"
-            if areas:
-                lines[method] = cells
-        blocks[regime] = lines
+        methods = [method for method in PRIOR_METHODS if tuned(rows, regime, method, PRIOR_GRID)]
+        blocks[regime] = {name: rate_cells(rows, regime, name, PRIOR_GRID, rates, digits=2) for name in methods}
     notes = [
         "Area under the validation curve, percent, mean over the four tuning seeds. In bold the rate that was taken."
     ]

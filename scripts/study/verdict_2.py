@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paper.tables import Table
 from study.comparisons import Compared, Pairs, Place, compare, differences
 from study.design import REGIMES
-from study.registry_2 import CLIFF, CLIFF_SEEDS, CLIPS, PRIOR_SEEDS, SLOW
+from study.registry import CLIFF, CLIFF_SEEDS, CLIPS, PRIOR_SEEDS, SLOW
 from study.rows import RowList, area, final
 from study.statistics import Paired, paired
 from study.verdict import NOT_YET

@@ -1,120 +1,326 @@
-"""The configuration of a training run: its settings, its presets, and the checks that need no model."""
+"""The configuration of a training run: its settings, presets and command line, and the checks that need no model."""
 
 import argparse
 import json
 import math
 import os
-import warnings
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
+import docstring_parser
 import numpy as np
 import tyro
+from pydantic import Field, TypeAdapter, ValidationError
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
-from bnpo.flags import (
-    Free,
-    Planning,
-    check_marks,
-    check_planning,
-    flat_settings,
-    join_help_lines,
-    one_of,
-    with_settings,
-)
 from bnpo.grading.rewards import check_rewards
-from bnpo.settings import (
-    BatchSettings,
-    DataSettings,
-    FolderSettings,
-    HardwareSettings,
-    LoggingSettings,
-    SamplingSettings,
-    UpdateSettings,
-)
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 
-PRESETS: dict[str, dict[str, object]] = {
-    "paper-1.5b": {"grader": "reference"},
-    "paper-7b": {"model": "Qwen/Qwen2.5-Math-7B", "grader": "reference"},
-    "paper-format": {
-        "grader": "reference",
-        "model": "Qwen/Qwen2.5-1.5B-Instruct",
-        "template": "think",
-        "rewards": ("accuracy", "format"),
-        "decompose": True,
-        "eval_suite": "quick-format",
-    },
-    "tiny": {
-        "model": str(TINY_MODEL),
-        "train_data": ("arithmetic",),
-        "max_prompt_tokens": 64,
-        "max_answer_tokens": 128,
-        "steps": 100,
-        "lr": 1e-4,
-        "dtype": "float32",
-        "micro_batch_tokens": 2048,
-        "gradient_checkpointing": False,
-        "sync_tolerance": 1e-4,
-        "save_every": 50,
-        "eval_suite": "arithmetic-quick",
-        "rollouts_every": 10,
-    },
-    "smollm2": {
-        "model": str(SMOLLM2),
-        "train_data": ("word-problems",),
-        "system_prompt": "",
-        "grader": "last_number",
-        "temperature": 0.6,
-        "questions_per_step": 16,
-        "samples_per_question": 8,
-        "max_prompt_tokens": 128,
-        "max_answer_tokens": 40,
-        "steps": 25,
-        "lr": 2e-5,
-        "warmup_steps": 3,
-        "micro_batch_tokens": 2048,
-        "gradient_checkpointing": False,
-        "sync_tolerance": 0.5,
-        "save_every": 25,
-        "eval_every": 25,
-        "eval_suite": "word-problems-greedy",
-        "rollouts_every": 5,
-    },
-}
+T = TypeVar("T")
+Positive = Annotated[T, Field(gt=0)]
+NotNegative = Annotated[T, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+"""A part of a whole, such as of the memory of a GPU."""
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Aggregation = Literal["seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+COMMA_SEPARATED = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME[,NAME...]",
+    instance_from_str=lambda words: tuple(words[0].split(",")),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(value)],
+)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The model to start from, the problems, and how answers are rewarded."""
+
+    model: str = "Qwen/Qwen2.5-Math-1.5B"
+    """Model to start from: a Hugging Face folder or a hub name."""
+    train_data: tuple[str, ...] = ("data/math_train.jsonl",)
+    """Training problems, one source or several: files (.jsonl, .json, .csv, .parquet), data sets of the Hugging Face
+    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), `arithmetic` or `word-problems:LARGEST:STEPS` (built in)."""
+    template: str = "chat"
+    """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
+    tags; the path of a Jinja file replaces the chat template."""
+    system_prompt: str | None = None
+    """System prompt, as text or as the path of a text file. The default is that of the chat template. '' is an empty
+    one, which keeps a chat template from adding its own."""
+    thinking: Literal["on", "off"] | None = None
+    """Handed to chat templates with `enable_thinking`, such as Qwen3's. The default is the template's."""
+    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
+    """Rewards, separated by commas: `accuracy` (the final answer is right), `format` (think and answer tags, each
+    once), `last_number` (the last number is the answer's), or path/to/file.py:function (your own, see
+    docs/training.md)."""
+    grader: Literal["default", "reference", "last_number"] = "default"
+    """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code.
+    `last_number` compares the last number in the text, as GSM8K's evaluators do: for models that write no boxes."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are 0 or 1."""
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """The number of answers per step, and the number of updates on them."""
+
+    questions_per_step: Positive[int] = 32
+    """Different questions per step, over all ranks (n in the paper)."""
+    samples_per_question: Positive[int] = 16
+    """Answers sampled for every question (m in the paper)."""
+    ppo_iterations: Positive[int] = 1
+    """Passes of the learner over the answers of a step (T in the paper)."""
+    mini_batches: Positive[int] = 1
+    """Optimizer updates per pass, each on an equal share of the questions."""
+    epochs: Positive[int] = 5
+    """Passes over the training data. Sets the number of steps, unless --steps does."""
+    steps: Positive[int] | None = None
+    """Number of steps. With None, --epochs sets the number of steps."""
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How answers are sampled."""
+
+    temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
+    """Sampling temperature. The learner's log-probabilities are taken at the same temperature."""
+    max_prompt_tokens: Positive[int] = 1024
+    """Longest prompt in tokens, template included. Longer questions are left out and counted."""
+    max_answer_tokens: Positive[int] = 3072
+    """Longest answer in tokens. Longer answers are cut off."""
+    seed: NotNegative[int] = 0
+    """Seed of the order of questions and of all sampling."""
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Loss and optimizer."""
+
+    lr: Positive[float] | None = 1e-6
+    """Learning rate of AdamW, constant after the warm-up. The default is the preset's, 1e-6 with those of the paper,
+    and ten times as much with --lora-rank."""
+    lora_rank: Positive[int] | None = None
+    """Train low-rank additions (LoRA) of this rank to all linear layers but the head, and freeze all other weights:
+    less memory. None: all weights are trained."""
+    lora_alpha: Positive[float] | None = None
+    """LoRA adds alpha / rank * B A to a weight. The default is twice the rank."""
+    warmup_steps: NotNegative[int] = 10
+    """Steps over which the learning rate rises linearly."""
+    weight_decay: NotNegative[float] = 0.0
+    """Decoupled weight decay of AdamW."""
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    """Decay rates of AdamW's moments."""
+    max_grad_norm: Positive[float] = 1.0
+    """Gradients with a larger norm are scaled down to it. The norm before scaling is logged."""
+    clip_low: Decay = 0.2
+    """The probability ratio is clipped below at 1 - clip_low. With one update per step the ratio is always 1."""
+    clip_high: NotNegative[float] = 0.2
+    """The probability ratio is clipped above at 1 + clip_high."""
+    aggregation: Aggregation = "seq-mean-token-sum"
+    """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
+    importance_cap: Positive[float] | None = None
+    """Weight tokens by min(pi_learner / pi_sampler, cap), since both round differently. None: no weights."""
+    max_bad_steps: Positive[int] = 3
+    """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
+
+
+@dataclass(frozen=True)
+class HardwareSettings:
+    """Memory, speed and number format."""
+
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Number format of learner and sampler. With bfloat16 and float16 the optimizer keeps fp32 master weights."""
+    loss_scale: Positive[float] = 2.0**8
+    """With float16, the loss is multiplied by this power of two, and gradients are divided by it after the backward
+    pass. Lower it if updates are skipped."""
+    micro_batch_tokens: Positive[int] = 16384
+    """Tokens per forward and backward pass of a rank, packed without padding. Lower it to save memory, but not below
+    the longest prompt plus the longest answer."""
+    gradient_checkpointing: bool = True
+    """Keep only the inputs of layers and recompute the rest in the backward pass: less memory, a third more compute."""
+    offload_optimizer: bool = False
+    """Keep master weights, gradients (twice) and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU
+    memory and is slower."""
+    offload_weights: bool = False
+    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower. With --lora-rank, a
+    GPU can train a model of which it cannot hold two copies."""
+    sampler_ranks: Positive[int] = 1
+    """Number of ranks of a machine that share one sampler, each with a part of its weights and its cache. Set it for
+    models whose weights leave little of a GPU for anything else."""
+    gpu_memory: Share | None = None
+    """Share of GPU memory for the sampler while it samples. The default is all that the learner leaves free, but no
+    more than the answers of one step can use."""
+    enforce_eager: bool = False
+    """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
+    sync_tolerance: Positive[float] = 0.05
+    """Largest allowed mean difference between the sampler's and the learner's log-probabilities after a weight sync."""
+
+
+@dataclass(frozen=True)
+class FolderSettings:
+    """The run's folder and its checkpoints."""
+
+    output_dir: Path | None = None
+    """Folder for everything that the run writes. The default is runs/<preset>-<algo>-seed<seed>."""
+    overwrite: bool = False
+    """Delete an earlier run in the output folder."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the output folder, or start from the beginning if there is none."""
+    allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
+    """Settings, separated by commas, that a resumed run may change."""
+    save_every: Positive[int] = 100
+    """Steps between checkpoints. The last step always saves one."""
+    keep: NotNegative[int] = 2
+    """Number of newest checkpoints to keep, besides `best`. 0 keeps all."""
+    save_merged: bool = False
+    """With LoRA, write the merged model into every checkpoint, not only into that of the best evaluation."""
+
+
+@dataclass(frozen=True)
+class LoggingSettings:
+    """Evaluation during training, and what is written for people to read."""
+
+    eval_every: NotNegative[int] = 50
+    """Number of steps between evaluations. With 0 there are none. Otherwise the model is also evaluated before the
+    first and after the last step. The checkpoint of the best step, not counting the start, is named `best`."""
+    eval_suite: str = "quick"
+    """Evaluation suite: a name in evals/ or the path of a suite file."""
+    rollouts_every: NotNegative[int] = 50
+    """Write the answers, rewards and advantages of every k-th step as text, from step 1 on. With 0 none are written."""
+    watch_questions: NotNegative[int] = 8
+    """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
+    the end, to see how the answers to one question change. 0: none. Also none with --rollouts-every 0."""
+    exact_entropy: bool = False
+    """Also log `entropy_trained`, the mean entropy over the whole vocabulary. `entropy` uses sampled tokens only."""
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    """Weights & Biases. metrics.jsonl is written in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """Dry run: print what a run would take, and start nothing."""
+
+    dry_run: bool = False
+    """Check settings and data, print the disk space and, with --gpu, the memory and hours that the run needs. Exit."""
+    gpus: Positive[int] | None = None
+    """Number of GPUs to plan for, with --dry-run. The default is one."""
+    gpu: str | None = None
+    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090; a wrong name lists all. Without it, memory and
+    hours are left out."""
+    answer_tokens: Positive[int] = 600
+    """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
-    preset: Free[Annotated[str, *one_of(("auto", *PRESETS))]] = "auto"
+    preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
     """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
     reproduces Table 2, `tiny` runs anywhere, and `smollm2` trains SmolLM2-135M-Instruct on word problems. `auto` is
     paper-1.5b on a machine with a GPU and tiny elsewhere."""
-    config: Free[Path | None] = None
+    config: Path | None = None
     """config.json of an earlier run. Its settings are the defaults of all other flags, in place of a preset's, except
     for --output-dir, --overwrite, --resume and --allow-changes."""
-    method: tyro.conf.OmitArgPrefixes[Method] = Method()
-    data: tyro.conf.OmitArgPrefixes[DataSettings] = DataSettings()
-    columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
-    batch: tyro.conf.OmitArgPrefixes[BatchSettings] = BatchSettings()
-    sampling: tyro.conf.OmitArgPrefixes[SamplingSettings] = SamplingSettings()
-    update: tyro.conf.OmitArgPrefixes[UpdateSettings] = UpdateSettings()
-    hardware: tyro.conf.OmitArgPrefixes[HardwareSettings] = HardwareSettings()
-    folder: tyro.conf.OmitArgPrefixes[FolderSettings] = FolderSettings()
-    logging: tyro.conf.OmitArgPrefixes[LoggingSettings] = LoggingSettings()
-    planning: tyro.conf.OmitArgPrefixes[Planning] = Planning()
+    method: Method = Method()
+    data: DataSettings = DataSettings()
+    columns: Columns = Columns()
+    batch: BatchSettings = BatchSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    update: UpdateSettings = UpdateSettings()
+    hardware: HardwareSettings = HardwareSettings()
+    folder: FolderSettings = FolderSettings()
+    logging: LoggingSettings = LoggingSettings()
+    planning: Planning = Planning()
 
 
-def preset_config(preset: str) -> TrainConfig:
-    """Return the settings of a preset."""
-    return with_settings(TrainConfig(preset=preset), **PRESETS[preset])
+PRESETS = {
+    "paper-1.5b": TrainConfig(preset="paper-1.5b", data=DataSettings(grader="reference")),
+    "paper-7b": TrainConfig(preset="paper-7b", data=DataSettings(model="Qwen/Qwen2.5-Math-7B", grader="reference")),
+    "paper-format": TrainConfig(
+        preset="paper-format",
+        method=Method(decompose=True),
+        data=DataSettings(
+            model="Qwen/Qwen2.5-1.5B-Instruct",
+            template="think",
+            rewards=("accuracy", "format"),
+            grader="reference",
+        ),
+        logging=LoggingSettings(eval_suite="quick-format"),
+    ),
+    "tiny": TrainConfig(
+        preset="tiny",
+        data=DataSettings(model=str(TINY_MODEL), train_data=("arithmetic",)),
+        batch=BatchSettings(steps=100),
+        sampling=SamplingSettings(max_prompt_tokens=64, max_answer_tokens=128),
+        update=UpdateSettings(lr=1e-4),
+        hardware=HardwareSettings(
+            dtype="float32", micro_batch_tokens=2048, gradient_checkpointing=False, sync_tolerance=1e-4
+        ),
+        folder=FolderSettings(save_every=50),
+        logging=LoggingSettings(eval_suite="arithmetic-quick", rollouts_every=10),
+    ),
+    "smollm2": TrainConfig(
+        preset="smollm2",
+        data=DataSettings(model=str(SMOLLM2), train_data=("word-problems",), system_prompt="", grader="last_number"),
+        batch=BatchSettings(questions_per_step=16, samples_per_question=8, steps=25),
+        sampling=SamplingSettings(temperature=0.6, max_prompt_tokens=128, max_answer_tokens=40),
+        update=UpdateSettings(lr=2e-5, warmup_steps=3),
+        hardware=HardwareSettings(micro_batch_tokens=2048, gradient_checkpointing=False, sync_tolerance=0.5),
+        folder=FolderSettings(save_every=25),
+        logging=LoggingSettings(eval_every=25, eval_suite="word-problems-greedy", rollouts_every=5),
+    ),
+}
+
+OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
+"""Settings that --config does not take from the config.json of another run."""
+FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep", "save_merged"}
+FREE |= {"rollouts_every", "watch_questions", "wandb"}
+"""Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
+
+
+def flat_settings(config: TrainConfig) -> dict[str, object]:
+    """Return the values of all settings by name, without their groups and without the flags of a dry run."""
+    values: dict[str, object] = {}
+    for name, value in asdict(config).items():
+        if name != "planning":
+            values |= value if isinstance(value, dict) else {name: value}
+    return values
+
+
+def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
+    """Return a copy of `config` with other values for some settings, which are given by name without their group."""
+    for field in fields(config):
+        group = getattr(config, field.name)
+        if field.name in values:
+            config = replace(config, **{field.name: values[field.name]})
+        elif is_dataclass(group):
+            changes = {item.name: values[item.name] for item in fields(group) if item.name in values}
+            config = replace(config, **{field.name: replace(group, **changes)})
+    return config
+
+
+def json_settings(config: TrainConfig, **facts: object) -> dict:
+    """Return all settings as JSON holds them, flat and in order of definition, followed by `facts`."""
+    return json.loads(json.dumps(flat_settings(config) | facts, default=str))
+
+
+def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
+    """Return name, value and the preset's value of every setting in which `config` differs from its preset."""
+    ours, standard = flat_settings(config), flat_settings(PRESETS[config.preset])
+    changed = [name for name in ours if name not in ("preset", "output_dir") and ours[name] != standard[name]]
+    return [(name, ours[name], standard[name]) for name in changed]
 
 
 def saved_config(path: Path) -> TrainConfig:
@@ -122,23 +328,48 @@ def saved_config(path: Path) -> TrainConfig:
     saved = read_json(path, "--config needs the config.json of a run")
     if saved.get("preset") not in PRESETS:
         raise InputError(f"{path}: names no preset, as the config.json of a run does; --config needs that of a run")
-    config = preset_config(saved["preset"])
-    for name, default in flat_settings(config).items():
-        if name not in saved or name in ("preset", "config", "output_dir", "overwrite", "resume", "allow_changes"):
-            continue  # newer than that run, or its own
-        # JSON has lists for tuples, and train_data was one name in earlier versions.
-        value = [saved[name]] if isinstance(default, tuple) and isinstance(saved[name], str) else saved[name]
-        config = with_settings(config, **{name: tuple(value) if isinstance(value, list) else value})
-    return config
+    # A setting that is newer than that run has the value of the preset.
+    values = json_settings(PRESETS[saved["preset"]])
+    values |= {name: value for name, value in saved.items() if name in values and name not in OF_ONE_RUN}
+    if isinstance(values["train_data"], str):  # one name in earlier versions
+        values["train_data"] = [values["train_data"]]
+    # Each group takes its own settings, and leaves the others out.
+    groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
+    try:
+        return validate(TrainConfig, values | groups)
+    except InputError as error:
+        raise InputError(f"{path}: {error}; correct it") from error
 
 
-def needs_cuda_check(argv: list[str]) -> bool:
+def validate(settings: type[T], values: dict) -> T:
+    """Return an object of a settings dataclass from values as JSON holds them. Raises InputError for the first fault.
+
+    It checks types, choices and limits of values, as the annotations say.
+    """
+    try:
+        return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
+        reason = fault["msg"].replace("Input should", "must")
+        raise InputError(f"--{name}: is {fault['input']}, {reason}") from error
+
+
+def check_planning(planning: Planning) -> None:
+    """Raise InputError, one line, for values that are not allowed and for dry-run flags without --dry-run."""
+    validate(Planning, asdict(planning))
+    given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
+    if given and not planning.dry_run:
+        raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")
+
+
+def needs_cuda_check(argv: Sequence[str]) -> bool:
     """Return whether the preset of command line `argv` depends on the machine: `auto`, and no GPU is planned for."""
     asked = _preset_flags(argv)
     return asked.preset == "auto" and asked.gpu is None and asked.config is None
 
 
-def _preset_flags(argv: list[str]) -> argparse.Namespace:
+def _preset_flags(argv: Sequence[str]) -> argparse.Namespace:
     # Only the preset knows the defaults of the other flags, so it is read before tyro parses all of them.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", default="auto")
@@ -147,48 +378,93 @@ def _preset_flags(argv: list[str]) -> argparse.Namespace:
     return parser.parse_known_args(argv)[0]
 
 
-def parse_train_config(argv: list[str], has_cuda: bool) -> tuple[TrainConfig, str]:
+def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
+    """Return the defaults of all flags that command line `argv` asks for, and why these. Raises InputError."""
+    asked = _preset_flags(argv)
+    if asked.preset not in ("auto", *PRESETS):
+        raise InputError(f"--preset: unknown preset '{asked.preset}'; known: auto, {', '.join(PRESETS)}")
+    if asked.config:
+        saved = saved_config(asked.config)
+        if asked.preset not in ("auto", saved.preset):
+            raise InputError(f"--preset {asked.preset}: --config sets all defaults, and is of preset {saved.preset}")
+        return saved, f"with the settings of {asked.config}"
+    if asked.preset != "auto":
+        return PRESETS[asked.preset], "asked for"
+    found = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
+    return PRESETS["paper-1.5b" if has_cuda else "tiny"], found
+
+
+def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the config that command line `argv` asks for, and a line that says which preset was taken and why.
 
     Raises InputError for an unknown preset. tyro exits on flags that it does not know.
     """
-    asked = _preset_flags(argv)
-    preset, reason = asked.preset, "asked for"
-    check_marks(TrainConfig(preset=preset))
-    saved = saved_config(asked.config) if asked.config else None
-    if saved:
-        if preset not in ("auto", saved.preset):
-            raise InputError(f"--preset {preset}: --config sets all defaults, and is of preset {saved.preset}")
-        preset, reason = saved.preset, f"with the settings of {asked.config}"
-    if preset == "auto":
-        preset = "paper-1.5b" if has_cuda else "tiny"
-        reason = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
-    defaults = replace(saved or preset_config(preset), preset="auto")
-    join_help_lines(TrainConfig)
+    argv = expand_home(argv)
+    defaults, reason = _defaults(argv, has_cuda)
+    preset_line = f"preset {defaults.preset} ({reason})"
+    # With --lr not given, --lora-rank decides.
+    open_lr = replace(defaults, preset="auto", update=replace(defaults.update, lr=None))
+    about = f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}"
+    config = parse_flags(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
+    update, folder, data = config.update, config.folder, config.data
+    if update.lr is None:
+        adds_lora = update.lora_rank is not None and defaults.update.lora_rank is None
+        update = replace(update, lr=defaults.update.lr * (10 if adds_lora else 1))
+    if data.system_prompt and os.path.isfile(data.system_prompt):
+        data = replace(data, system_prompt=read_text(data.system_prompt).strip())
+    if folder.output_dir is None:
+        name = f"{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
+        folder = replace(folder, output_dir=Path("runs") / name)
+    return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
+
+
+FLAG_TYPES = ConstructorRegistry()
+
+
+@FLAG_TYPES.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Show INT in the help for `int | None`, where tyro shows {None}|INT. The word None is read all the same."""
+    inner = [member for member in get_args(info.type) if member is not NoneType]
+    if len(inner) != 1 or NoneType not in get_args(info.type):
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner[0], info.markers))
+    return replace(
+        spec,
+        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs > 1 else spec.nargs,
+        choices=(*spec.choices, "None") if spec.choices else None,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+    )
+
+
+@cache
+def _join_help_lines(config: type) -> None:
+    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
+    for hint in get_type_hints(config).values():
+        if is_dataclass(hint):
+            _join_help_lines(hint)
+    for setting in docstring_parser.parse_from_object(config).params:
+        hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
+        config.__annotations__[setting.arg_name] = Annotated[hint, tyro.conf.arg(help=text)]
+
+
+def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
+    """Return the settings that command line `argv` sets in a dataclass `config`. tyro exits on wrong flags."""
+    _join_help_lines(config)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # tyro only warns of a default with the wrong type
-            config = tyro.cli(
-                TrainConfig, args=argv, default=defaults, prog="deepspeed train.py", console_outputs=prints
-            )
-    except Warning as error:
-        raise InputError(f"{asked.config}: a setting of the wrong type: {str(error)[:70]}; correct it") from error
-    config, system_prompt = replace(config, preset=preset), config.data.system_prompt
-    lr_is_given = any(flag.partition("=")[0] == "--lr" for flag in argv)
-    if config.update.lora_rank and not defaults.update.lora_rank and not lr_is_given:
-        config = with_settings(config, lr=10 * defaults.update.lr)
-    if system_prompt and os.path.isfile(system_prompt):
-        config = with_settings(config, system_prompt=read_text(system_prompt).strip())
-    if config.folder.output_dir is None:
-        folder = Path("runs") / f"{preset}-{config.method.algo}-seed{config.sampling.seed}"
-        config = with_settings(config, output_dir=folder)
-    return config, f"preset {preset} ({reason})"
+    options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": FLAG_TYPES, "console_outputs": prints}
+    return tyro.cli(config, args=expand_home(argv), **options)
+
+
+def expand_home(argv: Sequence[str]) -> list[str]:
+    """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
+    return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:
     """Raise InputError, one line, for values that are not allowed, alone or together. Reads no file."""
-    check_marks(config)
+    validate(TrainConfig, asdict(config))
     check_planning(config.planning)
     check_rewards(config.data.rewards, config.data.reward_range)
     config.columns.check()
@@ -197,19 +473,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     if template == "think" and config.data.system_prompt:
         raise InputError("--template think is a system prompt itself: use it without --system-prompt")
-    gpu_memory, update, batch = config.hardware.gpu_memory, config.update, config.batch
+    update, batch = config.update, config.batch
     config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
-    if gpu_memory is not None and not 0 < gpu_memory <= 1:
-        raise InputError(f"--gpu-memory: is {gpu_memory}, must be above 0 and at most 1")
-    lowest, highest = TEMPERATURES
-    if not lowest <= config.sampling.temperature <= highest:
-        raise InputError(
-            f"--temperature: is {config.sampling.temperature}, must be from {lowest} to {highest}, vLLM's limits"
-        )
-    if not all(0 <= beta < 1 for beta in update.betas):
-        raise InputError(f"--betas: are {update.betas[0]} {update.betas[1]}, must be in [0, 1)")
-    if not (0 <= update.clip_low < 1 and update.clip_high >= 0):
-        raise InputError("--clip-low must be in [0, 1) and --clip-high not below 0")
     if update.lora_rank is None and (update.lora_alpha is not None or config.folder.save_merged):
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
@@ -237,15 +502,3 @@ def needs_groups(config: TrainConfig) -> bool:
     rewards = np.linspace(0.1, 1, n * k).reshape(n, 1, k)
     batch = {"greedy_rewards": np.zeros((n, k)), "lengths": np.ones((n, 1))}
     return not compute_advantages(config.method, rewards, **batch).values.any()
-
-
-def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
-    """Return name, value and the preset's value of every setting in which `config` differs from its preset."""
-    ours = flat_settings(config)
-    standard = flat_settings(with_settings(preset_config(config.preset), output_dir=config.folder.output_dir))
-    return [(name, ours[name], standard[name]) for name in ours if name != "preset" and ours[name] != standard[name]]
-
-
-def json_settings(config: TrainConfig, **facts: object) -> dict:
-    """Return all settings as JSON holds them, flat and in order of definition, followed by `facts`."""
-    return json.loads(json.dumps(flat_settings(config) | facts, default=str))

@@ -13,7 +13,7 @@ __all__ = ["equal", "final_answer"]
 def equal(reference: str, answer: str) -> bool:
     """Whether two answers are equal, whichever of them is the reference.
 
-    Has no limit of time or memory, which a hostile answer may exhaust. `mathequal.child.LimitedGrader` has limits.
+    Has no limit of time or memory, which a hostile answer may exhaust. `bnpo.grading.grader.Grader` has limits.
     """
     verdict = quick_verdict(reference, answer)
     if verdict is not None:

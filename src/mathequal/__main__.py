@@ -1,12 +1,23 @@
-"""Grade labelled cases or one pair: the command line of `python -m mathequal`."""
+"""Grade labelled cases or one pair: the command line of `python -m mathequal`.
+
+The package itself needs nothing of `bnpo`. Only this command does: its worker processes, which have limits.
+"""
 
 import argparse
 import json
 import sys
 import time
+from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
-from mathequal.child import RULES, LimitedGrader
+from bnpo.grading.workers import Failure, Workers
+from mathequal.equality import final_answer, instant_verdict
+
+RULES = ("default", "reference")
+"""Our rule, and that of the authors' released code."""
+TIME_LIMIT = 5.0
+"""Seconds of processor time for one verdict."""
 
 
 def read_cases(path: Path) -> list[dict]:
@@ -34,14 +45,35 @@ def _case(case: object) -> dict:
     return case
 
 
-def grade_cases(cases: list[dict], grader: LimitedGrader) -> dict:
+def start_verdict(workers: Workers, rule: str, reference: str, text: str) -> bool | Future:
+    """Return the verdict on a text with a box or a bare answer, or the future of a verdict or a Failure."""
+    answer = final_answer(text)
+    if rule == "reference":
+        boxed = f"\\boxed{{{text}}}" if answer is None else text
+        return workers.submit("mathequal.symbolic:released_verdict", reference, boxed)
+    answer = text if answer is None else answer
+    verdict = instant_verdict(reference, answer)
+    return workers.submit("mathequal:equal", reference, answer) if verdict is None else verdict
+
+
+def grade(pairs: list[tuple[str, str]], rule: str) -> tuple[list[bool], Counter[str]]:
+    """Return the verdicts, and the number of different pairs without one by the reason. Those count as different."""
+    workers = Workers(2, TIME_LIMIT, preload="mathequal.warm")
+    started = {pair: start_verdict(workers, rule, *pair) for pair in dict.fromkeys(pairs)}
+    outcomes = {pair: call.result() if isinstance(call, Future) else call for pair, call in started.items()}
+    workers.close()
+    failures = Counter(outcome.kind for outcome in outcomes.values() if isinstance(outcome, Failure))
+    return [outcomes[pair] is True for pair in pairs], failures
+
+
+def grade_cases(cases: list[dict], rule: str) -> dict:
     """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that is expected.
 
     Returns n, agreement (share of the labelled cases, None without any), the cases that disagree, the number of cases
     without a verdict by the reason (they count as different), and answers per second.
     """
     started = time.perf_counter()
-    verdicts = [grader.equal(case["gold"], case["prediction"]) for case in cases]
+    verdicts, failures = grade([(case["gold"], case["prediction"]) for case in cases], rule)
     seconds = time.perf_counter() - started
     labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]
     wrong = [case for case, verdict in labelled if verdict != case["equal"]]
@@ -50,7 +82,7 @@ def grade_cases(cases: list[dict], grader: LimitedGrader) -> dict:
         "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
         "false_positives": [case for case in wrong if not case["equal"]],
         "false_negatives": [case for case in wrong if case["equal"]],
-        "failures": dict(grader.failures),
+        "failures": dict(failures),
         "per_second": len(cases) / seconds,
     }
 
@@ -86,12 +118,11 @@ def main() -> None:
     """Grade JSON-lines cases and compare with their labels, or grade one pair."""
     arguments = parse_arguments()
     cases = read_cases(arguments.cases) if arguments.cases else []
-    grader = LimitedGrader(arguments.grader)
     if arguments.pair:
-        report = {"equal": grader.equal(*arguments.pair), "failures": dict(grader.failures)}
+        [equal], failures = grade([tuple(arguments.pair)], arguments.grader)
+        report = {"equal": equal, "failures": dict(failures)}
     else:
-        report = grade_cases(cases, grader)
-    grader.close()
+        report = grade_cases(cases, arguments.grader)
     if arguments.json:
         print(json.dumps(report, ensure_ascii=False))
     elif not arguments.pair:

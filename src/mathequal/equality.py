@@ -19,7 +19,10 @@ from mathequal.values import Scalar, Value
 MAX_LENGTH = 500
 """Characters. A longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*(\{?)")
+# How the content of \boxed 7 and \boxed\frac12 begins, but not that of "in \boxed format", and what it ends before
+_WITHOUT_BRACES = re.compile(r"[-+(\[]?\s*(?:\.?\d|\\[a-zA-Z{$]|[a-zA-Z](?![a-zA-Z]))")
+_END_WITHOUT_BRACES = re.compile(r"(?<!\\)\$|\n|\\[)\]]")
 # In `\\{` the second backslash ends a line break, and does not escape the brace.
 _BRACES = re.compile(r"\\[\\{}]|\{+|\}+")
 SEARCHED, MAX_BRACES = 120_000, 5_000
@@ -28,7 +31,7 @@ that no text takes longer than some milliseconds."""
 
 
 def final_answer(text: str, tags: bool = False) -> str | None:
-    r"""Return the content of the last complete `\boxed{...}` of `text`, stripped; None if there is none.
+    r"""Return the content of the last complete `\boxed{...}` or `\boxed 7` of `text`, stripped; None if there is none.
 
     With `tags`, only the last complete `<answer>...</answer>` is searched, if there is one; without a box in it, its
     whole content is the answer. Takes milliseconds, however long `text` is and however its braces are nested.
@@ -46,6 +49,13 @@ def final_answer(text: str, tags: bool = False) -> str | None:
     text = text[-SEARCHED:]
     seen, end = 0, len(text)
     for box in reversed(deque(_BOX.finditer(text), maxlen=MAX_BRACES)):
+        if not box[1] and not _WITHOUT_BRACES.match(text, box.end()):
+            continue
+        if not box[1]:
+            content = _END_WITHOUT_BRACES.split(text[box.end() : box.end() + MAX_LENGTH], maxsplit=1)[0]
+            if content.count("}") > content.count("{"):  # of a box around it
+                content = content[: content.rindex("}")]
+            return content.strip()
         depth = 1
         for braces in _BRACES.finditer(text, box.end(), end):
             token = braces[0]
@@ -177,7 +187,7 @@ _OF_ALL_INTEGERS = re.compile(r"\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b")
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
     r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
-    bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_)", f"{reference} {answer}")}
+    bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_|[1-9])", f"{reference} {answer}")}
     single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}  # choices and constants, but not C_1
     names = {letter: letter.swapcase() for letter in letters - single}
     for pattern in _ANY_NUMBER:

@@ -34,7 +34,17 @@ CHARACTERS = str.maketrans(
     # what is not seen, and what is only decoration
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
-    | {"\a": r"\a", "\b": r"\b", "\v": r"\v", "\f": r"\f", "€": " euro "}
+    | {
+        "\a": r"\a",
+        "\b": r"\b",
+        "\v": r"\v",
+        "\f": r"\f",
+        "€": " euro ",
+        "£": " pound ",
+        "₹": " rupee ",
+        "￥": " yuan ",
+        "¥": " yuan ",
+    }
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
     | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
@@ -111,7 +121,15 @@ BEFORE_WORDS = table(
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
-    (r"^\s*euro\s+([\d,]*\d(?:\.\d+)?)$", r"\1\\text{ euro}"),
+    (r"\\(?:pounds|textsterling)(?![a-zA-Z])", " pound "),
+    (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
+    (
+        r"^\s*(?:\\text\s*\{\s*)?(euro|pound|rupee|yuan)\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$",
+        r"\2\\text{ \1}",
+    ),
+    # 7 元, 7 个: the words for yuan, and for things that are counted
+    (r"(?<=\d)\s*(?:\\text\s*\{\s*)?[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
+    (r"(?<=\d)\s*(?:\\text\s*\{\s*)?[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
     # white space: \phantom{0}, \hspace{1cm}, \quad, \, and ~
@@ -137,10 +155,11 @@ BEFORE_WORDS = table(
     # np.arcsin, arctg and \tg
     (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
     (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
-    # floor(x) and \text{ceil}(x)
+    # floor(x), \text{ceil}(x) and abs(x)
     (
-        r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil)\s*\}?\s*\(((?:[^()]|\([^()]*\))*)\)",
-        r"\\l\1 \2\\r\1 ",
+        r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil|abs)\s*\}?"
+        r"\s*\(((?:[^()]|\([^()]*\))*)\)",
+        lambda match: f"|{match[2]}|" if match[1] == "abs" else rf"\l{match[1]} {match[2]}\r{match[1]} ",
     ),
     # (1,2)^T
     (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
@@ -219,6 +238,8 @@ AFTER_WORDS = table(
     # 2**3 is a power, 2*3 and 2 \times 3 are products
     (r"\*\*", "^"),
     (r"\*", r"\\cdot "),
+    # C1 is C_1
+    (r"(?<![\w\\{])(C(?=[1-9](?![\w.]))|[Cc](?=[1-9]\s*(?:\\|e)))", r"\1_"),
     # <=, >=, !=, \not= and \|
     (r"([<>])\s*=", lambda match: r"\le " if match[1] == "<" else r"\ge "),
     (r"\\not\s*=|(?<![\d)])!=", r"\\ne "),

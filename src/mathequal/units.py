@@ -4,9 +4,10 @@ import re
 
 # Units by their names in pint, each with its other spellings in small letters. A plural with -s needs no entry.
 _TABLE = """
-degree deg, radian rad, arcsecond, percent pct percentage, dollar usd, cent, euro eur, inch in inches, foot ft feet,
-yard yd, mile mi, acre, hectare ha, knot, mile/hour mph, kilometer/hour kph kmh, second sec s, minute min, hour hr h,
-day, week, month mo, year yr, decade, century centuries, pound lb, ounce oz, ton, tonne, gallon gal, quart qt, pint,
+degree deg, radian rad, arcsecond, percent pct percentage, dollar usd, cent, euro eur, rupee rs inr, yuan rmb cny,
+inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha, knot, mile/hour mph, kilometer/hour kph kmh kmph,
+second sec s, minute min, hour hr h,
+day, week, month mo, year yr, decade, century centuries, pound lb gbp, ounce oz, ton, tonne, gallon gal, quart qt, pint,
 cup, tablespoon, teaspoon, angstrom å, erg, atmosphere atm, bar, calorie cal, joule j, watt w, volt v, newton n,
 hertz hz, pascal pa, kelvin, celsius, fahrenheit, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
 liter litre l, meter metre m, gram gm g, byte, bit

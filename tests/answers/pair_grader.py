@@ -1,36 +1,29 @@
-"""Verdicts on many pairs, by two child processes at a time."""
+"""Verdicts on many pairs by a grader."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mathequal.child import LimitedGrader
+from bnpo.grading.grader import Grader
 
 
 class PairGrader:
     """Grades pairs of a reference and an answer, which is put into a box. `failures` counts missing verdicts."""
 
     def __init__(self, rule: str = "default"):
-        self._graders = [LimitedGrader(rule), LimitedGrader(rule)]
+        self._grader = Grader(grader=rule, workers=2)
+        self.failures: Counter[str] = Counter()
 
     def __call__(self, pairs: Sequence[tuple[str, str]], wrap: str = r"\boxed{%s}") -> list[bool]:
-        def grade(grader: LimitedGrader, share: Sequence[tuple[str, str]]) -> list[bool]:
-            return [grader.equal(reference, wrap.replace("%s", answer)) for reference, answer in share]
-
-        verdicts = [False] * len(pairs)
-        with ThreadPoolExecutor(2) as threads:
-            verdicts[0::2], verdicts[1::2] = threads.map(grade, self._graders, (pairs[0::2], pairs[1::2]))
-        return verdicts
-
-    @property
-    def failures(self) -> Counter[str]:
-        return self._graders[0].failures + self._graders[1].failures
+        grades = self._grader(
+            [wrap.replace("%s", answer) for _, answer in pairs], [reference for reference, _ in pairs]
+        )
+        self.failures += grades.failures
+        return [reward == 1 for reward in grades.rewards[:, 0]]
 
     def close(self) -> None:
-        for grader in self._graders:
-            grader.close()
+        self._grader.close()
 
 
 def reference_answers(*files: Path) -> list[str]:

@@ -1,13 +1,11 @@
 import json
-import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
 import mathequal
-from mathequal.child import LimitedGrader
+from bnpo.grading.grader import Grader
 from mathequal.equality import MAX_LENGTH, final_answer, normal_form, quick_verdict
 from mathequal.symbolic import released_verdict, slow_verdict
 
@@ -26,7 +24,13 @@ from mathequal.symbolic import released_verdict, slow_verdict
         ("} } {" + r"\boxed{6}", "6"),
         (r"\boxed{  }", ""),
         ("7", None),
-        (r"\boxed 7", None),
+        (r"The answer is $\boxed 7$.", "7"),
+        (r"\boxed{5} or rather $\boxed7$", "7"),
+        (r"\boxed 5 or rather \boxed{7}", "7"),
+        ("\\[\\boxed\\frac{1}{2}\\]", r"\frac{1}{2}"),
+        (r"\boxed 7 or 8", "7 or 8"),
+        (r"\boxed{1} then \boxed", "1"),
+        (r"\boxedsomething 7", None),
     ],
 )
 def test_final_answer(text, answer):
@@ -106,6 +110,27 @@ def test_final_answer_in_tags(text, answer):
         (r"\sin 30^\circ", "0.5", True),
         ("−5", "-5", True),
         ("٥", "5", False),
+        *((money, "7", True) for money in ("£7", "₹7", "¥7", "Rs 7", "Rs. 7.", r"\text{Rs. }7", r"\pounds 7", "7 元")),
+        *(("7", things, True) for things in ("7 个", "7个", r"7\text{ 个}", "7 rupees", "7 yuan")),
+        ("£3.50", "3.5", True),
+        ("£7", "7 pounds", True),
+        ("£7", "€7", False),
+        ("Rs 7", "£7", False),
+        ("£7", "8", False),
+        ("7", "£7 million", False),
+        ("7", "7万", False),
+        ("60", "60 kmph", True),
+        ("60 km/h", "60 kmph", True),
+        ("60 mph", "60 kmph", False),
+        ("abs(x-1)", "|x-1|", True),
+        ("2+abs(x-1)", r"\operatorname{abs}(1-x)+2", True),
+        ("abs(x-1)", "x-1", False),
+        ("abs(x-1)", "|x+1|", False),
+        ("C1*exp(-x)", "C_1e^{-x}", True),
+        ("C1*exp(-x)+C2*exp(x)", "c_1 e^{-x} + c_2 e^x", True),
+        ("y = C1*exp(-x) + C2*x*exp(-x)", "y=(C_1+C_2x)e^{-x}", True),
+        ("C1*exp(-x)", "C1*exp(x)", False),
+        ("C1*exp(-x)", "exp(-x)", False),
         ("x" * (MAX_LENGTH + 1), "x" * (MAX_LENGTH + 1), True),
         ("x" * (MAX_LENGTH + 1), "x" * (MAX_LENGTH + 1) + " ", True),
         ("x" * (MAX_LENGTH + 1), "y", False),
@@ -193,15 +218,31 @@ def test_wrong_arguments_are_refused():
 
 
 def test_a_verdict_that_exceeds_a_limit_is_counted_and_the_next_one_works():
-    grader = LimitedGrader(time_limit=1)
-    assert not grader.equal("x", "9^{9^{9^{9}}}")
-    assert grader.equal("1+x", "x+1")
-    assert grader.failures == {"timeout": 1}
-    os.kill(grader._process.pid, signal.SIGKILL)
-    assert not grader.equal("y", "y+x")
-    assert grader.equal("2x", "x+x")
-    assert grader.failures == {"timeout": 1, "death": 1}
+    grader = Grader(workers=1, time_limit=1)
+    grades = grader([r"\boxed{9^{9^{9^{9}}}}", r"\boxed{x+1}"], ["x", "1+x"])
     grader.close()
+    assert grades.rewards.tolist() == [[0.0], [1.0]]
+    assert grades.failures == {"timeout": 1}
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("7", r"The answer is $\boxed 7$."),
+        ("7", r"The answer is $\boxed{7}$."),
+        ("8", r"The answer is $\boxed 7$."),
+        ("9^{9^{9^{9}}}", r"\boxed{x}"),
+    ],
+)
+def test_the_command_and_the_reward_give_one_verdict(reference, text):
+    result = subprocess.run(
+        [sys.executable, "-m", "mathequal", "--json", "--pair", reference, text], capture_output=True, check=False
+    )
+    grader = Grader(workers=1)
+    grades = grader([text], [reference])
+    grader.close()
+    assert json.loads(result.stdout) == {"equal": grades.rewards.tolist() == [[1.0]], "failures": grades.failures}
 
 
 def test_the_package_says_whether_two_answers_are_equal():

@@ -8,8 +8,8 @@ import json
 import sys
 from collections.abc import Callable
 
+from bnpo.config import with_settings
 from bnpo.environment import setup_environment
-from bnpo.flags import with_settings
 
 setup_environment()
 

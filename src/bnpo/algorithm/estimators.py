@@ -7,15 +7,13 @@ not depend on the number of ranks. docs/estimators.md lists the objective of eac
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Annotated, Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
 from bnpo.algorithm.weights import objective_lines, shares, weight_values
 from bnpo.files import InputError
-from bnpo.flags import NotCompared, Positive, one_of
 
 Algorithm = Literal[
     "bnpo",
@@ -43,9 +41,9 @@ MAX_BETA_PARAMETER = 100.0
 class Method:
     """The estimator of the policy gradient."""
 
-    algo: NotCompared[Annotated[str, *one_of(get_args(Algorithm))]] = "bnpo"
+    algo: Algorithm = "bnpo"
     """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
-    decompose: NotCompared[bool] = False
+    decompose: bool = False
     """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
     Otherwise the rewards of an answer are summed first, or averaged for bnpo, beta, curverl, eb and weight."""
     reward_weights: tuple[float, ...] | None = None
@@ -60,10 +58,10 @@ class Method:
     the questions per step n, such as '(1-p)**0.5'. docs/estimators.md lists weights of published methods."""
     weight_wrong: str | None = None
     """Another weight for wrong answers, those with R < p, with --algo weight. The default is --weight."""
-    beta_moments: Annotated[str, *one_of(("sample", "corrected"))] = "sample"
+    beta_moments: Literal["sample", "corrected"] = "sample"
     """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
     subtracts the part that comes from having only m answers per question."""
-    max_concentration: Positive[float] = MAX_CONCENTRATION
+    max_concentration: float = MAX_CONCENTRATION
     """BNPO fits Beta(a, b) to the accuracies. This is the upper limit of a + b, reached only if all questions are about
     equally hard. The density that divides advantages is Beta(1 + a/3, 1 + b/3)."""
 
@@ -81,8 +79,8 @@ class Method:
         if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
             values = " ".join(f"{value:g}" for value in self.beta_parameters)
             raise InputError(f"--beta-parameters: are {values}, must be above 0 and at most {MAX_BETA_PARAMETER:g}")
-        if not isfinite(self.max_concentration):
-            raise InputError(f"--max-concentration: is {self.max_concentration}, must be finite")
+        if not 0 < self.max_concentration < np.inf:
+            raise InputError(f"--max-concentration: is {self.max_concentration}, must be above 0 and finite")
         if self.algo == "gdpo" and self.decompose:
             raise InputError("--decompose: gdpo takes the rewards apart itself; use --no-decompose")
         if self.reward_weights is not None:

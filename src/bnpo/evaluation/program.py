@@ -9,18 +9,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
 from tqdm import tqdm
 
-from bnpo.config import TrainConfig
+from bnpo.config import NotNegative, Planning, Positive, TrainConfig, check_planning, validate
 from bnpo.environment import setup_environment
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.records import (
@@ -36,13 +36,12 @@ from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
 from bnpo.files import ROOT, InputError, RunError, write_json, write_json_lines, writing
-from bnpo.flags import NotNegative, Planning, Positive, check_marks, check_planning, one_of
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
+from bnpo.grading.workers import signal_at_program_end
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
 from bnpo.policy.sampled import SampledGroup
-from bnpo.processes import signal_at_program_end
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from bnpo.policy.sampler import Sampler
@@ -75,9 +74,9 @@ class EvalConfig:
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
     """Rule of the scores: `default` is this project's, `reference` the authors' released code. A function of your own
     is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
-    dtype: Annotated[str, *one_of(("auto", "bfloat16", "float16", "float32"))] = "auto"
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
-    data_parallel: Positive[int | None] = None
+    data_parallel: Positive[int] | None = None
     """Number of samplers that work side by side, by default as many as the GPUs allow."""
     tensor_parallel: Positive[int] = 1
     """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
@@ -85,11 +84,11 @@ class EvalConfig:
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
     """Start faster, but sample more slowly: without CUDA graphs."""
-    planning: tyro.conf.OmitArgPrefixes[Planning] = Planning()
+    planning: Planning = Planning()
 
 
 # The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
-SUITE_OF_PRESET = {"tiny": "arithmetic", "paper-format": "paper-format"}
+SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def run(config: EvalConfig) -> Outcome:
 
 def check(config: EvalConfig) -> None:
     """Raise InputError, one line, for flags that cannot work. Reads no file."""
-    check_marks(config)
+    validate(EvalConfig, asdict(config))
     check_planning(config.planning)
     if config.grader:
         check_function("grader", config.grader, GRADERS)

@@ -165,6 +165,7 @@ def users_reward(reward: str, text: str, reference: str) -> float:
 def _load(reward: str) -> Reward:
     """Import the file of `path/to/file.py:function` and return the function."""
     file, _, name = reward.rpartition(":")
+    sys.path.insert(0, str(Path(file).resolve().parent))  # files beside it can be imported, as by a script
     spec = importlib.util.spec_from_file_location(f"{Path(file).stem} of {file}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses and pickle look for it

@@ -1,11 +1,12 @@
-"""Worker processes for calls that may hang, exhaust the memory or crash. Each is killed and replaced by itself.
+"""Worker processes for calls that may hang, exhaust the memory or crash: the only child processes with limits.
 
-This is our own code because the workers of a process pool share a pipe and a lock. If one is killed at the wrong
-moment, for example by the kernel when memory is short, all others wait for ever.
+Each is killed and replaced by itself. This is our own code because the workers of a process pool share a pipe and a
+lock. If one is killed at the wrong moment, for example by the kernel when memory is short, all others wait for ever.
 """
 
 import atexit
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import queue
@@ -24,8 +25,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import psutil
-
-from bnpo.processes import signal_at_program_end
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
@@ -108,7 +107,8 @@ class _Worker:
     def __init__(self, context: multiprocessing.context.BaseContext, time_limit: float):
         self._context, self._time_limit, self._over = context, time_limit, False
         self._start()
-        # At exit multiprocessing sends SIGTERM, which workers ignore, and then waits for ever.
+        # Not a daemon, since those may have no children, and users' functions may start pools. At exit multiprocessing
+        # waits for such processes for ever, but this is called before.
         atexit.register(self.end)
 
     def _start(self) -> None:
@@ -118,7 +118,7 @@ class _Worker:
         # A process that multiprocessing started shares this folder with its parent, which still needs it.
         folder = get_temp_dir() if multiprocessing.parent_process() is None else None
         arguments = (theirs, folder, self._time_limit)
-        process = self._context.Process(target=_keep, args=arguments, name="bnpo worker", daemon=True)
+        process = self._context.Process(target=_keep, args=arguments, name="bnpo worker")
         process.start()
         theirs.close()
         self._pipe, self._process = pipe, process
@@ -179,6 +179,7 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {END, signal.SIGCHLD})
+            _restore_signals_in_children()
             _work(pipe, time_limit)
         return
     pipe.close()
@@ -191,6 +192,29 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     if folder and not multiprocessing.parent_process().is_alive():
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(0 if status is None else status if status >= 0 else 128 - status)  # shells report signals like this
+
+
+def signal_at_program_end(number: int) -> None:
+    """Let the kernel send this process, started by `multiprocessing`, a signal when the program ends in any way."""
+    # Not PR_SET_PDEATHSIG: the parent process is the fork server, which lives as long as any of its processes. Instead
+    # a pipe whose other end the program holds. It closes with the program, and O_ASYNC turns that into the signal.
+    program = multiprocessing.parent_process().sentinel
+    fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(program, fcntl.F_SETSIG, number)
+    fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _restore_signals_in_children() -> None:
+    """Let the processes that calls start end on SIGTERM, as pools expect, while this worker goes on."""
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def restore() -> None:
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=restore)
+    for number in signals:  # a handler, unlike SIG_IGN, does not outlive exec
+        signal.signal(number, lambda *_: None)
 
 
 def _prctl(option: int, value: int) -> None:

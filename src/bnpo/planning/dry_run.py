@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass
 from math import ceil, sqrt
 from pathlib import Path
 
-from bnpo.config import TrainConfig, json_settings
+from bnpo.config import Planning, TrainConfig, flat_settings, json_settings
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite
 from bnpo.files import InputError
-from bnpo.flags import Planning, flat_settings
 from bnpo.planning import cost, fit
 from bnpo.planning.gpus import GpuSpeed, speed_of
 from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs

@@ -12,11 +12,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.config import TrainConfig
+from bnpo.config import TrainConfig, with_settings
 from bnpo.devices import check_free_memory
 from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
-from bnpo.flags import with_settings
 from bnpo.planning.gpus import GpuSpeed
 from bnpo.planning.memory import ASLEEP, GIB, GRAPHS, ModelShape, RankMemory, number_bytes, rank_memory, read_shape
 from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS

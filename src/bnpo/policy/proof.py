@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from bnpo.config import HardwareSettings
 from bnpo.files import InputError
 from bnpo.policy.folder import running
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import sync_weights
 from bnpo.ranks import gather
-from bnpo.settings import HardwareSettings
 
 MOST_TOKENS = 128
 

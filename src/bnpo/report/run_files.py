@@ -1,5 +1,6 @@
 """The files of runs and evaluations, also of unfinished ones, read as the data of a page."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -9,10 +10,9 @@ import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
-from bnpo.config import TrainConfig
+from bnpo.config import FREE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
-from bnpo.flags import Free, marked
 from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.summary import ends, why_ended
 from mathequal.equality import final_answer
@@ -68,7 +68,7 @@ def run_facts(folder: Path, config: dict) -> RunFacts:
         if errors:  # this step was evaluated
             line["eval/average/pass1"] = line["eval/average"]
             line["eval/average/se"] = np.linalg.norm(errors) / len(errors)
-    compared = config.keys() - marked(TrainConfig, Free) - {"seed"}
+    compared = config.keys() - FREE - {"seed"}
     return RunFacts(
         name=folder.resolve().name,
         seed=config["seed"],
@@ -148,34 +148,35 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict]) -> tuple[
     tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
     lowest, highest = reward_ranges(config).T  # [K]
     tags = config.get("answer_tags", config["template"] == "think")  # earlier versions had these two templates only
-    for question_id, group in groupby(whole_json_lines(path), key=lambda row: row["id"]):
-        for sample, row in enumerate(group):
-            # Different data sets may use one id for different problems.
-            key = f"{question_id} {row['prompt']}"
-            if key not in questions:
-                asked = {"id": question_id, "prompt": row["prompt"], "reference": row["reference"]}
-                questions[key] = {"number": len(questions)} | asked
-            rewards = list(row["rewards"].values())
-            final = final_answer(row["answer"], tags)
-            tokens = tokens_by_answer.get((question_id, sample))
-            rows.append(
-                {
-                    "question": questions[key]["number"],
-                    "sample": sample,
-                    "rewards": rewards,
-                    "reward": float(np.mean((rewards - lowest) / (highest - lowest))),
-                    "flags": CUT_OFF * row.get("cut_off", 0) + NO_BOX * (final is None) + FAILED * row.get("failed", 0),
-                    "gap": float(np.mean(np.abs(tokens["gap"]))) if tokens and tokens["gap"] else None,
-                    "tokens": row["tokens"],
-                    "advantage": row.get("advantage"),
-                }
-            )
-            texts.append([row["answer"], final, tokens])
+    answered: Counter[int] = Counter()  # by number of the question
+    for place, row in enumerate(whole_json_lines(path)):
+        # Ids need not be unique: data sets may use one id for different problems.
+        key = f"{row['id']} {row['prompt']}"
+        asked = {name: row[name] for name in ("id", "prompt", "reference")}
+        question = questions.setdefault(key, {"number": len(questions)} | asked)["number"]
+        rewards = list(row["rewards"].values())
+        final = final_answer(row["answer"], tags)
+        tokens = tokens_by_answer.get(place)
+        rows.append(
+            {
+                "question": question,
+                "sample": answered[question],
+                "rewards": rewards,
+                "reward": float(np.mean((rewards - lowest) / (highest - lowest))),
+                "flags": CUT_OFF * row.get("cut_off", 0) + NO_BOX * (final is None) + FAILED * row.get("failed", 0),
+                "gap": float(np.mean(np.abs(tokens["gap"]))) if tokens and tokens["gap"] else None,
+                "tokens": row["tokens"],
+                "advantage": row.get("advantage"),
+            }
+        )
+        answered[question] += 1
+        texts.append([row["answer"], final, tokens])
     return rows, texts
 
 
-def read_tokens(path: Path) -> dict[tuple[str, int], dict]:
-    """Return texts, log-probabilities and sampler-learner gaps of the tokens in a file, by question id and sample."""
+def read_tokens(path: Path) -> dict[int, dict]:
+    """Return texts, log-probabilities and sampler-learner gaps of the tokens in a file, by place of the answer in the
+    step."""
     answers = {}
     for row in whole_json_lines(path):
         sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
@@ -184,7 +185,7 @@ def read_tokens(path: Path) -> dict[tuple[str, int], dict]:
             # Rounded to what a colour shows: these are most of a page's bytes.
             gap = [float(f"{x:.2g}") for x in np.nan_to_num(row["learner"]) - sampler]
         answer = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
-        answers[row["id"], row["sample"]] = answer
+        answers[row.get("place")] = answer  # no place in runs of earlier versions: not shown
     return answers
 
 

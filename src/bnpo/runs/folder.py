@@ -5,10 +5,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bnpo.config import TrainConfig, json_settings
+from bnpo.config import FREE, TrainConfig, json_settings
 from bnpo.console import copy_output
 from bnpo.files import InputError, delete, lock, read_json, write_json, writing
-from bnpo.flags import Free, marked
 
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "findings.json", "last")
 RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
@@ -98,7 +97,7 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     if unknown:
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     old = read_json(folder / "config.json", "--resume needs the run's settings")
-    allowed |= marked(TrainConfig, Free)
+    allowed |= FREE
     changes = {}
     for name, value in new.items():
         # A setting that is missing in config.json is newer than the run. train_data was one name, and is a list now.

@@ -136,6 +136,7 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
         for j, answer in enumerate(group):
             learner = learner_logprobs.get(i * len(group) + j)
             row = {"id": task.problems[step.rollouts.questions[i]].id, "sample": j, "ids": answer.token_ids}
+            row["place"] = i * len(group) + j  # in the file of all answers, as ids need not be unique
             row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
             row["sampler"] = answer.logprobs.tolist()
             row["learner"] = None if learner is None else learner.tolist()

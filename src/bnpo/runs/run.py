@@ -208,7 +208,7 @@ class Run:
         if step.number > last:
             return
         self._first_rollouts.append(step.rollouts)
-        if step.number == last:
+        if len(self._first_rollouts) == last:  # not if the run was resumed between them
             rule = self._config.data.grader
             answers = FirstAnswers.of(self._first_rollouts, self._prepared.task, self._reward_names, rule)
             self._first_rollouts = []

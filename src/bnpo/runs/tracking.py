@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from bnpo.config import TrainConfig
+from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import line_of, step_name, write_json_lines, writing
-from bnpo.flags import flat_settings
 
 BAD_BATCHES = 10
 """Number of batches of skipped updates that are kept: the last ones."""

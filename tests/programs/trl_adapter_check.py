@@ -1,0 +1,105 @@
+"""Train one step with examples/trl_trainer.py and TRL's real trainer, for tests/test_adapters.py. Prints one JSON line.
+
+Also compares the adapter's advantages of a thousand random batches with ours.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig
+from trl_trainer import BNPOTrainer
+
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.estimators import Method
+from bnpo.config import TINY_MODEL
+
+QUESTIONS, ANSWERS = 4, 4
+
+
+def sum_is_even(completion_ids, **_):
+    return [float(sum(ids) % 2 == 0) for ids in completion_ids]
+
+
+def has_a_one(completions, **_):
+    return [float("1" in text) for text in completions]
+
+
+class Watched(BNPOTrainer):
+    """Keeps what the loss is given."""
+
+    def _compute_loss(self, model, inputs):
+        self.used = inputs
+        return super()._compute_loss(model, inputs)
+
+
+def trained(folder: Path) -> Watched:
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    config = GRPOConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        per_device_train_batch_size=QUESTIONS * ANSWERS,
+        num_generations=ANSWERS,
+        max_completion_length=8,
+        max_steps=1,
+        learning_rate=1e-3,
+        reward_weights=[1.0, 0.2],
+        loss_type="dapo",
+        gradient_checkpointing=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = Watched(
+        method=Method("bnpo"),
+        model=AutoModelForCausalLM.from_pretrained(TINY_MODEL),
+        reward_funcs=[sum_is_even, has_a_one],
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": [f"{i}+{i}=?" for i in range(QUESTIONS)]}),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    return trainer
+
+
+def largest_difference(trainer: BNPOTrainer) -> float:
+    """Return the largest difference from our advantages, relative to them, over a thousand batches of any method."""
+    rng, largest = np.random.default_rng(0), 0.0
+    methods = [Method(algo) for algo in ("bnpo", "eb", "grpo", "maxrl", "opo", "reinforce_pp", "curverl", "shrinkage")]
+    methods.append(Method("weight", weight="1/(1-p)", weight_wrong="p"))
+    for i in range(1000):
+        trainer.method = methods[i % len(methods)]
+        n, m, k = rng.integers(1, 9), rng.integers(2, 9), rng.integers(1, 3)
+        rewards = rng.integers(0, 2, (n, m, k)) if i % 2 else rng.integers(0, 5, (n, m, k)) / 4
+        lengths = rng.integers(1, 50, (n, m))
+        trainer.num_generations = int(m)
+        flat = torch.tensor(rewards.reshape(n * m, k), dtype=torch.float32)
+        found = trainer.advantages(flat, torch.tensor(lengths.ravel())).double().numpy().reshape(n, m)
+        expected = compute_advantages(trainer.method, rewards, lengths=lengths).values
+        largest = max(largest, np.abs(found - expected).max() / max(1, np.abs(expected).max()))
+    return largest
+
+
+trainer = trained(Path(sys.argv[1]))
+rewards = trainer.last_rewards.double().numpy().reshape(QUESTIONS, ANSWERS, 2)
+expected = compute_advantages(Method("bnpo", reward_weights=(1, 0.2)), rewards).values.ravel()
+used = trainer.used["advantages"].double().numpy()  # TRL shuffles the answers of a step
+before = AutoModelForCausalLM.from_pretrained(TINY_MODEL).state_dict()
+found = {
+    "step": trainer.state.global_step,
+    "trained": any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items()),
+    "signal": np.abs(expected).max(),
+    "step_difference": np.abs(np.sort(used) - np.sort(expected)).max(),
+    "logged_difference": np.abs(np.array(trainer._logs["advantages"]) - expected).max(),
+    "largest_difference": largest_difference(trainer),
+}
+print(json.dumps(found))

@@ -1,0 +1,70 @@
+"""The estimators in TRL and verl, with the real packages, and what their own names mean (docs/estimators.md).
+
+The packages stand in folders of their own: make .venv/trl/.ready .venv/verl/.ready
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bnpo.files import ROOT
+
+FOLDERS = {name: ROOT / ".venv" / name for name in ("trl", "verl")}
+
+
+def needs(*packages):
+    missing = [name for name in packages if not (FOLDERS[name] / name).is_dir()]
+    return pytest.mark.skipif(
+        bool(missing), reason=f"not installed: make .venv/{'/.ready .venv/'.join(missing)}/.ready"
+    )
+
+
+def output_of(program, *arguments, **environment):
+    """Return the lines that a program prints, with TRL, verl and the examples on its path."""
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "examples", *FOLDERS.values())))
+    environment = os.environ | {"PYTHONPATH": path} | environment
+    command = [sys.executable, "-W", "ignore", str(ROOT / program), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+@needs("verl")
+@pytest.mark.program
+def test_verl_finds_our_estimators_and_gets_our_advantages():
+    """verl imports the module itself, as its users ask for with an environment variable."""
+    lines = output_of("tests/programs/verl_adapter_check.py", VERL_USE_EXTERNAL_MODULES="verl_advantages")
+    found = json.loads(lines[-1])
+    assert found["largest_difference"] < 1e-6
+    assert {"bnpo", "eb", "signbalance"} < set(found["registered"])
+    assert found["refusal"] == "a question has 1 answers, another 2: all need the same number"
+
+
+@needs("trl")
+@pytest.mark.program
+def test_a_step_of_trl_with_our_advantages(tmp_path):
+    found = json.loads(output_of("tests/programs/trl_adapter_check.py", tmp_path)[-1])
+    assert found["step"] == 1
+    assert found["trained"]
+    assert found["signal"] > 0.1
+    assert found["step_difference"] < 1e-6
+    assert found["logged_difference"] < 1e-6
+    assert found["largest_difference"] < 1e-6
+
+
+@needs("trl", "verl")
+@pytest.mark.program
+@pytest.mark.parametrize("package", ["verl", "trl"])
+def test_the_rows_of_the_same_name_elsewhere(package):
+    rows = output_of("benchmarks/conformance.py", package)
+    text = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
+    assert len(rows) > 8
+    assert [row for row in rows if row.startswith("| ") and row not in text] == []
+
+
+@pytest.mark.parametrize("name", ["trl_trainer.py", "verl_advantages.py"])
+def test_adapters_are_short(name):
+    assert len((ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()) < 60
