@@ -83,7 +83,10 @@ def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
     ranks = int(given.num_gpus)
     if any(flag.startswith(("-H", "-i", "-e", "--hostfile", "--include", "--exclude", "--no")) for flag in others):
         return ranks, flags  # on several machines, which may have other variables
-    return ranks, [*launcher_flags(ranks), *others]
+    flags = [*launcher_flags(ranks), *others]
+    if "--include" in flags:  # `deepspeed` would print that it ignores the variable
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    return ranks, flags
 
 
 def run_launcher(flags: list[str], answer: "Connection") -> int:

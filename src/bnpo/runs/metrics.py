@@ -131,7 +131,7 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     trained on have none.
     """
     rows = []
-    for i in token_groups(step.advantages):
+    for i in token_groups(step.advantages).tolist():  # Python's integers, which JSON knows
         group = step.rollouts.answers[i]
         for j, answer in enumerate(group):
             learner = learner_logprobs.get(i * len(group) + j)

@@ -53,9 +53,10 @@ class PreparedRun:
     @property
     def steps(self) -> int:
         """Number of steps of the whole run."""
-        batch, count, done = self.config.batch, len(self.task.problems), self.resume_point.progress
+        batch, done = self.config.batch, self.resume_point.progress
         if batch.steps:
             return batch.steps
+        count = len(self.task.problems)
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(done.place, count)
         epochs_left = batch.epochs - epoch - 1
