@@ -30,7 +30,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import arithmetic_problems, encode_prompt, stop_token_ids
-from mathequal.equality import final_answer
+from mathequal import final_answer
 
 QUESTIONS, ANSWERS = 32, 16
 

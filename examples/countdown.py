@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 
 from bnpo.files import write_json_lines
-from mathequal.equality import final_answer
+from mathequal import final_answer
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

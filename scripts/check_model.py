@@ -121,19 +121,19 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     """
     from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.learner import Learner
-    from bnpo.policy.proof import MOST_TOKENS as TEXT_TOKENS
-    from bnpo.policy.proof import prove_start
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.weight_sync import COMPARED_TOKENS, prove_start
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     os.environ.setdefault("LOCAL_RANK", "0")  # the launcher's, for DeepSpeed
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     settings = with_settings(PRESETS["tiny"], model=str(folder))
     learner = Learner(str(folder), tokens, settings, with_optimizer=False)
-    engine = EngineSettings(max_tokens=2 * TEXT_TOKENS, dtype="float32")
+    engine = EngineSettings(max_tokens=4 * COMPARED_TOKENS, dtype="float32")
     sampler = Sampler(str(folder), tokenizer, engine)
-    text = np.random.default_rng(0).integers(tokens, size=TEXT_TOKENS).tolist()
-    return prove_start(learner, sampler, text)
+    text = np.random.default_rng(0).integers(tokens, size=2 * COMPARED_TOKENS).tolist()
+    check = prove_start(learner, sampler, text)
+    return check.learner, check.sampler
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def train(
     """
     run, log = args.output_dir / name, args.output_dir / f"{name}.log"
     graphs = ["--enforce-eager"] if eager else []
-    flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, "--sync-tolerance", TOLERANCE[dtype], *graphs]
+    flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, *graphs]
     flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
     flags += ["--sampler-ranks", sampler_ranks]
     if large:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from mathequal.equality import final_answer
+from mathequal import final_answer
 
 Row = dict[str, object]
 FIELDS = ("id", "problem", "answer", "solution", "subject", "level", "source")

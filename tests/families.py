@@ -105,3 +105,29 @@ def make_family(folder: Path, family: str, **settings) -> None:
     model = AutoModelForCausalLM.from_config(family_config(family, **settings), dtype=torch.float32)
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(ROOT / "data" / "tiny-model").save_pretrained(folder)
+
+
+def make_sharp(folder: Path, entropy: float = 2.0) -> None:
+    """Write a random model of 30 layers whose next token has an `entropy` of about 2, as a trained model's has.
+
+    Models of two layers, whose predictions are nearly uniform, round too little to show whether a bound holds.
+    """
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "data" / "tiny-model")
+    torch.manual_seed(0)
+    shape = SHAPE | {"num_hidden_layers": 30, "intermediate_size": 256, "initializer_range": 0.08}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=320, tie_word_embeddings=False, sliding_window=None, **shape))
+    ids = torch.randint(len(tokenizer), (4, 64))
+    with torch.no_grad():
+        logits = model(ids).logits
+        low, high = 0.0, 1e4  # a larger factor of the head gives a lower entropy
+        for _ in range(60):
+            factor = (low + high) / 2
+            probabilities = (factor * logits).log_softmax(-1)
+            mean = float(-(probabilities.exp() * probabilities).sum(-1).mean())
+            low, high = (factor, high) if mean > entropy else (low, factor)
+        model.lm_head.weight *= factor
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

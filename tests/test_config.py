@@ -2,11 +2,24 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
-from bnpo.config import PRESETS, TINY_MODEL, check_config, flat_settings, parse_train_config
+from bnpo.algorithm.loss import AGGREGATIONS
+from bnpo.config import (
+    FREE,
+    PRESETS,
+    TINY_MODEL,
+    Aggregation,
+    DataSettings,
+    TrainConfig,
+    check_config,
+    flat_settings,
+    parse_train_config,
+)
 from bnpo.files import InputError
+from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
 from bnpo.runs.prepare import prepare_run
@@ -149,6 +162,50 @@ def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_pa
         prepare_run(parse("--output-dir", str(tmp_path / "run"), *flags))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "group", "name", "value"),
+    [
+        (["--output-dir=~/mine"], "folder", "output_dir", Path("/home/me/mine")),
+        (["--output-dir", "~/mine"], "folder", "output_dir", Path("/home/me/mine")),
+        (["--model=~/model"], "data", "model", "/home/me/model"),
+        (["--train-data", "~/a.jsonl", "~/b.csv"], "data", "train_data", ("/home/me/a.jsonl", "/home/me/b.csv")),
+        (["--rewards=accuracy,~/mine.py:f"], "data", "rewards", ("accuracy", "/home/me/mine.py:f")),
+        (["--template=~/mine.jinja"], "data", "template", "/home/me/mine.jinja"),
+        (["--eval-suite=~/suite.json"], "logging", "eval_suite", "/home/me/suite.json"),
+        (["--system-prompt=Be ~/brief."], "data", "system_prompt", "Be ~/brief."),
+        (["--output-dir=a~/b"], "folder", "output_dir", Path("a~/b")),
+    ],
+)
+def test_a_tilde_is_the_home_wherever_a_path_begins(flags, group, name, value, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert getattr(getattr(parse(*flags), group), name) == value
+
+
+def test_config_files_of_windows_and_of_the_home_are_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, content in (("config.json", '{"preset": "tiny", "lr": 1}'), ("prompt.txt", "Be exact.\n")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace("\n", "\r\n").encode())
+    config = parse("--config=~/config.json", "--system-prompt=~/prompt.txt")
+    assert (config.update.lr, config.data.system_prompt) == (1.0, "Be exact.")
+
+
+def test_choices_of_flags_are_those_of_the_code():
+    assert get_args(Aggregation) == AGGREGATIONS
+    assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
+    assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
+    assert flat_settings(PRESETS["tiny"]).keys() >= FREE
+    assert all(config.preset == name for name, config in PRESETS.items())
+
+
+def test_help_names_the_preset_and_has_no_none(capsys):
+    with pytest.raises(SystemExit):
+        parse("--preset", "smollm2", "--help")
+    text = capsys.readouterr().out
+    assert text.splitlines()[2] == "Defaults are those of preset smollm2 (asked for)."
+    assert "{None}" not in text
+    assert parse("--steps", "None", "--lora-rank", "None").batch.steps is None
 
 
 def test_unknown_preset():

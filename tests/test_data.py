@@ -26,7 +26,10 @@ def test_load(tmp_path):
         ('{"problem": "1", "answer": "1"}\nnonsense\n', r"data.jsonl:2: not JSON"),
         ('["a"]\n', r"data.jsonl:1: a list where a JSON object is needed"),
         ('{"problem": "1"}\n', r"data.jsonl:1: field 'answer' is missing"),
-        ('{"problem": "1", "answer": 5}\n', r"data.jsonl:1: field 'answer' has type int; it must be a string"),
+        (
+            '{"problem": "1", "answer": true}\n',
+            r"data.jsonl:1: field 'answer' has type bool; it must be a text or a number",
+        ),
     ],
 )
 def test_bad_files_are_named_with_their_line(tmp_path, text, message):
@@ -63,5 +66,5 @@ def test_another_number_of_questions_continues_behind_the_last_one():
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"\x1f\x8b\x08 gzip")
-    with pytest.raises(InputError, match=r"data.jsonl: cannot be read as UTF-8 text \(invalid start byte at byte 1\)"):
+    with pytest.raises(InputError, match=r"data.jsonl: is not UTF-8 text \(invalid start byte at byte 1\); save it as"):
         load_problems(path)

@@ -55,15 +55,6 @@ def refuse_family(folder: Path, family: str) -> str:
 
 
 @pytest.mark.sampler
-def test_a_tolerance_too_small_for_16_bits_is_refused_with_the_cure(tmp_path):
-    flags = ("--preset", "tiny", "--dtype", "bfloat16", "--eval-every", 0, "--output-dir", tmp_path / "run")
-    done = run_ranks(1, "train.py", *flags, check=False)
-    assert done.returncode == 2
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
-    assert line.endswith("0.0001 is refused; bfloat16 rounds more than float32: add --sync-tolerance 0.05")
-
-
-@pytest.mark.sampler
 @pytest.mark.parametrize("family", ["cohere2", "diffllama"])
 def test_others_are_refused_in_one_line_before_the_first_update(family, tmp_path):
     refuse_family(tmp_path, family)

@@ -1,10 +1,8 @@
 import json
 
-import numpy as np
 import pytest
 
 from bnpo.config import TINY_MODEL
-from bnpo.policy.weight_sync import SyncError, check_sync
 from conftest import run_ranks
 
 
@@ -68,10 +66,3 @@ def test_merged_lora_is_synced_and_a_lost_update_of_it_is_seen():
     # On CPUs vLLM packs the tensors that LoRA changes, so their bits cannot be compared. On GPUs two of them can.
     assert found["errors"]["skipped"][0].startswith("weight sync after step 4 failed: the sampler's and the learner's")
     assert "model.layers.1.input_layernorm.weight" in found["compared"]
-
-
-@pytest.mark.parametrize("difference", [0.2, np.nan, np.inf])
-def test_the_error_names_the_sync(difference):
-    check_sync(1e-5, tolerance=1e-4, step=7)
-    with pytest.raises(SyncError, match="weight sync after step 7 failed"):
-        check_sync(difference, tolerance=1e-4, step=7)

@@ -256,9 +256,10 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
 
     def all_sleep() -> bool:
         deadline = time.monotonic() + 10
-        while sleeping() != ["sleep 1001 ", "sleep 1002 ", "sleep 1003 "] and time.monotonic() < deadline:
+        # Those of the trial call when the grader starts, too.
+        while set(sleeping()) != {"sleep 1001 ", "sleep 1002 ", "sleep 1003 "} and time.monotonic() < deadline:
             time.sleep(0.05)
-        return len(sleeping()) == 3
+        return len(set(sleeping())) == 3
 
     assert program.stdout.readline() == "1.0\n"
     assert all_sleep()

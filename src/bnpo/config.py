@@ -163,8 +163,9 @@ class HardwareSettings:
     more than the answers of one step can use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
-    sync_tolerance: Positive[float] = 0.05
-    """Largest allowed mean difference between the sampler's and the learner's log-probabilities after a weight sync."""
+    sync_tolerance: Positive[float] | None = None
+    """Largest allowed mean difference between the sampler's and the learner's log-probabilities, at the start and after
+    every weight sync. The default follows from the model: a multiple of the effect of one rounding."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,7 @@ PRESETS = {
         batch=BatchSettings(steps=100),
         sampling=SamplingSettings(max_prompt_tokens=64, max_answer_tokens=128),
         update=UpdateSettings(lr=1e-4),
-        hardware=HardwareSettings(
-            dtype="float32", micro_batch_tokens=2048, gradient_checkpointing=False, sync_tolerance=1e-4
-        ),
+        hardware=HardwareSettings(dtype="float32", micro_batch_tokens=2048, gradient_checkpointing=False),
         folder=FolderSettings(save_every=50),
         logging=LoggingSettings(eval_suite="arithmetic-quick", rollouts_every=10),
     ),
@@ -277,7 +276,7 @@ PRESETS = {
         batch=BatchSettings(questions_per_step=16, samples_per_question=8, steps=25),
         sampling=SamplingSettings(temperature=0.6, max_prompt_tokens=128, max_answer_tokens=40),
         update=UpdateSettings(lr=2e-5, warmup_steps=3),
-        hardware=HardwareSettings(micro_batch_tokens=2048, gradient_checkpointing=False, sync_tolerance=0.5),
+        hardware=HardwareSettings(micro_batch_tokens=2048, gradient_checkpointing=False),
         folder=FolderSettings(save_every=25),
         logging=LoggingSettings(eval_every=25, eval_suite="word-problems-greedy", rollouts_every=5),
     ),

@@ -5,7 +5,7 @@ from bnpo.config import TrainConfig
 from bnpo.data import questions_at
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.weight_sync import measure_sync, sync_weights
+from bnpo.policy.weight_sync import measure_sync, refresh_sampler
 from bnpo.ranks import Ranks
 from bnpo.rollouts import Task, collect, collect_watched, make_experience
 from bnpo.runs.checkpoint import Progress
@@ -22,13 +22,13 @@ def train(config: TrainConfig) -> None:
     """
     prepared = prepare_run(config)
     with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(prepared, ranks) as run:
-        learner, sampler = run.load()
+        learner, sampler, sync_bound = run.load()
         if run.is_new:
             watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(0) else None
             scores = run.evaluate(0) if run.evaluation_is_due(0) else {}
             run.record_start(scores, watched)
         while run.continues():  # steps are left, and nobody asked to stop
-            step = one_step(run.progress, prepared.task, learner, sampler, config)
+            step = one_step(run.progress, prepared.task, learner, sampler, sync_bound, config)
             scores = run.evaluate(step.number) if run.evaluation_is_due(step.number) else {}
             watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(step.number) else None
             run.record(step, scores, watched)
@@ -36,7 +36,9 @@ def train(config: TrainConfig) -> None:
                 run.save()
 
 
-def one_step(progress: Progress, task: Task, learner: Learner, sampler: Sampler, config: TrainConfig) -> Step:
+def one_step(
+    progress: Progress, task: Task, learner: Learner, sampler: Sampler, sync_bound: float, config: TrainConfig
+) -> Step:
     """Make the step after `progress` and return what it did, the same on all ranks. Raises SamplingError, SyncError."""
     stopwatch, number = Stopwatch(), progress.step  # from 0
     with stopwatch("total"):
@@ -63,10 +65,8 @@ def one_step(progress: Progress, task: Task, learner: Learner, sampler: Sampler,
 
         # The new weights into vLLM, and proof that they arrived.
         with stopwatch("sync"):
-            sampler.wake("weights")
-            sync_weights(learner, sampler, number + 1)
-            sampler.wake("kv_cache")  # only now, since gathering the weights needs memory, too
-            sync_difference = measure_sync(learner, sampler, experience, number + 1)
+            refresh_sampler(learner, sampler, number + 1)
+            sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)
     return Step(number + 1, rollouts, advantages, fits, update, sync_difference, stopwatch)
 
 

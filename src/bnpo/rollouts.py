@@ -84,7 +84,7 @@ def collect(
         ):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
             problem = task.problems[own_questions[group.prompt_index]]
-            tags = task.answer_tags or "<answer>" in problem.problem  # asked for by the template, or by the problem
+            tags = task.answer_tags or "<answer>" in problem.text  # asked for by the template, or by the problem
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
             sampled.append((group, task.grader.start(texts, [problem.answer] * len(texts), tags)))

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from bnpo.grading.workers import Failure, Workers
-from mathequal.equality import final_answer, instant_verdict
+from mathequal import final_answer, instant_verdict
 
 RULES = ("default", "reference")
 """Our rule, and that of the authors' released code."""
@@ -50,7 +50,7 @@ def start_verdict(workers: Workers, rule: str, reference: str, text: str) -> boo
     answer = final_answer(text)
     if rule == "reference":
         boxed = f"\\boxed{{{text}}}" if answer is None else text
-        return workers.submit("mathequal.symbolic:released_verdict", reference, boxed)
+        return workers.submit("mathequal.released:released_verdict", reference, boxed)
     answer = text if answer is None else answer
     verdict = instant_verdict(reference, answer)
     return workers.submit("mathequal:equal", reference, answer) if verdict is None else verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hostile import CANARIES
 
-from mathequal.equality import final_answer
+from mathequal import final_answer
 from processes import left_after
 
 TIME_LIMIT = 1.0
@@ -54,8 +54,7 @@ import sys
 
 from hostile import MARKER, code_answers
 
-from mathequal.equality import quick_verdict
-from mathequal.symbolic import slow_verdict
+from mathequal import equal
 
 events = []
 
@@ -78,12 +77,11 @@ sys.addaudithook(record)
 verdicts = []
 for text in code_answers(0, 300):
     for reference in ("5", "x+1"):
-        verdicts.append(quick_verdict(reference, text))
         try:
-            verdicts.append(slow_verdict(reference, text))
+            verdicts.append(equal(reference, text))
         except Exception:  # counted as a failure where it is run
             verdicts.append(None)
-assert len(verdicts) == 1200 and True not in verdicts, verdicts
+assert len(verdicts) == 600 and True not in verdicts, verdicts
 assert events == [], events
 compile(f"{MARKER} = 1", "", "exec")
 assert len(events) == 1, events  # the hook does see what it should

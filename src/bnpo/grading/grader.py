@@ -14,7 +14,7 @@ from bnpo.files import InputError
 from bnpo.grading import rewards as reward_module
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
 from bnpo.grading.workers import Failure, Workers
-from mathequal.equality import MAX_LENGTH, final_answer, instant_verdict, simple_number
+from mathequal import MAX_LENGTH, final_answer, instant_verdict, simple_number
 
 TIME_LIMIT = 5.0
 """Seconds of processor time for one verdict in a worker or one call of a user's function."""
@@ -162,10 +162,10 @@ class Grader:
         return self._normal_form(answer) if number is None else _finished(str(number))
 
     def _start_normal_form(self, answer: str) -> Future:
-        return self._workers.submit("mathequal.equality:normal_form", answer)
+        return self._workers.submit("mathequal.read:normal_form", answer)
 
     def _start_released_verdict(self, text: str, reference: str) -> Future:
-        return self._workers.submit("mathequal.symbolic:released_verdict", reference, text)
+        return self._workers.submit("mathequal.released:released_verdict", reference, text)
 
     def _inline_reward(self, reward: str, text: str, reference: str) -> Future:
         return _finished(self._inline[reward](text, reference))

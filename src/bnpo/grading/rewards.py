@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bnpo.files import InputError
-from mathequal.equality import final_answer
+from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
 

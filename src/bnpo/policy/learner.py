@@ -138,12 +138,15 @@ class Learner:
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
-    def own_score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
-        """Return what `score` returns, by the model's own `forward` and attention. The answers are equally long."""
+    def own_score(self, prompt: list[int], *answers: list[int], round_embeddings: bool = False) -> np.ndarray:
+        """Return what `score` returns, by the model's own `forward` and attention. The answers are equally long.
+
+        With `round_embeddings` the embeddings are moved to the next number of their format, up or down at random.
+        """
         rows = torch.tensor([prompt + answer for answer in answers], device=self._engine.device)
         with torch.no_grad():
-            logprobs = self._engine.module.own_logprobs(rows)[:, len(prompt) - 1 :]  # [answers, tokens]
-        return logprobs.flatten().double().cpu().numpy()
+            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)  # [answers, row - 1]
+        return logprobs[:, len(prompt) - 1 :].flatten().double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
         """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.

@@ -1,8 +1,13 @@
-"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
+"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived.
+
+`prove_start` compares learner and sampler with the model's own code before the first update. After every update,
+`sync_weights` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
+"""
 
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import deepspeed
@@ -12,17 +17,36 @@ import torch.distributed as dist
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from transformers.core_model_loading import revert_weight_conversion
 
-from bnpo.files import RunError
+from bnpo.files import InputError, RunError
+from bnpo.policy.folder import running
 from bnpo.policy.lora import Weight, named_weights
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/memory.py needs this module without it
+    from bnpo.config import TrainConfig
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
     from bnpo.policy.update import Experience
 
 GROUP_BYTES = 2**30
 """Bytes of parameters gathered at once: few collectives, and little memory beside the model."""
+
+ROUNDING_FACTOR = 3.0
+"""Two correct computations may differ by this many times what one more rounding of the embeddings changes. With a real
+model of 30 layers in bf16 they differ by 0.7 to 1.3 times that, and small faults (attention scores that are off by a
+quarter, another rotary base) by 5 to 11 times."""
+SMALLEST_BOUND = 3e-4
+"""Differences per token that are never refused. In fp32 kernels differ by more than one rounding, up to 1e-4."""
+COMPARED_TOKENS = 96
+"""Tokens of the answer that the check at the start compares."""
+MOST_WINDOW = 2048
+"""The check at the start does not reach past longer sliding windows: attention by the model's own code is quadratic."""
+LATER_FACTOR = 5.0
+"""As ROUNDING_FACTOR, for the check after a sync: the answers are other texts than the one that was measured."""
+COMPARED_ANSWERS = 3
+"""Answers per rank that must differ after a sync before it counts as failed."""
+LEAST_TOKENS = 32
+"""Tokens that are compared after a sync, at least. If the answer is shorter, they begin in its prompt."""
 
 
 class SyncError(RunError):
@@ -95,7 +119,7 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
     `sampler_tensors` are this rank's, by name: shards if several ranks share a sampler, of which this one has number
     `place`. vLLM keeps a few tensors in bf16, whatever the number format of the model. Bits are compared because an
     update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
-    `check_sync` alone would not see that an update was lost.
+    `measure_sync` alone would not see that an update was lost.
     """
     own_names = compared_names(model)
     weights = dict(named_weights(model, tied_too=True))
@@ -137,19 +161,11 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
     return whole, held
 
 
-def check_sync(difference: float, tolerance: float, step: int) -> None:
-    """Raise SyncError if the log-probabilities of sampler and learner differ by more than `tolerance`.
-
-    `difference` is the mean over the tokens of one answer. In bf16 the largest difference is a matter of luck
-    (measured: means of 0.002 with single tokens at 0.5), while a lost update or head moves all tokens.
-    """
-    # Not `difference > tolerance`: nan must fail too.
-    if not difference <= tolerance:
-        raise SyncError(
-            f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of one answer "
-            f"differ by {difference:.2g} per token, more than --sync-tolerance {tolerance:g}. The sampler lacks the "
-            "learner's weights (a lost update, a head left behind), or their arithmetic differs more than allowed"
-        )
+def refresh_sampler(learner: "Learner", sampler: "Sampler", step: int) -> None:
+    """Wake the sampler with the learner's weights. Raises SyncError. A collective."""
+    sampler.wake("weights")
+    sync_weights(learner, sampler, step)
+    sampler.wake("kv_cache")  # only now, since gathering the weights needs memory, too
 
 
 def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
@@ -161,19 +177,116 @@ def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
     check_equal(learner.model, sampler.parameters(list(compared_names(learner.model))), step, sampler.place)
 
 
-def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int) -> float:
-    """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
+@dataclass(frozen=True)
+class StartCheck:
+    """Mean differences of log-probabilities per token before the first update, the largest of all ranks."""
 
-    Each rank takes the longest answer of its own part. Raises SyncError on all ranks past --sync-tolerance. A
+    learner: float  # between the learner and the model's own code in transformers
+    sampler: float  # between the sampler and the model's own code
+    apart: float  # between the two
+    rounding: float  # between two runs of the model's own code, one with embeddings off by one rounding
+    sync_bound: float
+    """Largest difference between sampler and learner that is taken for rounding, on any answer after any sync."""
+
+
+def prove_start(learner: "Learner", sampler: "Sampler", ids: list[int]) -> StartCheck:
+    """Check that learner and sampler compute the log-probabilities that the model's own `forward` computes.
+
+    The sampler gets the learner's weights first. The token ids `ids` are a text of the task, which is repeated or cut
+    as needed. How far two correct computations differ depends on the model, its number format and the text, so it is
+    measured: the model's own code runs a second time with embeddings that are off by one rounding. Differences of more
+    than ROUNDING_FACTOR times that (or more than --sync-tolerance, if it is set) raise InputError on all ranks. A
     collective.
     """
+    # The learner packs a second answer behind the first: layers that are no attention would let them mix. The second
+    # one is the first one reversed. Models round improbable text more, as they do with the answers of base models.
+    prompt, answer = _text(learner, ids)
+    answers = answer, answer[::-1]
+    model = learner.config.data.model
+    with running(model, "transformers"):
+        of_model = learner.own_score(prompt, *answers)  # [tokens of both answers], like all scores here
+        of_rounded_model = learner.own_score(prompt, *answers, round_embeddings=True)
+        of_learner = learner.score(prompt, *answers)
+    with running(model, "vLLM"):
+        # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must bring all.
+        sampler.sleep()
+        refresh_sampler(learner, sampler, 0)
+        of_sampler = np.concatenate([sampler.score(prompt, each) for each in answers])
+    rounding = np.abs(of_rounded_model - of_model)
+    own_differences = [
+        np.abs(of_learner - of_model).mean(),
+        np.abs(of_sampler - of_model).mean(),
+        np.abs(of_sampler - of_learner).mean(),
+        rounding.mean(),
+        max(half.mean() for half in np.split(rounding, 2)),  # of the text that is rounded most
+    ]
+    # The largest of all ranks, or nan: all ranks raise, or none.
+    *differences, largest_rounding = map(float, np.max(gather(own_differences), axis=0))
+    bound = learner.config.hardware.sync_tolerance or max(SMALLEST_BOUND, LATER_FACTOR * largest_rounding)
+    check = StartCheck(*differences, sync_bound=bound)
+    _refuse_differences(check, learner.config)
+    return check
+
+
+def _text(learner: "Learner", ids: list[int]) -> tuple[list[int], list[int]]:
+    """Return a prompt and an answer made of `ids`, which must not be empty. The answer lies past sliding windows."""
+    sampling = learner.config.sampling
+    longest = sampling.max_prompt_tokens + sampling.max_answer_tokens - 1  # vLLM scores texts that one more token fits
+    window = getattr(learner.model.config, "sliding_window", None) or 0
+    length = min(longest, max(2 * COMPARED_TOKENS, min(window, MOST_WINDOW) + COMPARED_TOKENS))
+    ids = (ids * length)[: max(2, length)]
+    split = max(len(ids) // 2, len(ids) - COMPARED_TOKENS)
+    return ids[:split], ids[split:]
+
+
+def _refuse_differences(check: StartCheck, config: "TrainConfig") -> None:
+    """Raise InputError if learner or sampler are further from the model's own code than rounding explains."""
+    bound = config.hardware.sync_tolerance or max(SMALLEST_BOUND, ROUNDING_FACTOR * check.rounding)
+    if check.learner <= bound and check.apart <= bound:
+        return
+    model, dtype = config.data.model, config.hardware.dtype
+    if dtype == "float16" and np.isnan([check.learner, check.sampler]).any():
+        raise InputError(
+            f"{model}: its activations overflow in float16: the log-probabilities of an answer are nan. Use --dtype "
+            "bfloat16 or float32"
+        )
+    wrong = "vLLM computes" if check.learner <= bound else "the learner computes"
+    raise InputError(
+        f"{model}: {wrong} this model otherwise than its own code in transformers. The log-probabilities of a text "
+        f"differ from the model's own by {check.learner:.2g} per token in the learner and by {check.sampler:.2g} in "
+        f"the sampler. Rounding in {dtype} explains {check.rounding:.2g}, and more than {bound:.2g} is refused; use "
+        "another model, or set --sync-tolerance if you know the reason"
+    )
+
+
+def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int, bound: float) -> float:
+    """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
+
+    Each rank takes the longest answer of its own part. If one differs by more than `bound` (`StartCheck.sync_bound`),
+    the next longest follow: rounding is unusually large in some answers, while lost weights move all of them. Raises
+    SyncError on all ranks if COMPARED_ANSWERS differ by more. A collective.
+    """
     own_answers = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
-    longest = max(own_answers, key=lambda i: len(experience.answers[i]))
-    prompt, sampling = experience.prompts[longest], learner.config.sampling
-    # vLLM scores a prompt only if one more token would fit behind it.
-    most_tokens = sampling.max_prompt_tokens + sampling.max_answer_tokens - len(prompt) - 1
-    answer = experience.answers[longest][:most_tokens]
-    own_difference = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()
-    difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks raise, or none
-    check_sync(difference, learner.config.hardware.sync_tolerance, step)
-    return difference
+    by_length = sorted(own_answers, key=lambda i: len(experience.answers[i]), reverse=True)
+    for number in range(COMPARED_ANSWERS):
+        answer = by_length[min(number, len(by_length) - 1)]
+        own_difference = _difference(learner, sampler, experience.prompts[answer], experience.answers[answer])
+        difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks continue, or none
+        if difference <= bound:
+            return difference
+    raise SyncError(
+        f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of an answer differ "
+        f"by {difference:.2g} per token, more than the {bound:.2g} that rounding explains, in each of "
+        f"{COMPARED_ANSWERS} answers. The sampler lacks the learner's weights (a lost update, a head left behind), or "
+        "their arithmetic differs more than at the start; --sync-tolerance sets another bound"
+    )
+
+
+def _difference(learner: "Learner", sampler: "Sampler", prompt: list[int], answer: list[int]) -> float:
+    """Return the mean difference of this rank's sampler and learner over the tokens of `answer`. A collective."""
+    sampling = learner.config.sampling
+    # vLLM scores a text only if one more token would fit behind it.
+    text = (prompt + answer)[: sampling.max_prompt_tokens + sampling.max_answer_tokens - 1]
+    split = max(1, min(len(prompt), len(text) - LEAST_TOKENS))
+    scores = sampler.score(text[:split], text[split:]), learner.score(text[:split], text[split:])
+    return float(np.abs(scores[0] - scores[1]).mean())

@@ -15,7 +15,7 @@ from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name
 from bnpo.summary import ends, why_ended
-from mathequal.equality import final_answer
+from mathequal import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4
 """Flags of an answer, added up; parts.js has their names."""

@@ -3,6 +3,7 @@
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 import torch.distributed as dist
 
@@ -14,9 +15,8 @@ from bnpo.grading.rewards import reward_name
 from bnpo.planning.fit import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
-from bnpo.policy.proof import prove_start
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.weight_sync import sync_weights
+from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.rollouts import Rollouts, WatchedAnswers
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
@@ -81,8 +81,10 @@ class Run:
             else:
                 write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
-    def load(self) -> tuple[Learner, Sampler]:
+    def load(self) -> tuple[Learner, Sampler, float]:
         """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
+
+        Also return the largest difference between the two that `measure_sync` takes for rounding.
 
         Raises InputError if the disk cannot be written, or learner or sampler do not compute what the model's own code
         does.
@@ -91,11 +93,12 @@ class Run:
         if dist.get_rank() == 0:
             prepared.describe()
         share = self._load_models()
-        prove_start(self._learner, self._sampler, prepared.task.prompts[0])
+        text = list(chain.from_iterable(prepared.task.prompts[:16]))
+        start_check = prove_start(self._learner, self._sampler, text)
         if dist.get_rank() == 0:
             self._open_records(share)
         self._stopping = self._ranks.asked_to_stop()
-        return self._learner, self._sampler
+        return self._learner, self._sampler, start_check.sync_bound
 
     def _load_models(self) -> float | None:
         """Load learner and sampler, and return the sampler's share of the GPU's memory. None on CPUs."""
@@ -112,7 +115,7 @@ class Run:
         if config.update.lora_rank:
             if checkpoint:
                 self._sampler.sleep()  # it has loaded the model without the adapter
-                self._sync_and_wake()
+                refresh_sampler(self._learner, self._sampler, self.progress.step)
             if dist.get_rank() == 0:
                 print(describe_adapter(self._learner.model), flush=True)
         return share
@@ -247,12 +250,6 @@ class Run:
         card = model_card(self._folder, step) if self._tracker else ""  # rank 0 writes it
         save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, card, keep)
         if slept:
-            self._sync_and_wake()
+            refresh_sampler(self._learner, self._sampler, self.progress.step)
         if self._tracker:
             self._tracker.say(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s")
-
-    def _sync_and_wake(self) -> None:
-        """Give the sampler, which sleeps on GPUs, the learner's weights."""
-        self._sampler.wake("weights")
-        sync_weights(self._learner, self._sampler, self.progress.step)
-        self._sampler.wake("kv_cache")

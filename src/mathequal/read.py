@@ -1,21 +1,191 @@
 r"""Read a text in one spelling as a typed value: the first reader that knows its form decides.
 
-The readers here are of answers that have parts, which they read in turn. reading_simple.py has the others.
+The readers here are of answers that have parts, which they read in turn. values.py has the others.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations, product
 
-from mathequal import blocks, groups
-from mathequal.brackets import brackets, split, split_at_commas
-from mathequal.names import COMBINATION, LETTER, NAME, OR, WORD, is_constant
-from mathequal.reading_simple import read_based, read_clock, read_formula, read_two_units, read_words
-from mathequal.sentences import NO_SOLUTIONS
-from mathequal.spelling import Spelled, spelled
-from mathequal.values import REALS, Equation, Group, Region, Relation, Scalar, Value, Word
+from mathequal.text import Spelled, spelled
+from mathequal.values import (
+    COMBINATION,
+    LETTER,
+    NAME,
+    REALS,
+    Equation,
+    Group,
+    Matrix,
+    Region,
+    Relation,
+    Scalar,
+    Value,
+    Word,
+    is_constant,
+    read_based,
+    read_clock,
+    read_formula,
+    read_two_units,
+    read_words,
+)
+from mathequal.words import NO_SOLUTIONS, OR, WORD, plain_number
+
+# \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
+_BRACKET = r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]"
+_OPENING_BRACKETS = ("{", "(", "[", r"\{", r"\langle", r"\lfloor", r"\lceil", r"\begin")
+# A comma that does not group digits: `1,000, 2,000`
+_COMMA_OUTSIDE_NUMBERS = r",(?!\d{3}(?!\d))|(?<!\d),|(?<=\d{4}),"
+
+
+def brackets(formula: str, pattern: str = "(?!)") -> Iterator[tuple[re.Match, int]]:
+    """Return every bracket and every match of `pattern`, and how many brackets are open behind it."""
+    depth = 0
+    for match in re.finditer(rf"({pattern})|{_BRACKET}", formula):
+        if match[1] is None:
+            depth = depth + 1 if match[0] in _OPENING_BRACKETS else max(depth - 1, 0)  # 0: it closes nothing
+        yield match, depth
+
+
+def split(formula: str, pattern: str) -> tuple[list[str], list[str]]:
+    r"""Return the parts of `formula` between matches of `pattern` outside brackets, and the matches.
+
+    `pattern` must have no
+
+    >>> split("f(a,b), c; d", ",|;")
+    (['f(a,b)', 'c', 'd'], [',', ';'])
+    """
+    parts: list[str] = []
+    separators: list[str] = []
+    start = 0
+    for match, depth in brackets(formula, pattern):
+        if match[1] is not None and depth == 0:
+            parts.append(formula[start : match.start()].strip())
+            separators.append(match[0].strip())
+            start = match.end()
+    return [*parts, formula[start:].strip()], separators
+
+
+def split_at_commas(formula: str) -> list[str]:
+    """Return the items of a list. In `1,000, 2,000` only commas with a space separate."""
+    has_spaces = re.search(r",\s", formula)
+    has_grouped_digits = re.search(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", formula)
+    return split(formula, _COMMA_OUTSIDE_NUMBERS if has_spaces and has_grouped_digits else ",")[0]
+
+
+MAX_PERMUTED = 5
+"""Items of a tuple whose permutations are listed."""
+PERMUTATIONS = re.compile(
+    r"(?:and |or )?(?:all |any )?(?:of )?(?:its |their |the |these )?(cyclic )?permutations?"
+    r"(?: thereof| of (?:it|them|these))?"
+)
+
+
+def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
+    """Return items with those of every list, such as a plus-minus sign makes, in its place."""
+    values: list[Value] = []
+    for item in items:
+        is_list = isinstance(item, Group) and item.opening == "" and not item.names
+        values += item.items if is_list else [item]
+    return tuple(values)
+
+
+def function_name(name: str) -> str:
+    """Return `f` for `f(x)`."""
+    return re.sub(r"(?<=[a-zA-Z])\([a-z]\)$", "", name)
+
+
+def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
+    """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
+    choices = [flattened([item]) for item in items]
+    if len(items) > 1 and max(map(len, choices)) > 1:  # x=0, y=\pm 2
+        tuples = [list_or_named_tuples(chosen) for chosen in product(*choices)]
+        if all(group.names for group in tuples):
+            return Group("", "", tuple(tuples))
+    items = flattened(items)
+    pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
+    names = [function_name(pair.names[0] or "") for pair in pairs]
+    values = [pair.sides[1] for pair in pairs]
+    # x=1, y=2, x=3, y=4 has a width of 2
+    width = names.index(names[0], 1) if names and names[0] in names[1:] else len(names)
+    is_repeated = width and names == names[:width] * (len(names) // width)
+    if len(names) < len(items) or width < 2 or len(set(names)) != width or not is_repeated:
+        return Group("", "", items)
+    tuples = []
+    for start in range(0, len(values), width):
+        tuples.append(Group("(", ")", tuple(values[start : start + width]), tuple(names[:width])))
+    return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
+
+
+def shifts(items: tuple[Value, ...]) -> Iterable[tuple[Value, ...]]:
+    return (items[k:] + items[:k] for k in range(len(items)))
+
+
+def all_orders(items: tuple[Value, ...], orders: Callable[..., Iterable[tuple[Value, ...]]]) -> Group:
+    """Return a list of the different tuples that `orders` makes of items."""
+    return Group("", "", tuple(dict.fromkeys(Group("(", ")", order) for order in orders(items))))
+
+
+_LINES = re.compile(
+    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}"
+)
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
+_CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\{(cases|array)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
+_WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
+
+
+def _rows(block: str) -> list[list[str]]:
+    rows = ([entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\"))
+    return [row for row in rows if any(row)]
+
+
+def _is_aligned(rows: list[list[str]]) -> bool:
+    """Whether the second column begins with relations: `x &= 1`."""
+    return all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
+
+
+def _cases(text: Spelled) -> Value | None:
+    """Read values with the conditions that they have, in any order, as a set of pairs."""
+    match = _CASES.fullmatch(text.formula)
+    rows = _rows(match[3]) if match else []
+    if not match or r"\begin" in match[3] or len(rows) < 2 or {len(row) for row in rows} != {2}:
+        return None
+    if _is_aligned(rows):  # a system of equations
+        return None
+    if match[2] == "array" and not all(re.search(rf"[=<>]|\\[lg]e|{WORD}", condition) for _, condition in rows):
+        return None  # a matrix
+    words = tuple(" ".join(_WHEN.sub("", word).split()) for word in text.words)  # if n is even: n even
+    plain = Spelled(text.formula, words)
+    rows = [[re.sub(WORD, lambda sign: sign[0] * bool(plain.word(sign[0])), entry) for entry in row] for row in rows]
+    pairs = (Group("case", "case", tuple(_value(plain.part(entry)) for entry in row)) for row in rows)
+    value = Group("{", "}", tuple(pairs))
+    name = re.sub(r"\s", "", match[1] or "")
+    if not name:
+        return value
+    if not NAME.fullmatch(name):
+        return None
+    return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
+
+
+def _lines(text: Spelled) -> Value | None:
+    """Read lines below each other, such as a system of equations, as a list."""
+    match = _LINES.fullmatch(text.formula)
+    rows = _rows(match[2]) if match else []
+    may_be_table = match is not None and "&" in match[2] and match[1] in ("cases", "array")
+    if not match or r"\begin" in match[2] or (may_be_table and not _is_aligned(rows)):
+        return None
+    items = ["".join(row) for row in rows]
+    return _value(text.part(", ".join(items)))
+
+
+def _matrix(text: Spelled) -> Value | None:
+    match = _MATRIX.fullmatch(text.formula)
+    if not match or r"\begin" in match[2]:
+        return None
+    rows = [row.split("&") for row in match[2].split(r"\\") if row.strip()]
+    return Matrix(tuple(tuple(_value(text.part(entry)) for entry in row) for row in rows), text.formula)
+
 
 MAX_DEPTH = 30
 """Brackets inside each other. What is nested deeper is a formula, without a closer look."""
@@ -94,7 +264,7 @@ def _list(text: Spelled) -> Value | None:
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
         parts = _parts_of(text, sublists)
         are_points = all(isinstance(part, Group) and (part.opening or part.has_groups()) for part in parts)
-        return Group("", "", groups.flattened(parts) if are_points else parts)
+        return Group("", "", flattened(parts) if are_points else parts)
     if len(sublists) == 1 and len(items_of_sublists[0]) == 1:
         return None
     items = [item for items in items_of_sublists for item in items if item]
@@ -106,7 +276,7 @@ def _list(text: Spelled) -> Value | None:
             excluded = starts_exclusion[0]
         elif excluded and not split(item, _RELATION)[1]:  # x \ne 1, 2
             items[i] = f"{excluded} {item}"
-    values = groups.list_or_named_tuples(_parts_of(text, items))
+    values = list_or_named_tuples(_parts_of(text, items))
     are_alternatives = OR.strip() in text.formula
     if are_alternatives and values.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
         return Region(r"\cup", _parts_of(text, items))
@@ -137,14 +307,14 @@ _PERMUTED = re.compile(rf"(.+?)[\s,]*(?:\\l(?:and|or)\s*)?({WORD})", re.DOTALL)
 def _permutations(text: Spelled) -> Value | None:
     """Read `(1,2,3)` and its permutations."""
     match = _PERMUTED.fullmatch(text.formula)
-    phrase = groups.PERMUTATIONS.fullmatch(text.word(match[2])) if match else None
+    phrase = PERMUTATIONS.fullmatch(text.word(match[2])) if match else None
     if not match or not phrase:
         return None
     found: dict[Value, None] = {}  # a set, in order
-    for item in groups.flattened([_value(text.part(match[1]))]):
-        if not isinstance(item, Group) or len(item.items) > groups.MAX_PERMUTED:
+    for item in flattened([_value(text.part(match[1]))]):
+        if not isinstance(item, Group) or len(item.items) > MAX_PERMUTED:
             return None
-        found |= dict.fromkeys(groups.all_orders(item.items, groups.shifts if phrase[1] else permutations).items)
+        found |= dict.fromkeys(all_orders(item.items, shifts if phrase[1] else permutations).items)
     return Group("", "", tuple(found))
 
 
@@ -191,9 +361,9 @@ def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approx
         letters = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
         if len(letters) == len(left.items) == len(right.items):
             if left.opening == "(":  # (x, y) = (1, 2)
-                return replace(right, names=tuple(map(groups.function_name, letters)))
-            if left.opening == "{" and len(letters) <= groups.MAX_PERMUTED:  # {a, b} = {1, 2}
-                return groups.all_orders(right.items, permutations)
+                return replace(right, names=tuple(map(function_name, letters)))
+            if left.opening == "{" and len(letters) <= MAX_PERMUTED:  # {a, b} = {1, 2}
+                return all_orders(right.items, permutations)
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
@@ -250,10 +420,10 @@ def _group(text: Spelled) -> Value | None:
         if is_set and isinstance(items[0], Group) and items[0].opening == "{":  # a set of one set
             return Group("{", "}", items)
         return Word(text.text()) if opening + closing in ("[)", "(]") else items[0]
-    with_names = groups.list_or_named_tuples(items)
+    with_names = list_or_named_tuples(items)
     if with_names.names and opening == "[":  # [x = 1, y = 2]
         return with_names
-    return Group(opening, closing, groups.flattened(items) if opening == "{" else items)
+    return Group(opening, closing, flattened(items) if opening == "{" else items)
 
 
 def _item(text: Spelled) -> Value:
@@ -273,8 +443,8 @@ _READERS = (
     _permutations,
     _ratio,
     read_clock,
-    lambda text: blocks.read_cases(text, _value),
-    lambda text: blocks.read_lines(text, _value),
+    _cases,
+    _lines,
     _conditions,
     _list,
     _plus_minus,
@@ -282,6 +452,17 @@ _READERS = (
     _region,
     _group,
     _negative,
-    lambda text: blocks.read_matrix(text, _value),
+    _matrix,
     read_based,
 )
+
+
+def normal_form(text: str) -> str:
+    r"""Return one text for answers that read alike, whatever their spelling and unit. Equal answers may still differ.
+
+    >>> normal_form(r"$\dfrac12\text{ cm}^2$.") == normal_form("1/2")
+    True
+    """
+    value = read(text)
+    exact = plain_number(value.latex) if isinstance(value, Scalar) else None
+    return repr(value) if exact is None else str(exact)

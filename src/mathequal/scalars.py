@@ -1,10 +1,8 @@
-"""Decide by parsing and evaluating formulas whether two answers are equal; and the rule of the authors' released code.
+"""Compare formulas, equations and conditions by parsing and evaluating them. What has no value is different.
 
-Runs in processes that can be killed: anything here can hang, run out of memory or raise. math-verify's own time limits
-are off, since they need signals in the main thread, and elsewhere score 0 without a word.
+Everything here may hang, run out of memory or raise, so it runs in processes that can be killed.
 """
 
-import logging
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,33 +11,65 @@ from functools import lru_cache
 import mpmath
 import pint
 import sympy
-from latex2sympy2_extended import NormalizationConfig
-from math_verify import LatexExtractionConfig, parser, verify
-from math_verify import parse as math_verify_parse
 from mpmath import mp
 from sympy.polys.polyerrors import BasePolynomialError
 
-from mathequal.constants import same_functions
-from mathequal.equality import verdict
-from mathequal.families import same_families
-from mathequal.names import is_constant
-from mathequal.numbers import decimal_places, fewest_decimal_places, is_rounded
-from mathequal.numeric import DIGITS, MORE_DIGITS, Undefined, names, same_values, same_zeros, value, zeros_shared
-from mathequal.parsing import expression, parse
-from mathequal.regions import same_region
-from mathequal.rules import Judge
-from mathequal.values import Equation, Relation, Scalar, Value
-
-# It warns on every call that its own time limits are off, which is the intention.
-logging.getLogger("math_verify").setLevel(logging.ERROR)
-
-
-def slow_verdict(reference: str, answer: str) -> bool:
-    """Whether the two are equal, where `quick_verdict` cannot know."""
-    return verdict(reference, answer, SLOW)
+from mathequal import sets
+from mathequal.formula import (
+    DIGITS,
+    MORE_DIGITS,
+    Undefined,
+    expression,
+    names,
+    parse,
+    same_values,
+    same_zeros,
+    value,
+    zeros_shared,
+)
+from mathequal.values import Equation, Relation, Scalar, Value, is_constant
+from mathequal.words import decimal_places, fewest_decimal_places, is_rounded, plain_number
 
 
-def _same_value(first: Scalar, second: Scalar) -> bool:
+def _decided(compare: Callable[..., bool]) -> Callable[..., bool]:
+    """Return `compare`, which then is False where something has no value."""
+
+    def decide(first: Value, second: Value) -> bool:
+        try:
+            return compare(first, second)
+        except (Undefined, TypeError, BasePolynomialError):  # TypeError: a matrix where a number is needed
+            return False
+
+    return decide
+
+
+# White space, but not between digits: 1 1/2 is not 11/2.
+_NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
+# A single letter that is no constant, as `e` and `i` are
+_VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
+
+
+def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
+    """Whether two formulas have one value where no parser is needed to see it; else None."""
+    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1] or "" in texts:
+        return texts[0] == texts[1] != ""
+    one, other = plain_number(first.latex), plain_number(second.latex)
+    if one is not None and other is not None:
+        return one == other or is_rounded(one, other, fewest_decimal_places(first.latex, second.latex))
+    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
+        return True
+    if any(map(_VARIABLE.fullmatch, texts)) and (one, other) != (None, None):  # x is not 5
+        return False
+    return None
+
+
+@_decided
+def same_value(first: Scalar, second: Scalar) -> bool:
+    """Whether two formulas have one value, whatever their units."""
+    quick = _quick_same_value(first, second)
+    if quick is not None:
+        return quick
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
         return one.shape == other.shape and all(map(same_values, one, other))
@@ -64,14 +94,15 @@ def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
 _DECIMAL = re.compile(r"[-+]?[\d,]*\.?\d+")
 
 
-def _rounded(first: Scalar, second: Scalar) -> bool:
+@_decided
+def rounded(first: Scalar, second: Scalar) -> bool:
     r"""Whether a number, written `\pi \approx 3.14` or the other way round, is the decimal to its last digit.
 
     The two must also be within 1 % of each other.
     """
     exact, decimal = (first, second) if _DECIMAL.fullmatch(second.latex) else (second, first)
     if not _DECIMAL.fullmatch(decimal.latex):
-        return _same_value(exact, decimal)
+        return same_value(exact, decimal)
     with mp.workdps(DIGITS):
         exact_value, decimal_value = value(parse(exact), {}), value(parse(decimal), {})
         difference = abs(exact_value - decimal_value)
@@ -86,7 +117,8 @@ def _differences(first: Equation | Relation, second: Equation | Relation) -> tup
     return first_left - first_right, second_left - second_right
 
 
-def _same_solutions(first: Equation, second: Equation) -> bool:
+@_decided
+def same_solutions(first: Equation, second: Equation) -> bool:
     """Whether left minus right is the same for both, up to a constant factor, or zero in the same places."""
     one, other = _differences(first, second)
     if same_zeros(one, other):
@@ -99,10 +131,11 @@ def _same_solutions(first: Equation, second: Equation) -> bool:
     return len(names(one, other)) > 1 and any(shared)
 
 
-def _same_set(first: Value, second: Value) -> bool:
+@_decided
+def same_set(first: Value, second: Value) -> bool:
     """Whether two sets are the same; or two relations of several variables, up to a factor above zero."""
     try:
-        return same_region(first, second)
+        return sets.same_region(first, second)
     except Undefined:
         pass
     if not (isinstance(first, Relation) and isinstance(second, Relation)):
@@ -112,7 +145,7 @@ def _same_set(first: Value, second: Value) -> bool:
         return False
     all_constant = all(is_constant(side.latex) for side in (*one.sides, *other.sides))
     if len(one.operators) > 1 or all_constant:
-        return all(map(_same_value, one.sides, other.sides))
+        return all(map(same_value, one.sides, other.sides))
     return same_zeros(*_differences(one, other), positive=one.operators != (r"\ne",))
 
 
@@ -135,7 +168,8 @@ def _registry() -> pint.UnitRegistry:
     return registry
 
 
-def _same_quantity(first: Scalar, second: Scalar) -> bool:
+@_decided
+def same_quantity(first: Scalar, second: Scalar) -> bool:
     if {first.unit, second.unit} == {"degree", "radian"}:
         factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
     elif re.search("celsius|fahrenheit|kelvin", first.unit + second.unit):  # no factor converts them
@@ -145,44 +179,8 @@ def _same_quantity(first: Scalar, second: Scalar) -> bool:
             factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
         except pint.PintError:  # of another dimension, or without a size: euros
             return False
-    return _same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
+    return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 
 
-def _decided(compare: Callable[..., bool]) -> Callable[..., bool]:
-    """Return `compare`, which then is False where something has no value."""
-
-    def decide(first: Value, second: Value) -> bool:
-        try:
-            return compare(first, second)
-        except (Undefined, TypeError, BasePolynomialError):  # TypeError: a matrix where a number is needed
-            return False
-
-    return decide
-
-
-_RULES = (_same_value, _same_quantity, _rounded, _same_solutions, _same_set, same_families, same_functions)
-SLOW = Judge(*map(_decided, _RULES))
-
-
-# Repeated answers to a problem are often the same formula. math-verify itself remembers only 20.
-parser.parse_latex_cached = lru_cache(4096)(parser.parse_latex_cached.__wrapped__)
-
-
-def released_verdict(reference: str, text: str) -> bool:
-    """Return the verdict of the authors' released code: math-verify on the last 500 characters of the whole text."""
-    gold = _released_parse(f"\\boxed{{{reference}}}", is_reference=True)
-    prediction = _released_parse(text[-500:], is_reference=False)
-    return bool(gold and prediction) and verify(gold, prediction, timeout_seconds=None)
-
-
-def _released_parse(text: str, is_reference: bool) -> list:
-    syntax = {"basic_latex": True, "units": True, "malformed_operators": is_reference, "nits": is_reference}
-    config = LatexExtractionConfig(
-        normalization_config=NormalizationConfig(**syntax, boxed="all"),
-        boxed_match_priority=0,
-        try_extract_without_anchor=is_reference,
-    )
-    fallback = "no_fallback" if is_reference else "first_match"
-    return math_verify_parse(
-        text, [config], fallback_mode=fallback, extraction_mode="first_match", parsing_timeout=None
-    )
+same_families = _decided(sets.same_families)
+same_functions = _decided(sets.same_functions)

@@ -1,0 +1,460 @@
+"""Decide whether two answers are equal: one function per pair of types; docs/grader.md explains them.
+
+No text is ever evaluated as Python.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+from mathequal.read import read
+from mathequal.scalars import (
+    rounded,
+    same_families,
+    same_functions,
+    same_quantity,
+    same_set,
+    same_solutions,
+    same_value,
+)
+from mathequal.text import spelled
+from mathequal.values import LETTER, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.words import plain_number, verdict_of
+
+# The references 9.9 \pm 0.1 and "about 18.9"
+_TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
+_ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
+
+
+# Letters for any whole number beside \pi, and for any constant behind a formula in x
+_ANY_NUMBER = (
+    re.compile(
+        r"(?=.*(?:\\pi|\\mathbb\s*\{?\s*Z))(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"
+    ),
+    re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
+)
+# A C or c_1 that may be a constant of integration
+_MAYBE_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C|c\s*_)")
+_LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
+# x=\pi k, a list of such, or \pi k for k in \mathbb{Z}; the angles (n-2)\pi of a polygon are no family
+_FAMILY = re.compile(
+    r"(?!.*(?:[<>]|\\[gl]e|\\mathbb\s*\{?\s*(?:N|Z\s*\}?\s*[_^])|natural|positive|negative))"
+    r"(?=.*(?:\\pi|\\circ|°|π|\\mathbb\s*\{?\s*Z|ℤ))"
+    r"(?=.*(?:\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b)|\s*\$?\s*(?:[xtz]|\\(?:theta|alpha|varphi|phi))\s*=)"
+    r".*(?<![a-zA-Z\\])[kmnl](?![a-zA-Z])"
+)
+_OF_ALL_INTEGERS = re.compile(r"\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b")
+
+
+def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
+    r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
+    letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
+    bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_|[1-9])", f"{reference} {answer}")}
+    single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}  # choices and constants, but not C_1
+    names = {letter: letter.swapcase() for letter in letters - single}
+    for pattern in _ANY_NUMBER:
+        matches = pattern.match(reference), pattern.match(answer)
+        if matches[0] and matches[1]:
+            names[matches[1][1]] = matches[0][1]
+    new_names = {old: new for old, new in names.items() if new in others - letters and old not in others}
+    return reference, _LETTER.sub(lambda match: new_names.get(match[0], match[0]), answer)
+
+
+# C. x = 42, Option C: 42 and \\textbf{(C) }42
+_CHOICE_WITH_TEXT = re.compile(
+    r"\s*\$?\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*(?:[oO]ption\s+)?(?:\(([A-J])\)|([A-J])\}?[).:])"
+    r"(?=[\s}~]|\\[ ,;:!q]|$)\s*\}?(?P<rest>.*)"
+)
+
+
+def _choice(text: str) -> tuple[str, str]:
+    r"""Return C and `42` for `\textbf{(C) }42`, two empty texts for what begins with no choice or names another."""
+    match = _CHOICE_WITH_TEXT.fullmatch(text)
+    if match is None or re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"]):
+        return "", ""
+    rest = match["rest"].strip(" $")
+    return match[1] or match[2], rest[:-1] if rest.count("}") > rest.count("{") else rest
+
+
+def verdict(reference: str, answer: str) -> bool:
+    """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1, about 18.9."""
+    texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
+    choices = _choice(reference), _choice(answer)
+    bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
+    if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
+        return True
+    expected, given = map(read, _with_same_letters(reference, answer))
+    if equal(expected, given):
+        return True
+    are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
+    if are_families and same_families(expected, given):
+        return True
+    has_constant = _MAYBE_CONSTANT.search(reference) or _MAYBE_CONSTANT.search(answer)
+    if has_constant and same_functions(read(reference), read(answer)):
+        return True
+    values = choices[0][1], choices[1][1]
+    if bool(values[0]) != bool(values[1]) and equal(read(values[0] or reference), read(values[1] or answer)):
+        return True
+    if not isinstance(given, Scalar):
+        return False
+    inexact, number = _TOLERANCE.fullmatch(reference), plain_number(given.latex)
+    if inexact and number is not None:
+        center, tolerance = Fraction(inexact[1]), Fraction(inexact[2])
+        # A large tolerance is more likely a formula with two values, such as 1 \pm 0.5.
+        return tolerance * 10 <= abs(number) and abs(number - center) <= tolerance
+    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and rounded(given, expected)
+
+
+Rule = Callable[..., bool]
+"""A function of two values, of the types that it is registered for."""
+_RULES: dict[tuple[type, type], Rule] = {}
+
+
+def rule_for(first: type, *others: type) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule for the first type and any of the others, in either order."""
+
+    def register(rule: Rule) -> Rule:
+        _RULES.update({(first, other): rule for other in others})
+        return rule
+
+    return register
+
+
+def equal(first: Value, second: Value) -> bool:
+    """Whether two values are equal. Values of types without a rule are different."""
+    for one, other in ((first, second), (second, first)):
+        rule = _RULES.get((type(one), type(other)))
+        if rule is not None:
+            return rule(one, other)
+    return False
+
+
+def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
+    if len(first) != len(second):
+        return False
+    return all(equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def in_any_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
+    """Whether there is a one-to-one match of equal values, found by augmenting paths."""
+    if len(first) != len(second):
+        return False
+    fits = [[equal(one, other) for other in second] for one in first]
+    row_of: dict[int, int] = {}
+
+    def place(row: int, tried: set[int]) -> bool:
+        for column in range(len(fits)):
+            if fits[row][column] and column not in tried:
+                tried.add(column)
+                if column not in row_of or place(row_of[column], tried):
+                    row_of[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(fits)))
+
+
+@rule_for(Scalar, Scalar)
+def _scalars(first: Scalar, second: Scalar) -> bool:
+    if first.product or second.product:  # 5 m is also 5 times m
+        products = [Scalar(scalar.product or scalar.latex) for scalar in (first, second)]
+        for scalar, other in ((first, second), (second, first)):
+            if scalar.product and " " not in scalar.product and not other.unit:  # 5m is not 5
+                return same_value(*products)
+        first, second = (Scalar(scalar.latex, scalar.unit) for scalar in (first, second))
+        return same_value(*products) or _scalars(first, second)
+    if first.unit and second.unit and first.unit != second.unit:
+        return same_quantity(first, second)
+    if same_value(first, second):
+        return True
+    with_unit, other = (first, second) if first.unit else (second, first)
+    if other.unit or with_unit.unit not in _SIZES:
+        return False
+    return same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
+
+
+_SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
+"""The units that are numbers: 20 % is 20 as well as 0.2."""
+
+
+@rule_for(Scalar, Word)
+def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
+    r"""`B` is `\text{B}`."""
+    letters = re.sub(r"\s|\\text|[{}]", "", scalar.latex)
+    return letters.isalpha() and letters.casefold() == word.text
+
+
+_REASON = re.compile(r"(?:yes|no|true|false)(?:\.|,? (?:because|since|as)\b)")
+"""Yes with a reason; but "yes, Alice wins" is more than yes."""
+
+
+@rule_for(Word, Word)
+def _words(first: Word, second: Word) -> bool:
+    verdict = verdict_of(first.text)
+    gives_reason = verdict in (first.text, second.text) or any(map(_REASON.match, (first.text, second.text)))
+    if verdict and gives_reason and verdict == verdict_of(second.text):
+        return True
+    return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
+
+
+@rule_for(Time, Time)
+def _times(first: Time, second: Time) -> bool:
+    if first.ratio and second.ratio:  # neither has `am` or `pm`: 8:34 is not 20:34
+        return first.moments == second.moments
+    return not first.moments.isdisjoint(second.moments)
+
+
+@rule_for(Time, Scalar, Group)
+def _time_and_value(time: Time, value: Value) -> bool:
+    """`9:24` and `10:20:30` may be ratios."""
+    return time.ratio is not None and equal(time.ratio, value)
+
+
+@rule_for(Based, Based)
+def _based(first: Based, second: Based) -> bool:
+    return first.base == second.base and first.digits.lstrip("0") == second.digits.lstrip("0")
+
+
+@rule_for(Based, Scalar)
+def _based_and_scalar(based: Based, scalar: Scalar) -> bool:
+    """`1101` may leave out the base of `1101_2`."""
+    return based.digits == scalar.latex.replace(",", "").casefold()
+
+
+@rule_for(Group, Group)
+def _groups(first: Group, second: Group) -> bool:
+    """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
+    kinds = {first.opening + first.closing, second.opening + second.closing}
+    items = (*first.items, *second.items)
+    if any(group.items and all(isinstance(item, Relation) for item in group.items) for group in (first, second)):
+        return same_set(first, second) or in_any_order(first.items, second.items)
+    if first.names and second.names:
+        if set(first.names) != set(second.names):
+            return False
+        matching = [second.items[second.names.index(name)] for name in first.names]
+        return in_order(first.items, matching)
+    for one, other in ((first, second), (second, first)):
+        if roots := _unnamed_roots(one, other):
+            return in_any_order(one.items, roots)
+    if any(one.names and _named_otherwise(one.names, other.items) for one, other in ((first, second), (second, first))):
+        return False
+    first, second = _in_axis_order(first), _in_axis_order(second)
+    if kinds <= {"", "{}"}:
+        # A list of words is often a ranking; single letters are choices.
+        has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
+        compare = in_order if has_words else in_any_order
+        counts, others = _counts(first.items), _counts(second.items)
+        if counts and counts.keys() == others.keys():
+            return all(equal(counts[things], others[things]) for things in counts)
+        if bool(counts) != bool(others):  # 7, 4 and 7 goats, 4 sheep: only the order tells which is which
+            compare = in_order
+        return compare(first.items, second.items)
+    if len(kinds) == 1 or kinds == {"", "()"}:
+        return in_order(first.items, second.items)
+    return False
+
+
+def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
+    """Return the items of a list that may be the roots x_1 and x_2 in any order: 1, 2 or x=1, x=2. Else none."""
+    letters = {name.partition("_")[0] for name in indexed.names if re.fullmatch("[xyzt]_.*", name)}
+    if (
+        len(letters) != 1
+        or not all("_" in name for name in indexed.names)
+        or other.names
+        or other.opening not in ("", "{")
+    ):
+        return []
+    names = [item.names[0] for item in other.items if isinstance(item, Equation)]
+    if set(names) - letters or len(names) not in (0, len(other.items)):
+        return []
+    return [item.sides[-1] if isinstance(item, Equation) else item for item in other.items]
+
+
+def _named_otherwise(names: Sequence[str], items: Sequence[Value]) -> bool:
+    """Whether items have names of their own: x=1, x=2 is not the point x=1, y=2."""
+    own = [item.names[0] for item in items if isinstance(item, Equation) and item.names[0]]
+    return bool(own) and own != list(names)
+
+
+def _in_axis_order(group: Group) -> Group:
+    """Return the point (2, 3) for `y=3, x=2`."""
+    if not group.names or set(group.names) - {"x", "y", "z"}:
+        return group
+    by_name = dict(zip(group.names, group.items, strict=True))
+    return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
+
+
+def _counts(items: Sequence[Value]) -> dict[str, Value]:
+    """Return counts of different things by the first letters of the things: 3 adults, 4 children. Else nothing."""
+    counts = {item.things[:4]: item for item in items if isinstance(item, Scalar) and item.things}
+    return counts if len(counts) == len(items) else {}
+
+
+@rule_for(Scalar, Group)
+def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
+    """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
+
+    `32 or 2^5` is one value in two spellings. `x+1, x \\ne 2` is x+1.
+    """
+    formula, *conditions = group.items or (group,)
+    is_plain = group.opening == "" and not group.alternatives
+    if is_plain and conditions and all(_excludes(item, formula) for item in conditions):
+        return equal(scalar, formula)
+    if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
+        return all(equal(scalar, item) for item in group.items)
+    letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
+    if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):  # ACD and A, C, D
+        return True
+    if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
+        return all(equal(scalar, item) for item in group.items)
+    has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
+    if "," not in scalar.latex or not (has_units or len(group.items) > 2):
+        return False
+    parts = tuple(Scalar(part) for part in scalar.latex.split(","))
+    return _groups(Group("", "", parts), group)
+
+
+def _excludes(condition: Value, formula: Value) -> bool:
+    """Whether a condition is x \\ne 2 for a letter of a formula."""
+    if not isinstance(formula, Scalar) or not isinstance(condition, Relation) or condition.operators != (r"\ne",):
+        return False
+    letter = condition.sides[0].latex
+    return len(letter) == 1 and bool(re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex))
+
+
+@rule_for(Matrix, Matrix)
+def _matrices(first: Matrix, second: Matrix) -> bool:
+    if len(first.rows) != len(second.rows):
+        return False
+    return all(in_order(one, other) for one, other in zip(first.rows, second.rows, strict=True))
+
+
+@rule_for(Matrix, Group)
+def _matrix_and_group(matrix: Matrix, group: Group) -> bool:
+    """A column or a row is a tuple, and a tuple of rows is a matrix."""
+    if group.items and all(isinstance(item, Group) and item.opening != "case" for item in group.items):
+        return _matrices(matrix, Matrix(tuple(item.items for item in group.items if isinstance(item, Group))))
+    entries = [entry for row in matrix.rows for entry in row]
+    is_row = len(matrix.rows) == 1
+    is_column = len(entries) == len(matrix.rows)  # a row has one entry at least
+    is_tuple = group.opening + group.closing in ("()", "[]", "")
+    return (is_row or is_column) and is_tuple and in_order(entries, group.items)
+
+
+@rule_for(Matrix, Scalar)
+def _matrix_and_scalar(matrix: Matrix, scalar: Scalar) -> bool:
+    r"""`\frac12\begin{pmatrix}...` is a formula."""
+    return r"\begin" in scalar.latex and same_value(Scalar(matrix.latex), scalar)
+
+
+@rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region, Relation)
+def _equation_and_value(equation: Equation, value: Value) -> bool:
+    last = equation.sides[-1]
+    ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
+    is_choice = isinstance(value, Word) or (isinstance(value, Scalar) and value.latex.isupper())
+    if ends_in_letter and (is_choice or re.fullmatch("[a-e]", equation.names[0] or "")):
+        return False  # a = b is not choice B
+    *names, name = equation.names
+    if isinstance(value, Group) and all(names) and name is None and len(names) == len(value.items) > 1:
+        is_plain = not value.opening and all(isinstance(item, Scalar) for item in value.items)
+        if value.names == tuple(names) or is_plain:  # a = b = 5 is a = 5, b = 5 and 5, 5
+            return all(equal(last, item) for item in value.items)
+    return any(equal(spelling, value) for spelling in _stated_values(equation))
+
+
+def _stated_values(equation: Equation) -> list[Value]:
+    """Return the spellings of the value that a chain ends in; none if they are not equal.
+
+    `5 \\times 24 = 120` has two, `x = 5` has one: a side that is a name is none. After a name, a side with variables
+    may stand for a number and is left out: `x = 2a = 6`.
+    """
+    last = equation.sides[-1]
+    sides_with_variables_count = equation.names[0] is None or not equation.constant[-1]
+    spellings = [last]
+    for side, name, constant in zip(equation.sides[:-1], equation.names, equation.constant, strict=False):
+        if name is None and (constant or sides_with_variables_count):
+            spellings.append(side)
+    are_equal = all(_same_side(side, last, equation.approximate) for side in spellings[1:])
+    return spellings if are_equal else []
+
+
+def _same_side(side: Value, last: Value, approximate: bool) -> bool:
+    if not (approximate and isinstance(side, Scalar) and isinstance(last, Scalar)):
+        return equal(side, last)
+    if side.unit != last.unit and "percent" in (side.unit, last.unit):  # 1/3 \approx 33\%
+        side, last = (each if each.unit == "percent" else Scalar(rf"100\cdot({each.latex})") for each in (side, last))
+    return rounded(side, last)
+
+
+_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
+
+
+@rule_for(Equation, Equation)
+def _equations(first: Equation, second: Equation) -> bool:
+    names = first.names[0] or "", second.names[0] or ""
+    if names[0] == names[1] != "":
+        values = product(_stated_values(first), _stated_values(second))
+        return any(equal(one, other) for one, other in values)
+    first_call, second_call = map(_CALL.fullmatch, names)
+    if first_call and second_call and first_call[1] == second_call[1]:  # f(x) = 2x and f(y) = 2y
+        return _equations(first, _with_variable(second, second_call[2], first_call[2]))
+    for call, name in ((first_call, names[1]), (second_call, names[0])):
+        is_same = call and (name == call[1] or (name == "y" and call[2] == "x"))
+        if is_same and len(first.sides) == len(second.sides) == 2:  # f(x) = 2x, f = 2x and y = 2x
+            return equal(first.sides[1], second.sides[1])
+    if any(in_order(first.sides, sides) for sides in (second.sides, second.sides[::-1])):
+        return True
+    is_curve = len(first.sides) == len(second.sides) == 2 and not (all(first.constant) and all(second.constant))
+    return is_curve and same_solutions(first, second)
+
+
+def _with_variable(equation: Equation, old: str, new: str) -> Equation:
+    """Return an equation with another variable, `f(y)=2y` for `f(x)=2x`; the variables exchanged if it has both."""
+    other = {old: new, new: old}
+
+    def replaced(text: str) -> str:
+        return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]", lambda match: other.get(match[0], match[0]), text)
+
+    def renamed(value: Value) -> Value:
+        if isinstance(value, Scalar):
+            return Scalar(replaced(value.latex))
+        if isinstance(value, Relation):
+            return Relation(tuple(Scalar(replaced(side.latex)) for side in value.sides), value.operators)
+        return replace(value, items=tuple(map(renamed, value.items))) if isinstance(value, Group) else value
+
+    return Equation(
+        tuple(map(renamed, equation.sides)),
+        (replaced(equation.names[0] or ""), *equation.names[1:]),
+        equation.constant,
+        False,
+    )
+
+
+@rule_for(Relation, Relation, Region, Group)
+@rule_for(Region, Relation, Region, Group)
+def _sets(first: Value, second: Value) -> bool:
+    """Sets of numbers; or else conditions on several variables that are the same one by one."""
+    if same_set(first, second):
+        return True
+    first_conditions, second_conditions = _conditions(first), _conditions(second)
+    if len(first_conditions) > 1 and len(second_conditions) > 1:  # a<b<c and b<c, a<b
+        return in_any_order(first_conditions, second_conditions)
+    if isinstance(first, Relation) and isinstance(second, Group):  # a<b<c and the order a, b, c
+        is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
+        return is_order and second.opening == "" and in_order(first.sides, second.items)
+    if not (isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator):
+        return False
+    return first.operator != r"\setminus" and in_any_order(first.parts, second.parts)
+
+
+def _conditions(value: Value) -> list[Relation]:
+    """Return the conditions with one sign each that hold together; none if `value` is anything else."""
+    if isinstance(value, Relation):
+        sides = zip(value.sides, value.operators, value.sides[1:], strict=False)
+        return [Relation((left, right), (operator,)) for left, operator, right in sides]
+    parts = value.items if isinstance(value, Group) and value.opening == "" else ()
+    parts = value.parts if isinstance(value, Region) and value.operator == r"\cap" else parts
+    conditions = [_conditions(part) for part in parts]
+    return [condition for part in conditions for condition in part] if all(conditions) else []

@@ -1,0 +1,332 @@
+r"""Compare sets: of real numbers, of angles for every whole number, and of functions with constants of integration.
+
+- Two conditions on a real variable, intervals or unions of them are the same set of numbers if they agree on every
+  number at which either may begin or end, and between each two of these.
+- Lists of angles for every whole number, such as `\pi/3+2\pi k, 5\pi/3+2\pi k`, are sets of residues.
+- Functions with constants that may be any number are `x^2+C` and `C_1e^x+C_2e^{-x}`.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+import mpmath
+import sympy
+from mpmath import mp
+
+from mathequal.formula import CLOSE, DIGITS, Point, Undefined, expression, is_real, names, parse, points, value
+from mathequal.values import Equation, Group, Region, Relation, Scalar, Value
+
+_END_DIGITS = 4 * DIGITS
+_SAME_END = mpmath.mpf(10) ** (DIGITS - _END_DIGITS)
+_INFINITIES = {sympy.oo: mpmath.inf, -sympy.oo: -mpmath.inf}
+
+
+class _Set(NamedTuple):
+    """A set of real numbers: every number at which it may begin or end, and whether a number is in it."""
+
+    ends: list[mpmath.mpf]
+    contains: Callable[[mpmath.mpf], bool]
+
+
+def same_region(first: Value, second: Value) -> bool:
+    """Whether two sets are the same. Raises Undefined if one is no set of real numbers whose ends can be found."""
+    variables = _variables(first), _variables(second)
+    if max(map(len, variables)) > 1:
+        raise Undefined("conditions on several variables")
+    if all(variables) and variables[0] != variables[1]:
+        return False
+    with mp.workdps(_END_DIGITS):
+        one, other = _set_of(first), _set_of(second)
+        return all(one.contains(x) == other.contains(x) for x in _numbers_to_try([*one.ends, *other.ends]))
+
+
+def _numbers_to_try(ends: list[mpmath.mpf]) -> list[mpmath.mpf]:
+    """Return every end, a number between each two of them, and one below and above them all."""
+    ends = sorted(ends)
+    distinct = ends[:1] + [end for previous, end in pairwise(ends) if end - previous > _SAME_END]
+    if not distinct:
+        return [mpmath.mpf(0)]
+    between = [(low + high) / 2 for low, high in pairwise(distinct)]
+    return [*distinct, distinct[0] - 1, distinct[-1] + 1, *between]
+
+
+def _variables(region: Value) -> set[str]:
+    if isinstance(region, Scalar):
+        return names(parse(region))
+    parts = getattr(region, "items", None) or getattr(region, "parts", None) or getattr(region, "sides", ())
+    return set().union(*map(_variables, parts))
+
+
+def _set_of(region: Value) -> _Set:
+    if isinstance(region, Scalar):
+        number = _real_value(parse(region))
+        return _Set([number], lambda x: abs(x - number) <= _SAME_END)
+    if isinstance(region, Relation | Equation):
+        return _solutions(region)
+    if (
+        isinstance(region, Group)
+        and len(region.items) == 2
+        and region.opening + region.closing in ("()", "(]", "[)", "[]")
+    ):
+        return _interval(region)
+    if not isinstance(region, Region | Group) or _has_points(region):
+        raise Undefined("no set of numbers")
+    sets = [_set_of(part) for part in (region.parts if isinstance(region, Region) else region.items)]
+    ends = [end for part in sets for end in part.ends]
+    if isinstance(region, Region) and region.operator == r"\setminus":
+        return _Set(ends, lambda x: sets[0].contains(x) and not any(part.contains(x) for part in sets[1:]))
+    # In a list conditions hold together, while numbers and intervals are joined.
+    hold_together = (
+        isinstance(region, Group) and region.items and all(isinstance(item, Relation) for item in region.items)
+    )
+    if hold_together or (isinstance(region, Region) and region.operator == r"\cap"):
+        common = _Set(ends, lambda x: all(part.contains(x) for part in sets))
+        # x < -2, x > 1 cannot hold together, so the comma means "or".
+        if isinstance(region, Region) or any(map(common.contains, _numbers_to_try(ends))):
+            return common
+    return _Set(ends, lambda x: any(part.contains(x) for part in sets))
+
+
+def _has_points(region: Region | Group) -> bool:
+    """Whether a list has points only. `(1,2)` is one; a square bracket or infinity makes it an interval."""
+    if isinstance(region, Region):
+        return False
+    points = [item for item in region.items if isinstance(item, Group) and item.opening + item.closing == "()"]
+    limits = [limit.latex for point in points for limit in point.items if isinstance(limit, Scalar)]
+    return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)
+
+
+def _interval(interval: Group) -> _Set:
+    low, high = (_real_value(parse(limit)) for limit in interval.items)
+
+    def contains(x: mpmath.mpf) -> bool:
+        at_low, at_high = abs(x - low) <= _SAME_END, abs(x - high) <= _SAME_END
+        if (at_low and interval.opening == "(") or (at_high and interval.closing == ")"):
+            return False
+        return low <= high if at_low or at_high else low < x < high
+
+    return _Set([limit for limit in (low, high) if mpmath.isfinite(limit)], contains)
+
+
+def _solutions(relation: Relation | Equation) -> _Set:
+    """Return the numbers for which a chain of relations holds."""
+    sides = [parse(side) for side in relation.sides]
+    operators = relation.operators if isinstance(relation, Relation) else ("=",) * (len(sides) - 1)
+    pairs = list(zip(sides, operators, sides[1:], strict=False))
+    with_variables = [(left, right) for left, _, right in pairs if names(left, right)]
+    if not with_variables:
+        raise Undefined("a relation of numbers, which is no set")
+    ends = [root for left, right in with_variables for root in _roots(left, right)]
+    return _Set(ends, lambda x: all(_holds(left, sign, right, x) for left, sign, right in pairs))
+
+
+def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
+    """Return where the sides of a relation are equal, or where one of them has no value."""
+    if left in _INFINITIES or right in _INFINITIES:
+        return []
+    [variable] = left.free_symbols | right.free_symbols
+    x = sympy.Symbol("x", real=True)
+    difference = sympy.nsimplify((left - right).xreplace({variable: x}), rational=True).doit()
+    roots: list[sympy.Expr] = []
+    for formula in sympy.together(difference).as_numer_denom():
+        if formula.is_number:
+            continue
+        if formula.is_polynomial(x):
+            complex_roots = sympy.Poly(formula, x).sqf_part().nroots(n=_END_DIGITS, maxsteps=200)
+            roots += [sympy.re(root) for root in complex_roots if abs(sympy.im(root)) < _SAME_END]
+            continue
+        solutions = sympy.solveset(formula, x, sympy.Reals)
+        if not isinstance(solutions, sympy.FiniteSet) and solutions is not sympy.S.EmptySet:
+            raise Undefined("a relation that sympy does not solve")
+        roots += list(solutions)
+    return [mpmath.mpf(str(root.evalf(_END_DIGITS))) for root in roots]
+
+
+_COMPARISONS = {"<": operator.lt, ">": operator.gt, r"\le": operator.le, r"\ge": operator.ge, r"\ne": operator.ne}
+
+
+def _holds(left: sympy.Expr, sign: str, right: sympy.Expr, x: mpmath.mpf) -> bool:
+    """Whether a relation is true at `x`. It is not where a side has no real value."""
+    try:
+        one, other = _real_value(left, x), _real_value(right, x)
+    except Undefined:
+        return False
+    if one != other and abs(one - other) <= _SAME_END * max(1, min(abs(one), abs(other))):
+        other = one
+    return _COMPARISONS.get(sign, operator.eq)(one, other)
+
+
+def _real_value(side: sympy.Expr, x: mpmath.mpf | None = None) -> mpmath.mpf:
+    if side in _INFINITIES:
+        return _INFINITIES[side]
+    number = value(side, dict.fromkeys(names(side), x))
+    if not is_real(number):
+        raise Undefined("no real number")
+    return mpmath.re(number)
+
+
+_LETTERS = {"k", "l", "m", "n"}
+_MOST_RESIDUES = 500
+
+
+def same_families(first: Value, second: Value) -> bool:
+    """Whether both hold the same numbers. Raises Undefined if one is no list of families."""
+    with mp.workdps(DIGITS):
+        families = [_families(first), _families(second)]
+        steps = [_ratio(step / families[0][0][1]) for family in families for _, step in family]
+        # The common period is the least common multiple of all steps, here in units of the first step.
+        numerator = math.lcm(*(step.numerator for step in steps))
+        period = families[0][0][1] * numerator / math.gcd(*(step.denominator for step in steps))
+        return _residues(families[0], period) == _residues(families[1], period)
+
+
+def _families(listed: Value) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
+    """Return the first number and the step of each arithmetic progression; of (-1)^k there are two."""
+    is_solution = isinstance(listed, Equation) and re.fullmatch(r"[a-z]|\\[a-z]+", listed.names[0] or "")
+    if isinstance(listed, Equation) and is_solution and len(listed.sides) == 2:  # x=\pi k, but not a_n or f(n)
+        return _families(listed.sides[1])
+    if isinstance(listed, Group) and listed.items and listed.opening in ("", "{") and not listed.names:
+        return [family for item in listed.items for family in _families(item)]
+    if not isinstance(listed, Scalar) or listed.unit not in ("", "degree"):
+        raise Undefined("no family of numbers")
+    latex = listed.latex + (r"\degree" if listed.unit == "degree" else "")
+    formula = expression(latex.replace(r"\degree", r"\cdot\frac{\pi}{180}"))
+    letters = names(formula)
+    if len(letters) != 1 or not letters <= _LETTERS:
+        raise Undefined("no family of numbers")
+    values = [value(formula, dict.fromkeys(letters, mpmath.mpf(k))) for k in range(8)]
+    at = [mpmath.re(number) for number in values]
+    step = at[2] - at[0]
+    if (
+        not all(map(is_real, values))
+        or abs(step) < CLOSE
+        or any(abs(at[k + 2] - at[k] - step) > CLOSE for k in range(6))
+    ):
+        raise Undefined("no arithmetic progression of real numbers")
+    return [(at[0], step), (at[1], step)]
+
+
+def _ratio(number: mpmath.mpf) -> Fraction:
+    ratio = Fraction(str(mpmath.nstr(abs(number), 40))).limit_denominator(1000)
+    if abs(abs(number) - mpmath.mpf(ratio.numerator) / ratio.denominator) > CLOSE:
+        raise Undefined("steps without a common period")
+    return ratio
+
+
+def _residues(families: list[tuple[mpmath.mpf, mpmath.mpf]], period: mpmath.mpf) -> set[str]:
+    """Return the numbers from zero up to the period, as parts of it."""
+    found: set[str] = set()
+    for start, step in families:
+        count = int(mpmath.nint(abs(period / step)))
+        if count > _MOST_RESIDUES:
+            raise Undefined("too many numbers in a period")
+        parts = ((start + k * step) / period for k in range(count))
+        found |= {mpmath.nstr(part - mpmath.floor(part + CLOSE) + CLOSE, 20) for part in parts}
+    return found
+
+
+# Letters that may be such constants, if one of the two formulas has one that certainly is
+_CONSTANT = re.compile(r"[A-DK]|[cC](?:_\d)?")
+_CERTAIN = re.compile(r"C|[cC]_\d")
+_VARIABLE = re.compile("[stuvxyz]|theta")
+# y, x(t) or F(x), but not y', f^{-1}(x) or P
+_NAME = re.compile(r"([f-hs-zFGH])(?:\([a-z]\))?")
+_LARGE = 10**9
+"""Formulas are compared where neither has larger values, which would hide small ones."""
+
+Rows = list[list[mpmath.mpf]]
+"""For each point the value of a formula without its constants, and the factor of each constant."""
+
+
+def same_functions(first: Value, second: Value) -> bool:
+    """Whether every function of either is one of the other. Raises Undefined if one is no such set of functions.
+
+    A set is an antiderivative such as `x^2+C`, or the solutions of a differential equation, where one of the two is
+    called `y` or `x(t)`. Elsewhere `C` may be a given number, and `R-C` is not `R+C`.
+    """
+    formulas = _formula(first), _formula(second)
+    certain = set(filter(_CERTAIN.fullmatch, names(*formulas)))
+    shared = names(formulas[0]) & names(formulas[1]) - certain
+    constants = [names(formula) - shared for formula in formulas]
+    if not (certain and all(constants) and all(map(_CONSTANT.fullmatch, constants[0] | constants[1]))):
+        raise Undefined("no functions with constants")
+    if len(shared) != 1 or not all(map(_VARIABLE.fullmatch, shared)):
+        raise Undefined("no functions of one variable")
+    with mp.workdps(DIGITS):
+        first_rows, second_rows = _rows(formulas, constants, shared)
+        is_antiderivative = all(len(row) == 2 and abs(row[1] - 1) < CLOSE for row in first_rows + second_rows)
+        letters = _function_names(first, second)
+        if letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
+            raise Undefined("different functions, or constants that may be given numbers")
+        return _holds_all(first_rows, second_rows) and _holds_all(second_rows, first_rows)
+
+
+def _formula(side: Value) -> sympy.Expr:
+    is_named = isinstance(side, Equation) and side.names[0] and len(side.sides) == 2
+    return parse(side.sides[1] if is_named else side)
+
+
+def _function_names(*sides: Value) -> set[str]:
+    """Return what two sides are called: y for `y=x^2+C`, nothing for a formula alone. Raises Undefined for `y'`."""
+    letters = set()
+    for side in sides:
+        match = _NAME.fullmatch(side.names[0] or "") if isinstance(side, Equation) else None
+        if match:
+            letters.add(match[1])
+        elif isinstance(side, Equation):
+            raise Undefined("no name of a function")
+    return letters
+
+
+def _rows(formulas: tuple[sympy.Expr, sympy.Expr], constants: list[set[str]], variables: set[str]) -> tuple[Rows, Rows]:
+    rows: tuple[Rows, Rows] = ([], [])
+    for point in points(variables):
+        try:
+            both = [_row(formulas[i], point, sorted(constants[i])) for i in (0, 1)]
+        except Undefined:
+            continue
+        for i in (0, 1):
+            rows[i].append(both[i])
+    if len(rows[0]) < max(map(len, constants)) + 3:
+        raise Undefined("too few points")
+    return rows
+
+
+def _row(formula: sympy.Expr, point: Point, constants: list[str]) -> list[mpmath.mpf]:
+    def at(*numbers: float) -> mpmath.mpf:
+        number = value(formula, {**point, **dict(zip(constants, map(mpmath.mpf, numbers), strict=True))})
+        if not is_real(number) or abs(number) > _LARGE:
+            raise Undefined("not real, or too large")
+        return mpmath.re(number)
+
+    count = len(constants)
+    without = at(*[0] * count)
+    factors = [at(*(int(i == j) for j in range(count))) - without for i in range(count)]
+    others = [(-1) ** i * (i + 1.5) for i in range(count)]
+    for sign in (1, -1):
+        expected = without + sum(sign * other * factor for other, factor in zip(others, factors, strict=True))
+        if abs(at(*(sign * other for other in others)) - expected) > CLOSE * max(1, abs(expected)):
+            raise Undefined("not linear")
+    return [without, *factors]
+
+
+def _holds_all(rows: Rows, others: Rows) -> bool:
+    """Whether `rows` can be made any of `others` by a choice of constants: a least squares fit without residuals."""
+    if len(rows[0]) == 2 and not any(row[0] for row in rows + others):
+        raise Undefined("a factor, which may be a given number")
+    factors = mpmath.matrix([row[1:] for row in rows])
+    wanted = [[other[0] - row[0] for row, other in zip(rows, others, strict=True)]]
+    wanted += [[other[i] for other in others] for i in range(1, len(others[0]))]
+    for column in map(mpmath.matrix, wanted):
+        try:
+            fit = mp.lu_solve(factors, column)
+        except (ValueError, ZeroDivisionError) as error:
+            raise Undefined("constants that do the same") from error
+        if mpmath.norm(factors * fit - column) > CLOSE * max(1, mpmath.norm(column)):
+            return False
+    return True
