@@ -28,10 +28,10 @@ def main() -> None:
     from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
 
-    config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
     try:
+        config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
         if config.planning.dry_run:
-            from bnpo.planning.dry_run import dry_run_evaluation
+            from bnpo.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run
@@ -41,6 +41,10 @@ def main() -> None:
             print_changes(outcome.changes)
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
+        if not config.regrade:
+            from bnpo.devices import end_on_gpus
+
+            end_on_gpus()
     except InputError as error:
         sys.exit(f"error: {error}")
 

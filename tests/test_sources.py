@@ -12,9 +12,9 @@ import pytest
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources
+from bnpo.dry_run import training_inputs
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
-from bnpo.planning.inputs import training_inputs
 from hub import COMMIT, hub
 
 ROWS = [
@@ -272,9 +272,16 @@ def test_patterns_are_checked_before_anything_is_read(flags, message):
         check_config(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0], ranks=1)
 
 
-def test_suites_take_the_same_sources_and_fields(tmp_path):
-    path = parquet(tmp_path / "test.parquet")
-    dataset = Dataset(str(path), repetitions=1, problem_field="question", answer_pattern=r"####\s*(.*)")
+@pytest.mark.parametrize("folder", ["{home}", "~"])
+def test_suites_take_the_same_sources_and_fields(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parquet(tmp_path / "test.parquet")
+    dataset = Dataset(
+        folder.format(home=tmp_path) + "/test.parquet",
+        repetitions=1,
+        problem_field="question",
+        answer_pattern=r"####\s*(.*)",
+    )
     assert [problem.answer for problem in dataset_problems(dataset)] == ["7", "012"]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,8 +98,8 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
         return problems, None
     table, revision = None, None
-    on_hub, in_folder = name.startswith("hub:"), Path(name.partition("#")[0]).is_dir()
-    if not (on_hub or in_folder or Path(name).is_file()):
+    on_hub, in_folder = name.startswith("hub:"), os.path.isdir(name.partition("#")[0])
+    if not (on_hub or in_folder or os.path.isfile(name)):  # unlike Path.is_file, False for names that are too long
         advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
         raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
     try:
@@ -457,7 +458,7 @@ def questions_at(count: int, questions: int, place: int, seed: int) -> np.ndarra
 
 
 WATCHED = 2**32 - 1
-"""Stands for the step in seeds of the watched questions, which are equal at every step. No real step is as large."""
+"""Seed of the choice of the watched questions, and part of the seeds of their answers, where others have the step."""
 
 
 def watched_questions(count: int, number: int) -> np.ndarray:
@@ -466,7 +467,11 @@ def watched_questions(count: int, number: int) -> np.ndarray:
     return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
 
 
-def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
-    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it."""
+def sampling_seeds(seed: int, step: int | None, questions: Sequence[int]) -> list[int]:
+    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it.
+
+    Without a step they are the seeds of the watched questions, which are equal at every step.
+    """
+    place = WATCHED if step is None else step
     # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the same answers.
-    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]
+    return [int(np.random.SeedSequence([seed, place, int(q)]).generate_state(1)[0]) for q in questions]

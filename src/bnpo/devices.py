@@ -6,6 +6,7 @@ Only `check_free_memory` initializes CUDA.
 import ctypes
 import os
 import shutil
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def trains_in_float16() -> bool:
     from deepspeed.accelerator import get_accelerator  # takes seconds to import
 
     return bool(get_accelerator().is_fp16_supported())
+
+
+def end_on_gpus() -> None:
+    """End this process with success if it has used a GPU, before libraries can crash as the interpreter shuts down."""
+    if torch.cuda.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def check_float16(dtype: str) -> None:

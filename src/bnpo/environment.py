@@ -28,6 +28,11 @@ DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a thousandth.
     "TRITON_F32_DEFAULT": "ieee",
+    # Otherwise tensor parallelism on NVSwitch machines compiles an all-reduce, which fails without a CUDA toolkit and
+    # sums in no fixed order. vLLM's own takes its place.
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
+    # vLLM needs it for CUDA graphs that sleep, and sets it only after the learner's NCCL communicators exist.
+    "NCCL_GRAPH_REGISTER": "0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no holes between them.

@@ -89,7 +89,7 @@ def write_config(config: TrainConfig, facts: dict) -> None:
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
-    """Raise InputError if settings or data of a resumed run changed, except those marked Free or in --allow-changes."""
+    """Raise InputError if settings or data of a resumed run changed, except those in FREE or --allow-changes."""
     folder = config.folder.output_dir
     new = json_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}

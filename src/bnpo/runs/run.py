@@ -12,7 +12,7 @@ from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.grading.rewards import reward_name
-from bnpo.planning.fit import sampler_share
+from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.sampler import Sampler
