@@ -36,8 +36,8 @@ def secure_output() -> None:
             stream.flush()
             buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
             errors = "replace" if name == "stdout" else "backslashreplace"
-            lines = stream.line_buffering
-            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=lines))
+            # Line by line, also into a file: DeepSpeed starts its ranks with `python -u`, so that nothing waits.
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True))
 
 
 def copy_output(file: Path) -> None:
