@@ -76,7 +76,7 @@ def is_trained(row: Row) -> bool:
         return True
     if not (row.run / "config.json").exists():
         return False
-    from bnpo.runs.resume import check_changes  # imports torch
+    from bnpo.runs.folder import check_changes
 
     try:
         stored = open_folder(row.run)

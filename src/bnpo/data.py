@@ -437,17 +437,24 @@ def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: 
         )
 
 
-def questions_of_step(count: int, questions_per_step: int, step: int, seed: int) -> np.ndarray:
-    """Return the indices of the problems of `step` (from 0) [questions_per_step].
+def next_place(count: int, questions: int, place: int) -> int:
+    """Return where the next `questions` stand: at `place`, or at the next epoch if this one has fewer left.
 
-    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. It has
-    floor(count / questions_per_step) steps. The last few problems of the permutation are left out.
+    Epoch e of `count` problems has the places from e * count on.
     """
-    steps_per_epoch = count // questions_per_step
-    epoch, position = divmod(step, steps_per_epoch)
-    start = position * questions_per_step
+    left = count - place % count
+    return place if left >= questions else place + left
+
+
+def questions_at(count: int, questions: int, place: int, seed: int) -> np.ndarray:
+    """Return the indices of the problems at `next_place` [questions].
+
+    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. The last few problems of
+    the permutation are left out if they do not fill a step.
+    """
+    epoch, start = divmod(next_place(count, questions, place), count)
     order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
-    return order[start : start + questions_per_step]
+    return order[start : start + questions]
 
 
 WATCHED = 2**32 - 1

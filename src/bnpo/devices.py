@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from bnpo.environment import has_nvidia_gpu
 from bnpo.files import InputError
 
 DRIVERS = {12: "R525", 13: "R580"}
@@ -21,7 +22,7 @@ DRIVERS = {12: "R525", 13: "R580"}
 def has_cuda(optional: bool = False) -> bool:
     """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    present = any(Path("/dev").glob("nvidia[0-9]*")) and not hidden
+    present = has_nvidia_gpu() and not hidden
     problem = cuda_problem(torch.version.cuda, present, driver_cuda(), torch.cuda.is_available())
     if problem and not optional:
         raise InputError(problem)
