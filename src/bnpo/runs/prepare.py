@@ -127,7 +127,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
     template_hash = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
     facts |= {"data_sources": source_facts, "chat_template_sha256": template_hash}
-    facts["answer_tags"] = asks_for_tags(tokenizer)
+    facts["answer_tags"] = asks_for_tags(tokenizer, problems=kept_problems)
     if resumed:
         check_changes(config, facts)
     # Before the folder is claimed: rewards that cannot be called are refused before --overwrite deletes a run.
