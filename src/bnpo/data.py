@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -376,9 +376,10 @@ def render_prompt(tokenizer, problem: str | Messages, template: str | None = Non
         ) from error
 
 
-def asks_for_tags(tokenizer, template: str | None = None) -> bool:
-    """Return whether prompts ask for answer tags. Then the final answer is the text between the tags."""
-    return "<answer>" in render_prompt(tokenizer, "", template)
+def asks_for_tags(tokenizer, template: str | None = None, problems: Iterable[Problem] = ()) -> bool:
+    """Return whether the template or a problem asks for answer tags. Then the final answer is the text between them."""
+    # Answers without tags are read as ever, so one problem that asks for them changes nothing for the others.
+    return "<answer>" in render_prompt(tokenizer, "", template) or any("<answer>" in p.text for p in problems)
 
 
 def encode_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> list[int]:

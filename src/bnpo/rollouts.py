@@ -83,11 +83,10 @@ def collect(
             greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
         ):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
-            problem = task.problems[own_questions[group.prompt_index]]
-            tags = task.answer_tags or "<answer>" in problem.text  # asked for by the template, or by the problem
+            reference = task.problems[own_questions[group.prompt_index]].answer
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-            sampled.append((group, task.grader.start(texts, [problem.answer] * len(texts), tags)))
+            sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
     with stopwatch("reward"):
         own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
     with stopwatch("gather"):  # waits for the slowest rank

@@ -122,7 +122,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
     check_format(config.data.rewards, tokenizer.decode(prompts[0]))
-    tags = asks_for_tags(tokenizer)
+    tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
     facts |= {"data_sources": source_facts, "answer_tags": tags}
     facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
