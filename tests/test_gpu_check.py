@@ -227,11 +227,11 @@ def python_on_a_cuda_build(code):
 
 @pytest.mark.program
 def test_on_a_cuda_build_tests_of_the_sampler_are_deselected_and_the_last_line_names_gpu_check():
-    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_sampler.py", "tests/test_weight_sync.py"]
+    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_sampler.py", "tests/test_loss.py"]
     done = python_on_a_cuda_build(f"import pytest; pytest.main({flags}); import os; print(os.environ[{VISIBLE!r}])")
     *_, last, visible_gpus = done.stdout.splitlines()
     assert "test_sampler" not in done.stdout
-    assert "tests/test_weight_sync.py: " in done.stdout
+    assert "tests/test_loss.py: " in done.stdout
     assert re.match(r"\d\d tests deselected: they need vLLM's build for CPUs, ", last)
     assert last.endswith("run: python scripts/gpu_check.py")
     assert visible_gpus == ""
