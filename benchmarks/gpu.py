@@ -24,6 +24,7 @@ import tyro
 from common import ROOT, row
 
 from bnpo.environment import setup_environment
+from bnpo.launcher import launcher_flags
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096, "rope_theta": 10000.0}
 SHAPES = {
@@ -106,7 +107,7 @@ def measure_shape(shape: str, args: Args, total: int) -> bool:
         torch.cuda.empty_cache()
         for file in args.tokenizer_dir.glob("tokenizer*"):
             shutil.copy(file, folder)
-        launcher = (str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "1")
+        launcher = (str(Path(sys.executable).with_name("deepspeed")), *launcher_flags(1))
         return print_rows(shape, *launcher, __file__, folder, shape, str(int(args.enforce_eager)))
 
 

@@ -22,7 +22,7 @@ from bnpo.files import InputError
 from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
-from bnpo.runs.prepare import prepare_run
+from bnpo.runs.prepare import local_sources, prepare_run
 from conftest import launch
 
 
@@ -300,6 +300,32 @@ def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
     with pytest.raises(InputError, match=r"mine\.py:short: TypeError: too many positional arguments"):
         prepare_run(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
     assert (run / "metrics.jsonl").read_text() == "precious"
+
+
+def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):
+    """Also what a template makes of the date, and what a reward imports from beside it."""
+    run, reward, helper = tmp_path / "run", tmp_path / "mine.py", tmp_path / "helper.py"
+    template = tmp_path / "dated.jinja"
+    reward.write_text("from helper import one\ndef mine(text, reference): return one\n")
+    helper.write_text("one = 1\n")
+    template.write_text("{{ strftime_now('%Y') }} {{ messages[-1]['content'] }}")
+    (tmp_path / "other.py").write_text("not imported")
+    assert local_sources(reward) == {reward, helper}
+    flags = ("--output-dir", str(run), "--template", str(template), "--rewards", f"accuracy,{reward}:mine")
+    prepared = prepare_run(parse(*flags))
+    run.mkdir(exist_ok=True)
+    claim_folder(prepared.config, prepared.data_facts)
+    prepared.lock.release()
+    prepare_run(parse(*flags, "--resume")).lock.release()
+    saved = run / "config.json"
+    facts = saved.read_text()
+    saved.write_text(json.dumps(json.loads(facts) | {"prompts_sha256": "of another year"}))
+    with pytest.raises(InputError, match="other settings would change the run: prompts_sha256 was of another year"):
+        prepare_run(parse(*flags, "--resume"))
+    saved.write_text(facts)
+    helper.write_text("one = 0.5\n")
+    with pytest.raises(InputError, match="other settings would change the run: reward_sha256 has changed"):
+        prepare_run(parse(*flags, "--resume"))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
