@@ -31,7 +31,8 @@ def test_no_text_takes_long_in_a_rank():
     slow = [
         (text[:60], len(text))
         for text, reference in chain(repeated, boxed, hostile)
-        if in_rank_seconds(text, reference) > LONGEST_IN_RANK
+        # Time is linear in the length. An answer of 3,072 tokens has about 15,000 characters.
+        if in_rank_seconds(text, reference) > LONGEST_IN_RANK * max(1, len(text) / 20_000)
     ]
     assert slow == []
 
