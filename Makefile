@@ -10,10 +10,14 @@
 # PyTorch's CPU build is much smaller than the default one. On a machine without a GPU, set TORCH_INDEX to the address
 # of the CPU wheels on PyTorch's installation page: make demo TORCH_INDEX=https://...
 
-PYTHON ?= python3.11
+# The newest supported Python that runs and can make an environment.
+PYTHONS := python3.13 python3.12 python3.11
+RUNS = for python in $(PYTHONS); do $$python -c 'import ensurepip' 2> /dev/null && echo $$python && break; done
+PYTHON := $(or $(PYTHON),$(shell $(RUNS)),python3.11)
 MODEL ?= tiny
 TORCH_INDEX ?=
-REQUIREMENTS := $(if $(shell command -v nvidia-smi),requirements.txt,requirements-cpu.txt)
+# As bnpo/devices.py finds GPUs. Containers may lack nvidia-smi.
+REQUIREMENTS := $(if $(wildcard /dev/nvidia[0-9]*),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # Three tests at a time on two cores: while one of them waits for programs, the others use its core.

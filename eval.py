@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.environment import setup_environment
+from bnpo.environment import forget_launcher, setup_environment
 
 SHOWN_CHANGES = 10
 """Verdicts changed by a regrade that are printed."""
@@ -23,14 +23,15 @@ SHOWN_CHANGES = 10
 
 def main() -> None:
     setup_environment()
+    forget_launcher()  # an evaluation has no ranks
     from bnpo.config import parse_flags
     from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
 
-    config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
     try:
+        config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
         if config.planning.dry_run:
-            from bnpo.planning.dry_run import dry_run_evaluation
+            from bnpo.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run
@@ -40,6 +41,10 @@ def main() -> None:
             print_changes(outcome.changes)
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
+        if not config.regrade:
+            from bnpo.devices import end_on_gpus
+
+            end_on_gpus()
     except InputError as error:
         sys.exit(f"error: {error}")
 

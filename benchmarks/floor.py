@@ -33,7 +33,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
-from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds, stop_token_ids
+from bnpo.data import encode_prompt, load_problems, questions_at, sampling_seeds, stop_token_ids
 from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder
@@ -120,7 +120,12 @@ class Floor:
         """Seconds of sampling the answers of `step`, those of all processes that have a gradient, and the number of
         all."""
         config = self.config
-        questions = questions_of_step(len(self.problems), config.batch.questions_per_step, step, config.sampling.seed)
+        questions = questions_at(
+            len(self.problems),
+            config.batch.questions_per_step,
+            step * config.batch.questions_per_step,
+            config.sampling.seed,
+        )
         mine = np.split(questions, self.world)[self.rank]
         prompts = [encode_prompt(self.tokenizer, self.problems[q].problem) for q in mine]
         common = {

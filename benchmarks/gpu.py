@@ -4,9 +4,9 @@
     python benchmarks/gpu.py --list
 
 DIR has the files of the real tokenizer. Weights are random, and nothing is downloaded. --list explains the rows, and
-needs no GPU. One GPU of 141 GB cannot hold the optimizer of the 7B, at 18 bytes per parameter. So its update is
-measured with half of the layers, 7b-half, and only sampler and weight sync are measured with 7b. A shape that does not
-fit into the GPU is skipped. After a failure the next shape is measured, and the exit status is 1.
+needs no GPU. One GPU cannot hold the optimizer of the 7B, at 18 bytes per parameter. So sampler and weight sync are
+measured with 7b and no optimizer, and its update with half of the layers, 7b-half. A shape that does not fit into the
+GPU is skipped. After a failure the next shape is measured, and the exit status is 1.
 """
 
 import os
@@ -24,6 +24,7 @@ import tyro
 from common import ROOT, row
 
 from bnpo.environment import setup_environment
+from bnpo.launcher import launcher_flags
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096, "rope_theta": 10000.0}
 SHAPES = {
@@ -106,26 +107,22 @@ def measure_shape(shape: str, args: Args, total: int) -> bool:
         torch.cuda.empty_cache()
         for file in args.tokenizer_dir.glob("tokenizer*"):
             shutil.copy(file, folder)
-        launcher = (str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "1")
+        launcher = (str(Path(sys.executable).with_name("deepspeed")), *launcher_flags(1))
         return print_rows(shape, *launcher, __file__, folder, shape, str(int(args.enforce_eager)))
 
 
 def memory_problem(shape: str, folder: Path, total: int) -> str:
     """Return why the model with the config.json in `folder` does not fit into `total` bytes, or an empty string."""
     from bnpo.config import parse_train_config
-    from bnpo.planning.fit import USABLE
-    from bnpo.planning.memory import GIB, rank_memory, read_shape
+    from bnpo.planning import GIB, USABLE, rank_memory, read_shape
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
-    memory = rank_memory(read_shape(folder), config, ranks=1, sampler=int(GPU_MEMORY * total))
-    needed = 0
-    for phase in memory.phases:
-        size = memory.total(phase)
-        if shape in NO_UPDATE:
-            if phase.startswith("update"):
-                continue
-            size -= memory.phases[phase]["AdamW's moments"]  # the first update would create them
-        needed = max(needed, size)
+    model = read_shape(folder)
+    memory = rank_memory(model, config, ranks=1, sampler=int(GPU_MEMORY * total))
+    phases = ("sync", "sampling") if shape in NO_UPDATE else memory.phases
+    needed = max(memory.total(phase) for phase in phases)
+    if shape in NO_UPDATE:  # its learner has no optimizer
+        needed -= 16 * model.parameters
     if needed <= USABLE * total:
         return ""
     return f"it needs {needed / GIB:.1f} GiB of GPU memory, and {USABLE:.0%} of {total / GIB:.1f} GiB can be used"
@@ -168,7 +165,7 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> None:
     torch.cuda.set_device(0)
     dist.init_process_group("cpu:gloo,cuda:nccl")
     tokenizer = load_tokenizer(Path(folder), 4096)
-    learner = Learner(folder, len(tokenizer), config)
+    learner = Learner(folder, len(tokenizer), config, with_optimizer=shape not in NO_UPDATE)
     settings = {"max_tokens": 4096, "dtype": "bfloat16", "gpu_memory": GPU_MEMORY, "sequences": 32 * 16}
     sampler = Sampler(folder, tokenizer, EngineSettings(**settings, enforce_eager=enforce_eager))
     rng = np.random.default_rng(0)

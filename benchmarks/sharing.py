@@ -36,7 +36,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.data import encode_prompt, load_problems, questions_of_step, sampling_seeds
+from bnpo.data import encode_prompt, load_problems, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
 from bnpo.policy.engine_settings import EngineSettings
@@ -96,7 +96,9 @@ def tiny_batches() -> list[module.Experience]:
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
     grader, batches, m = Grader(), [], config.batch.samples_per_question
     for step in range(10):
-        questions = questions_of_step(len(problems), config.batch.questions_per_step, step, config.sampling.seed)
+        questions = questions_at(
+            len(problems), config.batch.questions_per_step, step * config.batch.questions_per_step, config.sampling.seed
+        )
         prompts = [encode_prompt(tokenizer, problems[q].problem) for q in questions]
         seeds = sampling_seeds(config.sampling.seed, step, questions)
         limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}

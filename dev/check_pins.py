@@ -1,13 +1,15 @@
-"""Check that no two wheels of requirements.txt install the same file. The later one would silently break the earlier.
+"""Check the wheels of requirements.txt: no two install the same file, and each gets the versions that it requires.
 
     python dev/check_pins.py                     # downloads the pinned wheels, 4 GB, and deletes them again
     python dev/check_pins.py --wheels DIR        # reads the wheels in a folder
 
-The metadata of the wheels cannot show this: cuda-python 12.6 overwrites 28 files of cuda-bindings 13.5, and vLLM does
-not start. Prints the wheels and files and exits with 1 if there are any. Needs only Python and pip.
+Metadata cannot show shared files: cuda-python 12.6 overwrites 28 files of cuda-bindings 13.5, and vLLM does not start.
+Requirements are evaluated for every Python in PYTHONS, because `pip check` knows only the one that runs it. Prints the
+problems and exits with 1 if there are any. Needs only Python and pip.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,9 +17,17 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterable
 from configparser import ConfigParser
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.specifiers import SpecifierSet
+from pip._vendor.packaging.utils import canonicalize_name
+
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements.txt"
+PYTHONS = ("3.11", "3.12", "3.13")
+"""Versions of Python that the pins are for."""
 HARMLESS = {"site-packages/build_backend.py"}
 """flashinfer-python and torch-c-dlpack-ext both contain the script that builds their wheel. Nothing imports it."""
 
@@ -68,6 +78,35 @@ def shared_files(wheels: Iterable[Path]) -> dict[tuple[str, ...], list[str]]:
     return dict(shared)
 
 
+def wheel_metadata(wheel: Path) -> Message:
+    """Return the METADATA of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def unmet_requirements(packages: Iterable[Message], versions: dict[str, str]) -> list[str]:
+    """Return a line for each requirement of `packages`, given by their metadata, that `versions` does not meet.
+
+    `versions` are the pins by canonical name. Requirements of extras are left out.
+    """
+    lines = []
+    for package in packages:
+        for python in PYTHONS:
+            environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+            about = f"{package['Name']} {package['Version']}"
+            if python not in SpecifierSet(package["Requires-Python"] or ""):
+                lines.append(f"{about} does not support Python {python}")
+            for requirement in map(Requirement, package.get_all("Requires-Dist", [])):
+                version = versions.get(canonicalize_name(requirement.name), "none")
+                if requirement.marker and not requirement.marker.evaluate(environment):
+                    continue
+                if version == "none" or not requirement.specifier.contains(version, prereleases=True):
+                    needed = f"{requirement.name}{requirement.specifier}"
+                    lines.append(f"{about} requires {needed} with Python {python}, pinned is {version}")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, help="folder of wheels to read. Without it they are downloaded")
@@ -82,11 +121,14 @@ def main() -> None:
         if not wheels:
             sys.exit(f"error: --wheels {folder}: no wheels there")
         shared = shared_files(wheels)
+        packages = [wheel_metadata(wheel) for wheel in wheels]
+    unmet = unmet_requirements(packages, {canonicalize_name(each["Name"]): each["Version"] for each in packages})
+    print(*unmet, sep="\n", end="\n" * bool(unmet))
     for names, files in shared.items():
         print(f"{' and '.join(names)} both install {len(files)} files:", *files, sep="\n  ")
-    if shared:
+    if shared or unmet:
         sys.exit(1)
-    print(f"{len(wheels)} wheels, no two of them install the same file")
+    print(f"{len(wheels)} wheels, no two of them install the same file, all requirements are met")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def rank() -> None:
         from bnpo.runs.run import Run
 
         phase, call, share = kill
-        owners = {"sample": (loop, "collect"), "update": (Learner, "update"), "sync": (loop, "sync_weights")}
+        owners = {"sample": (loop, "collect"), "update": (Learner, "update"), "sync": (loop, "refresh_sampler")}
         owner, name = (owners | {"save": (Run, "save")})[phase]
         setattr(owner, name, killed_in(getattr(owner, name), call, share))
     program.main()

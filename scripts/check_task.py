@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
-from bnpo.data import questions_of_step
+from bnpo.data import questions_at
 from bnpo.files import InputError
 from bnpo.findings import FirstAnswers, find
 from bnpo.grading.rewards import reward_name
@@ -86,13 +86,12 @@ def sample_answers(config: TrainConfig) -> Sample:
     stopwatch = Stopwatch()
     try:
         problems, seed = len(prepared.task.problems), config.sampling.seed
-        questions = questions_of_step(problems, config.batch.questions_per_step, 0, seed)
+        questions = questions_at(problems, config.batch.questions_per_step, 0, seed)
         with stopwatch("total"):
             rollouts = collect(prepared.task, questions, 0, sampler, config, stopwatch)
     finally:
         sampler.close()
         prepared.task.grader.close()
-        dist.destroy_process_group()
     return Sample(prepared.task, rollouts, stopwatch.seconds["total"])
 
 

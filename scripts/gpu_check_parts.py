@@ -14,8 +14,9 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 GIB = 2**30
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.05}
-"""Largest mean difference of log-probabilities between sampler and learner, after a weight sync and per step."""
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.25}
+"""Largest mean difference of log-probabilities between sampler and learner, after a weight sync and per step. bfloat16
+rounds, more so for larger models, and wrong weights give more than 1."""
 Rows = MutableMapping[str, float]
 
 
@@ -172,7 +173,7 @@ def open_ranks() -> None:
 def open_learner(folder: str, *flags: str):
     """Return a learner of the model in `folder` as the only rank, and its config."""
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import read_shape
+    from bnpo.planning import read_shape
     from bnpo.policy.learner import Learner
 
     open_ranks()

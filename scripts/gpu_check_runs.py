@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bnpo.launcher import launcher_flags
 from gpu_check_parts import TOLERANCE, Rows, require
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,7 @@ def train(
         flags += ["--max-answer-tokens", 512, "--rewards", "scripts/gpu_check_parts.py:even_length"]
     else:
         flags += ["--preset", "tiny"]
-    launcher = [Path(sys.executable).with_name("deepspeed"), "--num_gpus", gpus]
+    launcher = [Path(sys.executable).with_name("deepspeed"), *launcher_flags(gpus)]
     starts = 1 if short else 2
     for start in range(1, starts + 1):
         command = ["train.py", *flags, "--steps", start * args.steps]

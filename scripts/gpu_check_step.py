@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
+from math import log
 from pathlib import Path
 from unittest.mock import patch
 
@@ -19,13 +20,13 @@ MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-
 def first_step(_args, _gpus: int, rows: Rows) -> None:
     """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
 
-    The sizes may be at most those that planning/memory.py counts, because runs that do not fit are refused by them. The
+    The sizes may be at most those that bnpo/planning.py counts, because runs that do not fit are refused by them. The
     second sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
     """
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS, read_shape
+    from bnpo.planning import ASLEEP, CONTEXTS, GRAPHS, read_shape
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -36,7 +37,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(folder)
         shape = read_shape(Path(folder))  # cannot be read when there is a learner, as transformers then partitions
-        learner, config = open_learner(folder, "--preset", "paper-1.5b")
+        learner, config = measured(open_learner, "learner", rows)(folder, "--preset", "paper-1.5b")
         counted = measure_update(learner, shape, config, rows)
         without_sampler = used_gib()
         sampler = start_sampler(folder, learner.model.config.vocab_size, rows)
@@ -57,7 +58,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning.memory import CONTEXTS, rank_memory
+    from bnpo.planning import CONTEXTS, rank_memory
     from bnpo.policy.update import Experience
 
     rng = np.random.default_rng(0)
@@ -65,14 +66,13 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     logprobs = [np.full(4000, -11.9) for _ in answers]
     experience = Experience([[1] * 96] * 8, answers, logprobs, rng.choice([-1.0, 1.0], 8))
     # A learning rate of 0 keeps the weights equal to those that the sampler loads.
-    learner.update(experience, lr=0.0)  # the first update creates the optimizer's state
+    learner.update(experience, lr=0.0)  # in the first one, DeepSpeed learns in which order it needs the weights
     torch.cuda.reset_peak_memory_stats()
     measured(learner.update, "update", rows)(experience, lr=0.0)
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     memory = rank_memory(shape, config, ranks=1)
-    largest = max(memory.total(phase) for phase in memory.phases if phase.startswith("update"))
-    rows["update_counted_gib"] = (largest - CONTEXTS) / GIB  # torch does not allocate the contexts
+    rows["update_counted_gib"] = (memory.total(memory.peak) - CONTEXTS) / GIB  # torch does not allocate the contexts
     return {"update_allocated_gib": rows["update_counted_gib"]}
 
 
@@ -131,27 +131,25 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
         sampler_logprobs=[answer.logprobs for _, answer in sampled],
         advantages=np.ones(len(sampled)),
     )
-    metrics = learner.update(experience, lr=0.0).metrics()  # changes no weights
+    metrics = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0).metrics()  # changes no weights
+    rows[f"{name}_entropy"] = -np.concatenate(experience.sampler_logprobs).mean()  # estimated from the drawn tokens
     for kind in ("mean", "max"):
         rows[f"{name}_gap_{kind}"] = metrics[f"sampler_learner_gap_{kind}"]
 
 
 def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
-    """Wake the sampler with the learner's weights. Measure the seconds and 10^9 bytes per second."""
+    """Wake the sampler with the learner's weights. Measure the seconds, and 10^9 bytes per second of the weights."""
     from bnpo.policy.weight_sync import sync_weights
 
-    def sync() -> None:
-        sampler.wake("weights")
-        sync_weights(learner, sampler, 1)
-        sampler.wake("kv_cache")
-
-    measured(sync, name, rows)()
+    measured(sampler.wake, f"{name}_wake_weights", rows)("weights")  # memory is mapped again
+    measured(sync_weights, name, rows)(learner, sampler, 1)
+    measured(sampler.wake, f"{name}_wake_cache", rows)("kv_cache")
     size = sum(parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters())
     rows[f"{name}_gb_per_second"] = size / 1e9 / rows[f"{name}_seconds"]
 
 
 def measured(work: Callable, name: str, rows: Rows) -> Callable:
-    """Return `work` with two rows: its seconds, and the GiB of GPU memory that it has taken when it ends."""
+    """Return `work` with three rows: its seconds, and the GiB of GPU memory that it has taken and left when it ends."""
     import torch
 
     @wraps(work)
@@ -162,6 +160,7 @@ def measured(work: Callable, name: str, rows: Rows) -> Callable:
         torch.cuda.synchronize()
         rows[f"{name}_seconds"] = time.perf_counter() - started
         rows[f"{name}_gib"] = used_gib() - used
+        rows[f"{name}_free_gib"] = torch.cuda.mem_get_info()[0] / GIB
         return result
 
     return measured_work
@@ -177,11 +176,18 @@ def used_gib() -> float:
 
 
 def save_random_model(folder: str) -> None:
-    """Save a model with the shape of MODEL and random weights in bfloat16."""
+    """Save a model with the shape of MODEL and random weights in bfloat16, whose answers have an entropy of about 2.
+
+    With smaller logits all tokens are almost equally likely, and rounding shows in no log-probability.
+    """
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     torch.manual_seed(0)
     config = Qwen2Config(**json.loads(MODEL.read_text(encoding="utf-8")))
     with torch.device("cuda"):
-        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    # Normal logits of standard deviation s have an entropy of ln(tokens) - s^2 / 2.
+    deviation = (2 * (log(config.vocab_size) - 2)) ** 0.5
+    model.lm_head.weight.data *= deviation / (config.initializer_range * config.hidden_size**0.5)
+    model.save_pretrained(folder)

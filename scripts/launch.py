@@ -10,6 +10,8 @@ data of train.py are checked here, in a second, and a model folder while the ran
 They check everything again.
 """
 
+import argparse
+import ctypes
 import os
 import signal
 import socket
@@ -22,7 +24,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bnpo.environment import setup_environment
+from bnpo.environment import forget_launcher, has_nvidia_gpu, setup_environment
+from bnpo.files import InputError
+from bnpo.launcher import launcher_flags
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -32,59 +36,96 @@ if TYPE_CHECKING:
 
 def main() -> None:
     setup_environment()
-    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
-    if not has_gpu:
+    forget_launcher()  # of another launcher, of which this process may be a rank
+    if not has_nvidia_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
-    flags = sys.argv[1:]
-    script = next((i for i, flag in enumerate(flags) if flag.endswith(".py")), len(flags))
+    script = next((i for i, flag in enumerate(sys.argv) if i and flag.endswith(".py")), len(sys.argv))
+    flags, program = sys.argv[1:script], sys.argv[script:]
+    is_training = Path(*program[:1]).name == "train.py"
     # In a process of its own, which imports torch while the flags are checked, and frees its memory at its end.
     answer, checker_end = get_context("fork").Pipe()
-    config = None
-    if Path(*flags[script : script + 1]).name == "train.py":
+    if is_training:
         checker = get_context("fork").Process(target=answer_model_problem, args=(answer, checker_end), daemon=True)
         checker.start()
-        has_cuda = has_gpu and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
-        # Of several machines only the number of ranks on each is known, which must divide the questions, too.
-        ranks = flags[flags.index("--num_gpus") + 1] if "--num_gpus" in flags[:script] else "1"
-        if not ranks.isdecimal() or int(ranks) < 1:
-            print(f"error: --num_gpus: '{ranks}' is not a number of ranks above 0", file=sys.stderr)
-            sys.exit(2)
-        config = check_train_flags(flags[script + 1 :], has_cuda, int(ranks))
+    try:
+        ranks, flags = read_launcher_flags(flags)
+        config = check_train_flags(program[1:], ranks) if is_training else None
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     port = None
     # Launchers on several machines must agree, and cannot choose by themselves.
-    if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags[:script]):
+    if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags):
         port = reserve_port()
         flags = ["--master_port", str(port.getsockname()[1]), *flags]
     checker_end.close()
     with suppress(OSError):  # nobody asks
         answer.send(config)
+    status = run_launcher([*flags, *program], answer)
+    if port:
+        port.close()  # only now, so that no other program gets the port before the ranks meet there
+    sys.exit(status)
+
+
+def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
+    """Return the number of ranks on each machine, as far as it is known, and the flags of `deepspeed`.
+
+    They name the GPUs of CUDA_VISIBLE_DEVICES, which --num_gpus ignores. Raises InputError.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--num_gpus", "--num_accelerators")
+    given, others = parser.parse_known_args(flags)
+    if given.num_gpus is None:
+        launcher_flags(1)  # for the check: without --num_gpus, `deepspeed` reads CUDA_VISIBLE_DEVICES itself
+        return 1, flags
+    if not given.num_gpus.isdecimal() or int(given.num_gpus) < 1:
+        raise InputError(f"--num_gpus: '{given.num_gpus}' is not a number of ranks above 0")
+    ranks = int(given.num_gpus)
+    if any(flag.startswith(("-H", "-i", "-e", "--hostfile", "--include", "--exclude", "--no")) for flag in others):
+        return ranks, flags  # on several machines, which may have other variables
+    flags = [*launcher_flags(ranks), *others]
+    if "--include" in flags:  # `deepspeed` would print that it ignores the variable
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    return ranks, flags
+
+
+def run_launcher(flags: list[str], answer: "Connection") -> int:
+    """Run `deepspeed`, passing signals on to the ranks, and return its exit status.
+
+    If the process at the other end of `answer` finds that train.py would refuse the model, all is ended with 2.
+    """
     launcher = Path(sys.executable).with_name("deepspeed")
     # A new session: the terminal sends Ctrl-C to this process only.
-    program = subprocess.Popen([str(launcher), "--quiet", *flags], start_new_session=True)
+    launched = subprocess.Popen(
+        [str(launcher), "--quiet", *flags], start_new_session=True, preexec_fn=end_with_this_process
+    )
 
     def pass_on(number: int, _frame) -> None:
         starters, ranks = [], []
         with suppress(psutil.NoSuchProcess):  # they have ended
             # The launcher starts one process per machine, which starts the ranks.
-            starters = psutil.Process(program.pid).children()
+            starters = psutil.Process(launched.pid).children()
             for starter in starters:
                 ranks += starter.children()
-        for process in ranks or [*starters, program]:
+        for process in ranks or [*starters, launched]:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
-        signal.signal(number, pass_on)
+        if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
+            signal.signal(number, pass_on)
     with suppress(EOFError, OSError):  # nothing is wrong with the model, or nothing was checked
         problem = answer.recv()
-        if program.poll() is None:
-            os.killpg(program.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
+        if launched.poll() is None:
+            os.killpg(launched.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
             print(f"error: {problem}", file=sys.stderr)
             sys.exit(2)
-    status = program.wait()
-    if port:
-        port.close()  # only now, so that no other program gets the port before the ranks meet there
-    sys.exit(status)
+    return launched.wait()
+
+
+def end_with_this_process() -> None:
+    """Let the kernel kill `deepspeed` when this program is killed. The ranks notice, and stop after their step."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
 
 
 def reserve_port() -> socket.socket:
@@ -98,38 +139,35 @@ def reserve_port() -> socket.socket:
     return reserved
 
 
-def check_train_flags(argv: list[str], has_cuda: bool, ranks: int) -> "TrainConfig | None":
-    """Exit with one line if train.py would refuse `argv` for a reason that is known without torch.
+def check_train_flags(argv: list[str], ranks: int) -> "TrainConfig | None":
+    """Raise InputError if train.py would refuse `argv` for a reason that is known without torch.
 
     Returns the configuration if it names a model folder, which remains to be checked.
     """
     from bnpo.config import check_config, parse_train_config
     from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import dataset_problems, load_suite
-    from bnpo.files import InputError
     from bnpo.policy.folder import local_folder, model_folder
     from bnpo.runs.folder import check_output_dir
 
-    try:
-        config, _ = parse_train_config(argv, has_cuda)
-        check_config(config, config.planning.gpus or ranks)
-        if config.planning.dry_run:
-            return None
-        # A data set of the hub is downloaded here, once, and all ranks find it in the cache.
-        problems, _ = load_sources(config.data.train_data, config.columns)
-        check_enough(problems, config.batch.questions_per_step, config.data.train_data)
-        if config.logging.eval_every:
-            for dataset in load_suite(config.logging.eval_suite).datasets.values():
-                dataset_problems(dataset)
-        if not config.folder.resume:
-            check_output_dir(config)
-            if local_folder(config.data.model):
-                model_folder(config.data.model)
-                return config
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    return None
+    has_cuda = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+    config, _ = parse_train_config(argv, has_cuda)
+    check_config(config, config.planning.gpus or ranks)
+    if config.planning.dry_run:
+        return None
+    # A data set of the hub is downloaded here, once, and all ranks find it in the cache.
+    problems, _ = load_sources(config.data.train_data, config.columns)
+    check_enough(problems, config.batch.questions_per_step, config.data.train_data)
+    if config.logging.eval_every:
+        for dataset in load_suite(config.logging.eval_suite).datasets.values():
+            dataset_problems(dataset)
+    if config.folder.resume:
+        return None
+    check_output_dir(config)
+    if not local_folder(config.data.model):
+        return None
+    model_folder(config.data.model)
+    return config
 
 
 def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
@@ -139,7 +177,6 @@ def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
     setup_environment()
     from bnpo.evaluation.suites import load_suite, longest_sequence
-    from bnpo.files import InputError
     from bnpo.policy.folder import model_folder
     from bnpo.runs.prepare import prepare_tokenizer
 

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow.parquet
-import tyro
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
+from bnpo.config import parse_flags
 from bnpo.data import load_problems
 from bnpo.evaluation.suites import SUITES, load_suite
-from bnpo.files import ROOT, InputError, write_json_lines
+from bnpo.files import ROOT, InputError, read_json_lines, write_json_lines
 from hub_rows import convert_rows
 
 
@@ -51,9 +51,10 @@ def convert(name: str, paths: list[Path]) -> list[dict]:
             if path.suffix == ".parquet":
                 rows += pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
             else:
-                rows += [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+                rows += [row for _, row in read_json_lines(path)]
         return convert_rows(name, rows)
-    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:  # errors of pyarrow derive from these
+    # Errors of pyarrow derive from these.
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, InputError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise bad_source(name, f"{' '.join(map(str, paths))} cannot be read ({reason})") from error
 
@@ -156,4 +157,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_flags(Args, sys.argv[1:], description=__doc__))

@@ -76,7 +76,7 @@ def is_trained(row: Row) -> bool:
         return True
     if not (row.run / "config.json").exists():
         return False
-    from bnpo.runs.resume import check_changes  # imports torch
+    from bnpo.runs.folder import check_changes
 
     try:
         stored = open_folder(row.run)
@@ -94,13 +94,12 @@ def is_trained(row: Row) -> bool:
 
 def check_disk_space(row: Row) -> None:
     """Raise InputError if the row's checkpoints that exist at once do not fit the disk."""
-    from bnpo.planning.dry_run import disk_problem, plan_training  # imports torch
-    from bnpo.planning.inputs import training_inputs
+    from bnpo.dry_run import disk_problem, plan_training, training_inputs  # imports torch
 
     plan = plan_training(row.train, training_inputs(row.train))
     files = (row.run / "checkpoints").rglob("*")
     written = sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
-    problem = disk_problem(row.run, plan.checkpoint * plan.most_checkpoints - written)
+    problem = disk_problem(row.run, plan.disk - written)
     if problem:
         fix = 'free disk space, or give --train-flags="--keep 1" or another --output-dir'
         raise InputError(f"{row.name}: {problem}; {fix}")
@@ -184,9 +183,9 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
 
 if __name__ == "__main__":
     setup_environment()
-    arguments = parse_flags(Args, sys.argv[1:], description=__doc__)
-    os.chdir(ROOT)  # the commands and the paths in them are relative to it
     try:
+        arguments = parse_flags(Args, sys.argv[1:], description=__doc__)
+        os.chdir(ROOT)  # the commands and the paths in them are relative to it
         main(arguments)
     except InputError as error:
         sys.exit(f"error: {error}")

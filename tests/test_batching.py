@@ -18,13 +18,13 @@ def batches(draw) -> Lengths:
 def tokens(lengths: Lengths, part: np.ndarray) -> int:
     """Count the tokens of the answers in `part` and of their prompts, each prompt once."""
     first = np.unique(lengths.groups[part], return_index=True)[1]
-    return lengths.prompts[part][first].sum() + lengths.answers[part].sum()
+    return lengths.prompt_tokens[part][first].sum() + lengths.answer_tokens[part].sum()
 
 
 @given(lengths=batches(), ranks=st.integers(1, 8), budget=st.integers(1, 10_000))
 def test_every_answer_is_trained_on_once_and_no_rank_waits_for_another(lengths, ranks, budget):
     plans = plan_micro_batches(lengths, ranks, budget)
-    assert sorted(i for rank in plans for part in rank for i in part) == list(range(len(lengths.answers)))
+    assert sorted(i for rank in plans for part in rank for i in part) == list(range(len(lengths.answer_tokens)))
     assert len({len(rank) for rank in plans}) == 1
     assert len(plans[0]) >= 1
     for part in (part for rank in plans for part in rank):
@@ -45,7 +45,9 @@ def test_ranks_get_nearly_the_same_tokens():
             sum(tokens(lengths, part) for part in rank if len(part)) for rank in plan_micro_batches(lengths, 8, 16384)
         ]
         assert max(loads) / np.mean(loads) < ratio
-        assert max(loads) < (lengths.prompts + lengths.answers).sum() / 8  # the mean load without shared prompts
+        assert (
+            max(loads) < (lengths.prompt_tokens + lengths.answer_tokens).sum() / 8
+        )  # the mean load without shared prompts
 
 
 def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():

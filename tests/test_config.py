@@ -1,16 +1,28 @@
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
-from bnpo.config import PRESETS, TINY_MODEL, check_config, flat_settings, parse_train_config
+from bnpo.algorithm.loss import AGGREGATIONS
+from bnpo.config import (
+    FREE,
+    PRESETS,
+    TINY_MODEL,
+    Aggregation,
+    DataSettings,
+    TrainConfig,
+    check_config,
+    flat_settings,
+    parse_train_config,
+)
 from bnpo.files import InputError
-from bnpo.runs.checkpoint import Progress, checkpoints
-from bnpo.runs.console import archive_console
-from bnpo.runs.folder import claim_output_dir, lock_run
-from bnpo.runs.prepare import prepare_run
-from bnpo.runs.resume import rewind
+from bnpo.grading.rewards import GRADERS
+from bnpo.runs.checkpoint import Progress, checkpoints, rewind
+from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
+from bnpo.runs.prepare import local_sources, prepare_run
 from conftest import launch
 
 
@@ -67,7 +79,7 @@ def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
     flags = ("--algo", "grpo", "--rewards", "accuracy,format", "--betas", "0.8", "0.9", "--importance-cap", "2")
     first = parse("--preset", "tiny", *flags, "--save-every", "7", "--overwrite", "--output-dir", str(tmp_path / "a"))
     (tmp_path / "a").mkdir()
-    claim_output_dir(first, data_sha256="facts are no settings")
+    claim_folder(first, {"data_sha256": "facts are no settings"})
     saved = tmp_path / "a" / "config.json"
     config, line = parse_train_config(["--config", str(saved), "--lr", "1e-5"], has_cuda=True)
     assert line == f"preset tiny (with the settings of {saved})"
@@ -152,6 +164,50 @@ def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "group", "name", "value"),
+    [
+        (["--output-dir=~/mine"], "folder", "output_dir", Path("/home/me/mine")),
+        (["--output-dir", "~/mine"], "folder", "output_dir", Path("/home/me/mine")),
+        (["--model=~/model"], "data", "model", "/home/me/model"),
+        (["--train-data", "~/a.jsonl", "~/b.csv"], "data", "train_data", ("/home/me/a.jsonl", "/home/me/b.csv")),
+        (["--rewards=accuracy,~/mine.py:f"], "data", "rewards", ("accuracy", "/home/me/mine.py:f")),
+        (["--template=~/mine.jinja"], "data", "template", "/home/me/mine.jinja"),
+        (["--eval-suite=~/suite.json"], "logging", "eval_suite", "/home/me/suite.json"),
+        (["--system-prompt=Be ~/brief."], "data", "system_prompt", "Be ~/brief."),
+        (["--output-dir=a~/b"], "folder", "output_dir", Path("a~/b")),
+    ],
+)
+def test_a_tilde_is_the_home_wherever_a_path_begins(flags, group, name, value, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert getattr(getattr(parse(*flags), group), name) == value
+
+
+def test_config_files_of_windows_and_of_the_home_are_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, content in (("config.json", '{"preset": "tiny", "lr": 1}'), ("prompt.txt", "Be exact.\n")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace("\n", "\r\n").encode())
+    config = parse("--config=~/config.json", "--system-prompt=~/prompt.txt")
+    assert (config.update.lr, config.data.system_prompt) == (1.0, "Be exact.")
+
+
+def test_choices_of_flags_are_those_of_the_code():
+    assert get_args(Aggregation) == AGGREGATIONS
+    assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
+    assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
+    assert flat_settings(PRESETS["tiny"]).keys() >= FREE
+    assert all(config.preset == name for name, config in PRESETS.items())
+
+
+def test_help_names_the_preset_and_has_no_none(capsys):
+    with pytest.raises(SystemExit):
+        parse("--preset", "smollm2", "--help")
+    text = capsys.readouterr().out
+    assert text.splitlines()[2] == "Defaults are those of preset smollm2 (asked for)."
+    assert "{None}" not in text
+    assert parse("--steps", "None", "--lora-rank", "None").batch.steps is None
+
+
 def test_unknown_preset():
     with pytest.raises(
         InputError, match=r"unknown preset 'big'; known: auto, paper-1.5b, paper-7b, paper-format, tiny"
@@ -173,20 +229,20 @@ def test_without_the_launcher():
 
 def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     config = parse("--output-dir", str(tmp_path), "--lr", "2e-5")
-    claim_output_dir(config)
+    claim_folder(config, {})
     assert json.loads((tmp_path / "config.json").read_text())["lr"] == 2e-5
     (tmp_path / "metrics.jsonl").write_text("precious")
     with pytest.raises(InputError, match=r"holds a run\. Delete it with --overwrite, or choose another --output-dir"):
-        claim_output_dir(config)
+        claim_folder(config, {})
     assert (tmp_path / "metrics.jsonl").read_text() == "precious"
-    claim_output_dir(parse("--output-dir", str(tmp_path), "--overwrite"))
+    claim_folder(parse("--output-dir", str(tmp_path), "--overwrite"), {})
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    claim_output_dir(parse("--output-dir", str(run)))
+    claim_folder(parse("--output-dir", str(run)), {})
     shutil.copytree(TINY_MODEL, run / "checkpoints" / "step-000002")
     (run / "last").symlink_to("checkpoints/step-000002")
     for model in (run / "last", run / "checkpoints" / "step-000002", run):
@@ -197,30 +253,79 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     assert (run / "last" / "config.json").exists()
 
 
-def test_an_overwrite_that_was_interrupted_can_be_repeated(tmp_path, monkeypatch):
-    def interrupt(_path):
-        raise KeyboardInterrupt
+def contents(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
-    again = parse("--output-dir", str(tmp_path), "--overwrite")
-    claim_output_dir(again)
-    (tmp_path / "rollouts").mkdir()
+
+@pytest.mark.parametrize("killed_at", range(8))
+def test_an_earlier_run_is_whole_until_the_new_one_has_made_a_step(killed_at, tmp_path, monkeypatch):
+    """Killed at every rename, of 4 files and 2 folders: `put_back` finds the old run, as it does when called twice."""
+    run = tmp_path / "run"
+    for name in ("checkpoints/step-000001/config.json", "config.json", "metrics.jsonl", "wandb/id", "mine.txt"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text('{"preset": "tiny"}')
+    (run / "last").symlink_to("checkpoints/step-000001")
+    before, rename, calls = contents(run), Path.rename, []
+
+    def killed(path: Path, target: Path) -> Path:
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        calls.append(path)
+        return rename(path, target)
+
+    new = parse("--output-dir", str(run), "--overwrite")
     with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            claim_output_dir(again)
-    claim_output_dir(again)
-    assert not (tmp_path / "rollouts").exists()
+        patched.setattr(Path, "rename", killed)
+        with suppress(KeyboardInterrupt):
+            claim_folder(new, {})
+            (run / "metrics.jsonl").write_text("of the new run")
+            put_back(run)
+    assert len(calls) == killed_at
+    put_back(run)
+    assert contents(run) == before
+    assert (run / "last").resolve() == run / "checkpoints" / "step-000001"
+    claim_folder(new, {})
+    assert (run / "mine.txt").exists()
+    delete_earlier_run(run)
+    assert not put_back(run)
+    assert set(contents(run)) == {"config.json", "mine.txt"}
 
 
 def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
     run, reward = tmp_path / "run", tmp_path / "mine.py"
     run.mkdir()
-    claim_output_dir(parse("--output-dir", str(run)))
+    claim_folder(parse("--output-dir", str(run)), {})
     (run / "metrics.jsonl").write_text("precious")
     reward.write_text("def short(text): return 1")
     with pytest.raises(InputError, match=r"mine\.py:short: TypeError: too many positional arguments"):
         prepare_run(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
     assert (run / "metrics.jsonl").read_text() == "precious"
+
+
+def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):
+    """Also what a template makes of the date, and what a reward imports from beside it."""
+    run, reward, helper = tmp_path / "run", tmp_path / "mine.py", tmp_path / "helper.py"
+    template = tmp_path / "dated.jinja"
+    reward.write_text("from helper import one\ndef mine(text, reference): return one\n")
+    helper.write_text("one = 1\n")
+    template.write_text("{{ strftime_now('%Y') }} {{ messages[-1]['content'] }}")
+    (tmp_path / "other.py").write_text("not imported")
+    assert local_sources(reward) == {reward, helper}
+    flags = ("--output-dir", str(run), "--template", str(template), "--rewards", f"accuracy,{reward}:mine")
+    prepared = prepare_run(parse(*flags))
+    run.mkdir(exist_ok=True)
+    claim_folder(prepared.config, prepared.data_facts)
+    prepared.lock.release()
+    prepare_run(parse(*flags, "--resume")).lock.release()
+    saved = run / "config.json"
+    facts = saved.read_text()
+    saved.write_text(json.dumps(json.loads(facts) | {"prompts_sha256": "of another year"}))
+    with pytest.raises(InputError, match="other settings would change the run: prompts_sha256 was of another year"):
+        prepare_run(parse(*flags, "--resume"))
+    saved.write_text(facts)
+    helper.write_text("one = 0.5\n")
+    with pytest.raises(InputError, match="other settings would change the run: reward_sha256 has changed"):
+        prepare_run(parse(*flags, "--resume"))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
@@ -262,16 +367,6 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))
-
-
-def test_consoles_of_earlier_starts_are_kept_even_where_some_were_deleted(tmp_path):
-    for name in ("console.log", "console-2.log"):
-        (tmp_path / name).write_text(name)
-    archive_console(tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "console-2.log": "console-2.log",
-        "console-3.log": "console.log",
-    }
 
 
 def test_models_that_cannot_be_trained_are_refused(ranks, tmp_path):

@@ -299,9 +299,8 @@ PUBLISHED = {
 
 def test_weights_of_published_methods():
     """The table of docs/estimators.md, for all numbers of right answers but 0 and m."""
-    table = (
-        (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8").partition("## Weights of published methods")[2]
-    )
+    text = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
+    table = text.partition("## Weights of published methods")[2].partition("\n## ")[0]
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines() if "| `" in line]
     weights = {name.partition(" (")[0]: (right, wrong or None) for name, right, wrong, _ in rows[1:]}
     assert weights.keys() == PUBLISHED.keys()

@@ -50,6 +50,18 @@ def test_scores(evaluation, records):
     assert compare(evaluation, records, records)["arithmetic"]["difference"] == 0
 
 
+def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluation):
+    """The template may come from a file of the model, which no hash of the suite covers."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    tokenizer.chat_template = "Be brief. " + tokenizer.chat_template
+    other = Evaluation.prepare(evaluation.suite, tokenizer, seed=0)
+    first, second = (one.protocol("x", TINY_MODEL, None, "float32") for one in (evaluation, other))
+    assert {key for key in first if first[key] != second[key]} == {"prompts_sha256"}
+    claim_results_folder(tmp_path / "out", first)
+    with pytest.raises(InputError, match=r"holds results of another evaluation \(different prompts_sha256; see proto"):
+        claim_results_folder(tmp_path / "out", second)
+
+
 def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
     samples = Samples(tmp_path, evaluation.requests())
     for record in list(records.values())[:4]:

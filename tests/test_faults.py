@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.data import TRAINING_PROBLEMS, arithmetic_problems, content_hash
 from bnpo.speed import TIMINGS
-from conftest import ROOT, free_port, run_ranks
+from conftest import ROOT, free_port, run_ranks, temporary_folder, users_environment
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 SMALL += ("--watch-questions", 0)
@@ -30,7 +32,9 @@ def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subp
     environment = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "tests/programs/lifeline_check.py", fault, run]
     with output.open("w") as file:
-        return subprocess.Popen(command, cwd=ROOT, env=environment | {"RANK": str(rank)}, stdout=file, stderr=file)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=file, stderr=file
+        )
 
 
 @pytest.mark.program
@@ -225,3 +229,168 @@ def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     assert len(watched) == 2 * 4
     run_ranks(1, "train.py", *flags, "--resume")
     assert sorted(file.stem for file in (run / "watch").iterdir()) == ["step-000000", "step-000001", "step-000002"]
+
+
+DRY_RUN = ("train.py", "--preset", "tiny", "--questions-per-step", "4", "--eval-every", "0", "--dry-run")
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("stdout", ["full disk", "closed pipe", "closed", "ascii"])
+def test_what_cannot_be_printed_ends_no_program(stdout, tmp_path):
+    code = "from bnpo.environment import setup_environment; setup_environment()\n"
+    code += "for _ in range(9999): print('\\u00b1 \\udcff')\nprint('end', flush=True)"
+    environment = users_environment() | {"PYTHONIOENCODING": "ascii" if stdout == "ascii" else "utf-8"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    file = {"full disk": open("/dev/full", "w"), "closed pipe": writer}.get(stdout, subprocess.PIPE)  # noqa: SIM115
+    options = {"stdout": file, "stderr": subprocess.PIPE, "cwd": ROOT, "env": environment}
+    options["preexec_fn"] = (lambda: os.close(1)) if stdout == "closed" else None
+    for command in (["-c", code], DRY_RUN):
+        done = subprocess.run([sys.executable, *command], **options, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        if stdout == "ascii":
+            assert done.stdout.isascii()
+            assert done.stdout
+    os.close(writer)
+
+
+LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("given", "expected", "line"),
+    [
+        (LEFT_OVER, dict.fromkeys(LEFT_OVER), ""),  # of another program: this one has no launcher
+        (ADDRESS | {"LOCAL_RANK": "1"}, dict.fromkeys(("LOCAL_RANK", *ADDRESS)), ""),
+        (LEFT_OVER | ADDRESS, LEFT_OVER | ADDRESS, ""),  # of a launcher
+        ({"HOME": None}, {"HOME": os.path.expanduser("~")}, ""),
+        ({"HOME": "/proc/no"}, {"HOME": f"/tmp/bnpo-home-{os.getuid()}"}, "HOME: /proc/no cannot be written, so cach"),
+        ({"HOME": "~"}, {"HOME": f"/tmp/bnpo-home-{os.getuid()}"}, "HOME: ~ cannot be written, so caches of"),
+        ({"TMPDIR": "{long}"}, {"TMPDIR": "/tmp"}, "TMPDIR: {long} is too long for the paths of sockets, so temporary"),
+        ({"TMPDIR": "{short}"}, {"TMPDIR": "{short}"}, ""),
+    ],
+)
+def test_the_environment_of_others_is_not_taken_for_ours(given, expected, line):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        long = os.path.join(short, 80 * "x")
+        os.mkdir(long)
+
+        def fill(variables: dict) -> dict:
+            return {name: value and value.format(short=short, long=long) for name, value in variables.items()}
+
+        environment = users_environment() | {"TMPDIR": "/tmp"} | fill(given)
+        environment = {name: value for name, value in environment.items() if value is not None}
+        code = "import json, os; from bnpo.environment import setup_environment; setup_environment()\n"
+        command = [sys.executable, "-c", f"{code}print(json.dumps(dict(os.environ)))"]
+        done = subprocess.run(command, cwd=short, env=environment, capture_output=True, text=True, check=True)
+        after = json.loads(done.stdout)
+        assert {name: after.get(name) for name in expected} == fill(expected)
+        assert done.stderr.startswith(line.format(long=long))
+        assert bool(done.stderr) == bool(line)
+        assert os.listdir(short) == [80 * "x"]  # no folder named ~
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("command", [DRY_RUN, ("train.py", "--preset", "tiny", "--nope"), ("train.py", "--help")])
+def test_programs_without_a_launcher_print_whatever_rank_the_environment_says(command):
+    programs = [
+        subprocess.run(
+            [sys.executable, *command],
+            **{"cwd": ROOT, "env": users_environment() | left_over, "capture_output": True, "check": False},
+        )
+        for left_over in ({}, LEFT_OVER)
+    ]
+    assert len(programs[0].stdout + programs[0].stderr) > 100
+    for attribute in ("returncode", "stdout", "stderr"):
+        assert getattr(programs[0], attribute) == getattr(programs[1], attribute)
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(number, tmp_path):
+    """SIGHUP, which nohup ignores, stops nothing. Without their launcher the ranks stop after their step."""
+    run = tmp_path / "run"
+    command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "train.py", *SMALL]
+    command += ["--steps", 1000, "--eval-every", 0, "--output-dir", run]
+    with open("/dev/full", "w") as full, temporary_folder() as folder:
+        launcher = subprocess.Popen(
+            list(map(str, command)),
+            **{"cwd": ROOT, "env": users_environment() | folder | {"OMP_NUM_THREADS": "1"}},
+            **{"stdout": full, "stderr": full},
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        )
+
+        def wait_for_steps(steps: int) -> None:
+            deadline = time.monotonic() + 240
+            while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < steps:
+                assert time.monotonic() < deadline
+                assert launcher.poll() is None
+                time.sleep(0.1)
+
+        wait_for_steps(1)
+        everyone = psutil.Process(launcher.pid).children(recursive=True)
+        for process in (launcher, *everyone):
+            process.send_signal(signal.SIGHUP)
+        wait_for_steps((run / "metrics.jsonl").read_text().count("\n") + 3)
+        launcher.send_signal(number)
+        assert launcher.wait(timeout=10) == -number
+        _, alive = psutil.wait_procs(everyone, timeout=60)
+        assert alive == []
+    end = json.loads((run / "end.json").read_text())
+    assert end == {"step": (run / "metrics.jsonl").read_text().count("\n"), "why": "signalled"}
+    assert (run / "last").resolve().name == f"step-{end['step']:06d}"
+
+
+OVERWRITE = (*SMALL, "--steps", 1, "--eval-every", 0, "--overwrite")
+CANNOT_CONNECT = r"error: the ranks cannot connect \(RuntimeError: .*eth99\); correct GLOO_SOCKET_IFNAME, "
+
+
+def write_earlier_run(run: Path) -> dict[str, str]:
+    """Write a run as far as --overwrite looks at it. Return its files."""
+    files = {"config.json": '{"preset": "tiny"}', "metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights"}
+    files |= {"console.log": "text", "end.json": "{}", "mine.txt": "mine"}
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    return files
+
+
+def files_of(run: Path) -> dict[str, str]:
+    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "message"),
+    [
+        pytest.param({"GLOO_SOCKET_IFNAME": "eth99"}, (), CANNOT_CONNECT, marks=pytest.mark.program),
+        pytest.param({}, ("--sync-tolerance", 1e-12), "error: .*--sync-tolerance", marks=pytest.mark.sampler),
+    ],
+)
+def test_an_earlier_run_outlives_a_new_one_that_fails_before_its_first_step(environment, flags, message, tmp_path):
+    run = tmp_path / "run"
+    before = write_earlier_run(run)
+    command = ("train.py", *OVERWRITE, *flags, "--output-dir", run)
+    failed = run_ranks(2, *command, check=False, environment=environment)
+    assert failed.returncode in (1, 2)
+    assert len(re.findall("error: .*", failed.stdout)) == 1
+    assert re.search(message, failed.stdout)
+    assert "Traceback" not in failed.stdout
+    assert files_of(run) == before | {".lock": ""}
+
+
+@pytest.mark.sampler
+def test_an_earlier_run_is_deleted_when_the_new_one_has_made_its_first_step(tmp_path):
+    run = tmp_path / "a run"
+    write_earlier_run(run)
+    run_ranks(2, "train.py", *OVERWRITE, "--output-dir", run)
+    assert not (run / "checkpoints" / "step-000003").exists()
+    assert [path.name for path in run.glob(".*")] == [".lock"]
+    assert (run / "mine.txt").exists()
+    assert (run / "last").resolve().name == "step-000001"
+    # And a start with another number of ranks prints a command that a shell understands.
+    refused = run_ranks(1, "train.py", *SMALL, "--steps", 2, "--resume", "--output-dir", run, check=False)
+    command = refused.stdout.partition("or convert it: ")[2]
+    folders = [str(run / "checkpoints" / "step-000001" / "trainer" / name) for name in ("zero", "universal")]
+    assert shlex.split(command)[-3::2] == folders

@@ -10,7 +10,7 @@ import pytest
 from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.runs.folder import claim_output_dir, lock_run
+from bnpo.runs.folder import claim_folder, lock_run
 from bnpo.runs.tracking import Tracker
 from paper.curves import band, group_runs, read_run, variation
 from paper.figures import (
@@ -35,7 +35,7 @@ def write(tmp_path):
         folder = tmp_path / ("run" + "".join(flags))
         config, _ = parse_train_config(["--preset", "tiny", *flags, "--output-dir", str(folder)], has_cuda=False)
         lock_run(folder)
-        claim_output_dir(config)
+        claim_folder(config, {})
         tracker = Tracker(config, steps, 0)
         tracker.write(0, {"eval/average": 0.3})
         rng = np.random.default_rng(config.sampling.seed)

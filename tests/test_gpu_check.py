@@ -13,6 +13,7 @@ import pytest
 from transformers import Qwen2Config
 
 from bnpo.files import ROOT
+from bnpo.policy.engine_settings import attention_backend
 from conftest import make_model, run_ranks, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
@@ -127,24 +128,29 @@ def test_the_measurements_of_a_step_on_a_cpu(tmp_path):
     assert rows["sync_gb_per_second"] * rows["sync_seconds"] == pytest.approx(2e-9 * model.num_parameters())
     for name in ("fresh", "awake"):  # no update has changed the weights
         assert 0 < rows[f"{name}_gap_mean"] < rows[f"{name}_gap_max"] < 0.05
+        assert 0 < rows[f"{name}_entropy"] < 6
+    assert rows["sync_wake_weights_seconds"] >= 0
+    assert rows["sync_free_gib"] == 60
 
 
 @pytest.mark.program
 def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(gpu_check, capfd, tmp_path):
     checks = [gpu_check.Check(work.__name__, "", 10, work, all_gpus=True) for work in OUTCOMES[:-1]]
+    checks.append(gpu_check.Check("ends", "", 10, OUTCOMES[0], all_gpus=True, ends_itself=True))
     checks.append(gpu_check.Check("hangs", "", -19, OUTCOMES[-1]))  # a time limit of 3 seconds
     checks.append(gpu_check.Check("large", "", 10, OUTCOMES[0], large=True))
     output = tmp_path / "new" / "rows.json"
     facts = {"gpus": ["H200"], "versions": {"torch": "2"}}
     results = gpu_check.run_checks(checks, gpu_check.Args(output=output), 4, facts)
     assert json.loads(output.read_text()) == facts | {"checks": results}
-    program = Path(f"/proc/{results[4]['rows'].pop('program')}/cmdline")
+    program = Path(f"/proc/{results[5]['rows'].pop('program')}/cmdline")
     assert not program.exists() or program.read_text() == ""  # killed, and perhaps not waited for
     assert [(result["name"], result["verdict"], result["message"], result["rows"]) for result in results] == [
         ("passes", "PASSED", "gpus 4", {"gpus": 4}),
         ("finds_a_fault", "FAILED", "the sampler kept its memory", {"freed_gib": 0.5}),
         ("raises", "FAILED", "ValueError: no such kernel", {}),
         ("crashes", "FAILED", "its process crashed with exit code 3", {"context_gib": 1.5}),
+        ("ends", "PASSED", "gpus 4, exit_status 0", {"gpus": 4, "exit_status": 0}),
         ("hangs", "FAILED", "not finished after 3 s", {}),
         ("large", "NOT RUN", "needs --tokenizer-dir and --config", {}),
     ]
@@ -185,7 +191,7 @@ def test_checks_that_cannot_run_say_what_they_need(gpu_check):
 
 @pytest.mark.parametrize(
     ("shape", "gib", "fits"),
-    [("1.5b", 79, True), ("7b", 79, False), ("7b", 95, False), ("7b", 139, True), ("7b-half", 139, True)],
+    [("1.5b", 79, True), ("7b", 79, True), ("7b", 24, False), ("7b-half", 79, False), ("7b-half", 139, True)],
 )
 def test_shapes_that_do_not_fit_are_refused_before_a_model_is_made(benchmark, tmp_path, shape, gib, fits):
     Qwen2Config(**benchmark.SHAPES[shape]).save_pretrained(tmp_path)
@@ -196,8 +202,8 @@ def test_shapes_that_do_not_fit_are_refused_before_a_model_is_made(benchmark, tm
 
 
 def test_a_skipped_shape_is_a_line_and_no_failure(benchmark, capsys):
-    assert benchmark.measure_shape("7b", benchmark.Args(), 79 << 30)
-    assert capsys.readouterr().out.startswith("7b: skipped, it needs 100.")
+    assert benchmark.measure_shape("7b-half", benchmark.Args(), 79 << 30)
+    assert capsys.readouterr().out.startswith("7b-half: skipped, it needs 102.")
 
 
 @pytest.mark.program
@@ -221,11 +227,11 @@ def python_on_a_cuda_build(code):
 
 @pytest.mark.program
 def test_on_a_cuda_build_tests_of_the_sampler_are_deselected_and_the_last_line_names_gpu_check():
-    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_sampler.py", "tests/test_weight_sync.py"]
+    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_sampler.py", "tests/test_loss.py"]
     done = python_on_a_cuda_build(f"import pytest; pytest.main({flags}); import os; print(os.environ[{VISIBLE!r}])")
     *_, last, visible_gpus = done.stdout.splitlines()
     assert "test_sampler" not in done.stdout
-    assert "tests/test_weight_sync.py: " in done.stdout
+    assert "tests/test_loss.py: " in done.stdout
     assert re.match(r"\d\d tests deselected: they need vLLM's build for CPUs, ", last)
     assert last.endswith("run: python scripts/gpu_check.py")
     assert visible_gpus == ""
@@ -238,3 +244,11 @@ def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_
     done = python_on_a_cuda_build(code)
     # The server prints what it imports to standard error.
     assert "True False torch.cuda.streams" in done.stdout + done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("capability", "can_compile", "backend"),
+    [(8, False, None), (9, False, None), (10, True, None), (10, False, "FLASH_ATTN"), (12, False, None)],
+)
+def test_attention_that_cannot_be_compiled_is_not_chosen(capability, can_compile, backend):
+    assert attention_backend(capability, can_compile) == backend

@@ -14,9 +14,10 @@ import pytest
 import torch.distributed as dist
 
 from bnpo.config import TINY_MODEL
+from bnpo.files import InputError
 from conftest import ROOT, users_environment
 from families import NOT_TRAINED, TRAINED, family_config, make_family
-from launch import reserve_port
+from launch import read_launcher_flags, reserve_port
 
 LAUNCH = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "train.py", "--preset", "tiny"]
 
@@ -31,6 +32,33 @@ def test_a_reserved_port_is_for_the_ranks_alone():
     assert store.get("run") == b"ours"
     for reserved in (first, second):
         reserved.close()
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "flags"),
+    [
+        (None, 2, "--num_gpus 2"),
+        ("", 2, "--num_gpus 2"),
+        ("-1", 2, "--num_gpus 2"),
+        ("3", 1, "--include localhost:3"),
+        ("5, 1,0", 2, "--include localhost:5,1"),
+        ("3", 2, "CUDA_VISIBLE_DEVICES=3: names 1 GPUs, but 2 ranks are started; lower --num_gpus"),
+        ("GPU-8f3c", 1, "CUDA_VISIBLE_DEVICES=GPU-8f3c: DeepSpeed's launcher needs the numbers of GPUs"),
+        ("MIG-12/3/0", 1, "CUDA_VISIBLE_DEVICES=MIG-12/3/0: DeepSpeed's launcher needs the numbers of GPUs"),
+    ],
+)
+def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch):
+    monkeypatch.setattr("bnpo.launcher.has_nvidia_gpu", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    given = ["--num_gpus", str(ranks), "--quiet"]
+    if not flags.startswith("--"):
+        with pytest.raises(InputError, match=re.escape(flags)):
+            read_launcher_flags(given)
+        return
+    assert read_launcher_flags(given) == (ranks, [*flags.split(), "--quiet"])
+    assert read_launcher_flags(["--num_gpus", "2", "--hostfile", "h"]) == (2, ["--num_gpus", "2", "--hostfile", "h"])
 
 
 def refuse(tmp_path, flags, message) -> float:

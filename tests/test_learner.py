@@ -49,6 +49,14 @@ def report(request, wide_model, wide_layers, long_model) -> dict:
     return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
 
 
+def test_the_moments_exist_before_the_first_update(report, request):
+    """Otherwise the sampler would get their memory."""
+    ranks = 1 + ("two ranks" in request.node.name)
+    parameters = AutoModelForCausalLM.from_pretrained(TINY_MODEL).num_parameters()
+    for setting in ("one update", "mini-batches"):  # the latter is offloaded
+        assert report[setting]["moments"] >= 2 * parameters / ranks
+
+
 def logprobs_of(model, prompt, answer, temperature, vocabulary):
     logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1, :vocabulary] / temperature
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(answer)[:, None])[:, 0]

@@ -5,7 +5,6 @@ import torch
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 from bnpo.algorithm.loss import AGGREGATIONS, clipped_surrogate, importance_weights, token_logprobs, token_weights
 from bnpo.config import check_config, parse_train_config
-from bnpo.files import InputError
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 
@@ -26,8 +25,8 @@ def case():
 def test_the_flag_takes_the_aggregations_that_there_are():
     for name in AGGREGATIONS:
         check_config(parse_train_config(["--aggregation", name], has_cuda=True)[0], ranks=1)
-    with pytest.raises(InputError, match=f"known: {', '.join(AGGREGATIONS)}$"):
-        check_config(parse_train_config(["--aggregation", "sum"], has_cuda=True)[0], ranks=1)
+    with pytest.raises(SystemExit):  # tyro names the flag and its values
+        parse_train_config(["--aggregation", "sum"], has_cuda=True)
 
 
 def gradients(loss, *parameters):

@@ -104,6 +104,11 @@ def test_other_models_have_a_table_of_their_own_data_sets(write):
     )
 
 
+def test_an_error_of_0_is_no_estimate(write):
+    [table] = tables(write("wrong", ckpt="org/model", scores={"AIME2024": (0.0, 0.0)}))
+    assert table.blocks["model"]["Base"] == ["0.0 ± –"]
+
+
 def test_the_average_is_that_of_the_four_data_sets(write):
     [table] = tables(write("five", ckpt=BASE, scores=SCORES | {"extra": (0.5, 0.1)}))
     assert table.columns == [*COLUMNS[:4], "extra", "Average"]

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from bnpo.data import Columns, content_hash, load_problems, render_prompt
-from bnpo.runs.resume import find_checkpoint
+from bnpo.runs.checkpoint import find_checkpoint
 from conftest import run_ranks
 
 pytestmark = pytest.mark.sampler

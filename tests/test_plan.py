@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,14 +14,19 @@ import numpy as np
 import pytest
 
 from bnpo.config import TINY_MODEL, Planning, parse_train_config
+from bnpo.dry_run import (
+    TokenLengths,
+    checkpoints_kept,
+    find_model,
+    plan_training,
+    run_on,
+    sampling_seconds,
+    speed_of,
+    training_inputs,
+    update_seconds,
+)
 from bnpo.files import ROOT, InputError
-from bnpo.planning import gpus
-from bnpo.planning.cost import TokenLengths, checkpoints_kept, sampling_seconds, update_seconds
-from bnpo.planning.dry_run import plan_training, training_lines
-from bnpo.planning.fit import PlannedRun, flags_text, plan_memory
-from bnpo.planning.gpus import speed_of
-from bnpo.planning.inputs import find_model, training_inputs
-from bnpo.planning.memory import read_shape
+from bnpo.planning import PlannedRun, flags_text, read_shape
 from conftest import run_ranks
 from paper import fitting
 
@@ -29,7 +35,7 @@ reproduce = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(reproduce)
 
 SHAPE = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
-H20 = speed_of("H20", SHAPE)
+H20 = speed_of("H20")
 LENGTHS = TokenLengths(prompt=100, answer=600, longest=3072)
 
 
@@ -38,7 +44,7 @@ def config(*flags: str):
 
 
 def on_four_gpus(*flags: str) -> PlannedRun:
-    return PlannedRun.on_gpus(4, H20, SHAPE, config(*flags), 4096)
+    return run_on(4, H20, SHAPE, config(*flags), 4096)
 
 
 def test_the_papers_models_have_their_shapes():
@@ -74,8 +80,15 @@ def test_an_update_has_the_operations_of_its_tokens():
     operations = 6 * (1_543_714_304 * tokens + 28 * 1536 * pairs)
     seconds = update_seconds(on_four_gpus(), H20, LENGTHS)
     assert seconds == pytest.approx(operations / (4 * 148e12 * 0.35), rel=0.01)
+    # 310,400 tokens of 4 ranks are 5 micro-batches each, and fp32 gradients go to the CPU and back in each of them.
+    # That takes less than the backward pass, beside which it happens. AdamW comes after it.
     offloaded = update_seconds(on_four_gpus("--offload-optimizer"), H20, LENGTHS)
-    assert offloaded - seconds == pytest.approx(40 * 1_543_714_304 / 4 / 50e9)
+    assert 2 / 3 * seconds > 4 * 1_543_714_304 / 4 * 11 / 50e9
+    assert offloaded - seconds == pytest.approx(0.4e-9 * 1_543_714_304 / 4)
+    # Smaller micro-batches copy more: 304 of 256 tokens.
+    often = update_seconds(on_four_gpus("--offload-optimizer", "--micro-batch-tokens", "256"), H20, LENGTHS)
+    copying = 4 * 1_543_714_304 / 4 * 609 / 50e9
+    assert often == pytest.approx(seconds / 3 + copying + 0.4e-9 * 1_543_714_304 / 4)
 
 
 def test_watched_questions_wait_for_their_longest_answer():
@@ -95,19 +108,6 @@ def test_checkpoints_that_are_there_at_once():
     assert checkpoints_kept(config("--save-every", "2000"), 1170) == (1, 3)
 
 
-def test_measured_rows_take_the_place_of_assumptions(tmp_path, monkeypatch):
-    rows = tmp_path / "benchmarks" / "rows"
-    rows.mkdir(parents=True)
-    (rows / "nvidia-h20.json").write_text(json.dumps({"1.5b_mfu": 0.41, "7b-half_mfu": 0.5, "1.5b_sync_seconds": 2.5}))
-    (rows / "nvidia-h100-nvl.json").write_text(json.dumps({"1.5b_mfu": 0.9}))
-    monkeypatch.setattr(gpus, "ROOT", tmp_path)
-    measured = speed_of("H20", SHAPE)
-    assert (measured.mfu, measured.sync) == (0.41, 2.5)
-    assert measured.measured == "mfu, sync: benchmarks/rows/nvidia-h20.json"
-    assert speed_of("H20", read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-7B")).mfu == 0.5
-    assert speed_of("H200", SHAPE).mfu == speed_of("H100", SHAPE).mfu == 0.35  # others than these
-
-
 @pytest.mark.parametrize(
     ("preset", "gpus", "gpu", "flags"),
     [("paper-1.5b", 1, "A100-80GB", ""), ("paper-7b", 4, "H100", ""), ("paper-7b", 1, "H200", "--offload-optimizer")],
@@ -116,14 +116,14 @@ def test_what_does_not_fit_is_planned_with_the_flags_that_make_it_fit(preset, gp
     planning = Planning(dry_run=True, gpus=gpus, gpu=gpu)
     config = replace(parse_train_config(["--preset", preset], has_cuda=True)[0], planning=planning)
     plan = plan_training(config, training_inputs(config))
-    assert (flags_text(plan.changes), bool(plan_memory(plan.run).problem)) == (flags, bool(flags))
+    assert flags_text(plan.changes) == flags
     assert sum(plan.seconds.values()) > 0
-    text = "\n".join(training_lines(plan))
-    assert "AdamW's moments" in text
+    text = "\n".join(plan.lines)
+    assert "\nweights  " in text
+    assert f"{flags} makes it fit" in text if flags else "fit" not in text
     if flags:
-        assert f"{flags} makes it fit" in text
         assert f" with {flags}, estimated:\n" in text
-        assert "CPU memory per rank: 141.9 GiB\nsampler: " in text
+        assert "CPU memory per rank: 152.7 GiB\nsampler: " in text
 
 
 def test_a_model_that_is_nowhere_or_cannot_be_trained_is_named(tmp_path):
@@ -162,8 +162,8 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     printed = run_ranks(0, "eval.py", *evaluation, "--dry-run", "--gpus", "2", "--gpu", "H100").stdout
     settings = json.loads(printed[: printed.index("\n}\n") + 2])
     assert (settings["ckpt"], settings["suite"]["name"], settings["limit"]) == (str(TINY_MODEL), "arithmetic", 10)
-    assert "40 answers, about 0.0 million tokens" in printed
-    assert "memory per GPU: the sampler takes 90% of 79.1 GiB: weights " in printed
+    assert "\n40 answers\n" in printed
+    assert re.search(r"\nestimate: 0\.\d hours, 0\.\d GPU-hours \(in hours: sampling 0\.\d+, start 0\.05\)\n", printed)
     assert not run.exists()
 
 

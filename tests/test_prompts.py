@@ -137,6 +137,9 @@ def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
 def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
     assert not asks_for_tags(tokenizer)
     assert asks_for_tags(tokenizer, chat_template(tokenizer, "think"))
+    asking = Problem("1", "1+2=? Put the result into <answer> </answer>.", "3")
+    assert asks_for_tags(tokenizer, problems=[Problem("0", "1+1=?", "2"), asking])
+    assert not asks_for_tags(tokenizer, problems=[Problem("0", "1+1=?", "2")])
     assert asks_for_tags(tokenizer, chat_template(tokenizer, "chat", "End with <answer> </answer>."))
 
 

@@ -11,8 +11,7 @@ import torch
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.planning.fit import check_sampler_ranks
-from bnpo.planning.memory import read_shape
+from bnpo.planning import check_sampler_ranks, read_shape
 from bnpo.policy.weight_sync import comparable
 from bnpo.speed import TIMINGS
 from conftest import run_ranks

@@ -1,18 +1,20 @@
 import csv
+import gzip
 import json
 import os
 import subprocess
 import sys
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources
+from bnpo.dry_run import training_inputs
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
-from bnpo.planning.inputs import training_inputs
 from hub import COMMIT, hub
 
 ROWS = [
@@ -60,7 +62,7 @@ def test_several_sources_keep_their_order_and_have_ids_of_their_own(tmp_path):
     assert [p.id for p in load_sources([str(first)], GSM8K)[0]] == ["1", "2"]
 
 
-MIXED = [{"problem": "1", "answer": "2"}, {"problem": "1", "answer": 2}]
+MIXED = [{"problem": "1", "answer": "2"}, {"problem": "1", "answer": True}]
 PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 4 = <<3+4=7>>7\n#### 7'"
 
 
@@ -72,10 +74,15 @@ PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 
         ("rows.jsonl", ROWS, {"answer_field": "no"}, "rows.jsonl:1: field 'problem' is missing; there are question"),
         ("rows.parquet", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
         ("rows.jsonl", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
-        ("rows.jsonl", MIXED, {}, "rows.jsonl:2: field 'answer' has type int; it must be a string"),
-        ("list.json", MIXED, {}, "list.json:2: field 'answer' has type int; it must be a string"),
-        ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type int; it must be a string"),
-        ("rows.parquet", [MIXED[0], {"problem": "2"}], {}, "rows.parquet:2: field 'answer' has type NoneType"),
+        ("rows.jsonl", MIXED, {}, "rows.jsonl:2: field 'answer' has type bool; it must be a text or a number"),
+        ("list.json", MIXED, {}, "list.json:2: field 'answer' has type bool; it must be a text or a number"),
+        ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type bool; it must be a text or a number"),
+        (
+            "rows.parquet",
+            [MIXED[0], {"problem": "2"}],
+            {},
+            "rows.parquet:2: field 'answer' is empty; it must be a text or a number",
+        ),
         ("list.json", [MIXED[0], "more"], {}, "list.json:2: a str where a JSON object is needed"),
         (
             "list.json",
@@ -116,6 +123,119 @@ def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, mess
     assert "\n" not in str(error.value)
 
 
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
+VERL = {"prompt": CHAT, "reward_model": {"style": "rule", "ground_truth": "2"}, "extra_info": {"index": 0}}
+VERL_FIELDS = {"problem_field": "prompt", "answer_field": "reward_model.ground_truth"}
+AMBIGUOUS = {"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "list.json", "rows.parquet"])
+@pytest.mark.parametrize(
+    ("row", "columns", "expected"),
+    [
+        ({"problem": "1+1=?", "answer": 2}, {}, ("1+1=?", "2")),  # AIME's answers
+        ({"problem": "1+1=?", "answer": 2.0}, {}, ("1+1=?", "2")),
+        ({"problem": "1/2=?", "answer": 0.5}, {}, ("1/2=?", "0.5")),
+        ({"problem": 7, "answer": "7"}, {}, ("7", "7")),
+        (VERL, VERL_FIELDS, (CHAT, "2")),
+        (AMBIGUOUS, {"problem_field": "prompt", "answer_field": "a.b"}, (CHAT, "2")),
+        ({"prompt": CHAT, "x": {"y": {"z": 4}}}, {"problem_field": "prompt", "answer_field": "x.y.z"}, (CHAT, "4")),
+    ],
+)
+def test_the_forms_of_other_projects(name, row, columns, expected, tmp_path):
+    [problem] = load_problems(write(tmp_path / name, [row]), Columns(**columns))
+    assert (problem.problem, problem.answer) == expected
+
+
+NO_MESSAGES = "field 'problem' is a list; its items must be messages with role and content"
+NO_QUESTION = "the last message in field 'problem' must be the user's, which is to be answered"
+NO_TEXT = "it must be a text or a number"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "list.json", "rows.parquet"])
+@pytest.mark.parametrize(
+    ("row", "columns", "message"),
+    [
+        (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, reward_model."),
+        (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, f"field 'reward_model' has type dict; {NO_TEXT}"),
+        (VERL, VERL_FIELDS | {"answer_field": "reward_model.x"}, "field 'reward_model.x' is missing; there are "),
+        (VERL, VERL_FIELDS | {"answer_field": "prompt.x"}, "field 'prompt.x' is missing; there are prompt"),
+        ({"problem": "1", "answer": ["70"]}, {}, f"field 'answer' has type list; {NO_TEXT}"),
+        ({"problem": "1", "answer": None}, {}, f"field 'answer' is empty; {NO_TEXT}"),
+        ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
+        ({"problem": ["a", "b"], "answer": "1"}, {}, NO_MESSAGES),
+        ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_MESSAGES),
+        ({"problem": [], "answer": "1"}, {}, NO_QUESTION),
+        ({"problem": [*CHAT, {"role": "assistant", "content": "2"}], "answer": "1"}, {}, NO_QUESTION),
+    ],
+)
+def test_fields_that_cannot_be_read_are_named(name, row, columns, message, tmp_path):
+    with pytest.raises(InputError) as error:
+        load_problems(write(tmp_path / name, [row]), Columns(**columns))
+    assert f"{name}:1: {message}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_packed_files_and_files_from_windows_are_read(tmp_path):
+    r"""With a byte-order mark, with \r\n, and packed by gzip."""
+    expected = load_problems(write(tmp_path / "rows.jsonl"), GSM8K)
+    for name in ("rows.jsonl", "rows.json", "list.json", "rows.csv"):
+        content = write(tmp_path / name).read_bytes()
+        windows = b"\xef\xbb\xbf" + (content if name == "rows.csv" else content.replace(b"\n", b"\r\n"))
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(windows))
+        (tmp_path / name).write_bytes(windows)
+        for file in (name, f"{name}.gz"):
+            found = load_problems(tmp_path / file, GSM8K)
+            assert [(p.problem, p.answer) for p in found] == [(p.problem, p.answer) for p in expected], file
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"problem": "1"}' * 100)[:-9])
+    (tmp_path / "no.jsonl.gz").write_bytes(b"{}")
+    for file in ("cut.jsonl.gz", "no.jsonl.gz"):
+        with pytest.raises(InputError, match=rf"{file}: cannot be read \("):
+            load_problems(tmp_path / file)
+
+
+def test_a_cell_may_be_large(tmp_path):
+    rows = [{"question": "1+1=?", "answer": "2"}, {"question": "x" * 3_000_000, "answer": "3"}]
+    problems = load_problems(write(tmp_path / "rows.csv", rows), Columns(problem_field="question"))
+    assert [(len(p.problem), p.answer) for p in problems] == [(5, "2"), (3_000_000, "3")]
+
+
+def test_a_folder_of_a_data_set(tmp_path):
+    columns, texts = Columns(problem_field="question"), [row["question"] for row in ROWS]
+    data = datasets.Dataset.from_list(ROWS)
+    data.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=data, test=data.select([1])).save_to_disk(tmp_path / "two")
+    (tmp_path / "files").mkdir()
+    parquet(tmp_path / "files" / "train-00000.parquet")
+    parquet(tmp_path / "files" / "test-00000.parquet", ROWS[:1])
+    for name, expected in (
+        ("one", texts),
+        ("two#train", texts),
+        ("two#test", texts[1:]),
+        ("files#train", texts),
+        ("files#test", texts[:1]),
+    ):
+        assert [p.problem for p in load_problems(tmp_path / name, columns)] == expected
+    for name in ("two", "two#dev", "files"):
+        with pytest.raises(
+            InputError, match=r"cannot be read \(ValueError: name one of its splits, t.*, as in .*#test\)"
+        ):
+            load_problems(tmp_path / name, columns)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty: cannot be read \(.*\); check the folder"):
+        load_problems(tmp_path / "empty", columns)
+
+
+def test_ids_that_are_not_unique_are_replaced_by_the_position(tmp_path):
+    rows = [{"id": "a", "problem": str(n), "answer": "1"} for n in range(3)]
+    path = str(write(tmp_path / "rows.jsonl", rows))
+    assert [p.id for p in load_sources([path], Columns())[0]] == ["1", "2", "3"]
+    (tmp_path / "other").mkdir()
+    other = str(write(tmp_path / "other" / "rows.jsonl", [{"id": 1, "problem": "5", "answer": "1"}]))
+    problems, _ = load_sources([other, path, other], Columns())
+    assert [(p.id, p.problem) for p in problems] == [("1", "5"), ("2", "0"), ("3", "1"), ("4", "2"), ("5", "5")]
+
+
 def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
     [line] = [
         line for line in (ROOT / "docs" / "training.md").read_text().splitlines() if "--answer-pattern '(?s)" in line
@@ -152,9 +272,16 @@ def test_patterns_are_checked_before_anything_is_read(flags, message):
         check_config(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0], ranks=1)
 
 
-def test_suites_take_the_same_sources_and_fields(tmp_path):
-    path = parquet(tmp_path / "test.parquet")
-    dataset = Dataset(str(path), repetitions=1, problem_field="question", answer_pattern=r"####\s*(.*)")
+@pytest.mark.parametrize("folder", ["{home}", "~"])
+def test_suites_take_the_same_sources_and_fields(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parquet(tmp_path / "test.parquet")
+    dataset = Dataset(
+        folder.format(home=tmp_path) + "/test.parquet",
+        repetitions=1,
+        problem_field="question",
+        answer_pattern=r"####\s*(.*)",
+    )
     assert [problem.answer for problem in dataset_problems(dataset)] == ["7", "012"]
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bnpo.config import parse_train_config
-from bnpo.runs import wandb_log
-from bnpo.runs.tracking import Tracker
+from bnpo.runs import tracking
+from bnpo.runs.tracking import Tracker, WandbLog
 from conftest import run_ranks
 
 METRICS = {"reward/mean": 0.25, "grad_norm": 3.14159, "answers/mean_tokens": 28.4, "seconds/total": 5.0}
@@ -109,9 +109,10 @@ def test_wandb_that_never_answers_neither_stops_nor_slows_a_run_and_all_is_kept(
     steps = [record.history.item for record in found if record.HasField("history")]
     history = [{"/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in steps]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["reward/mean"] for row in history] == [line["reward/mean"] for line in lines]
-    assert [sum(row["groups/accuracy/values"]) for row in history] == [4, 4, 4]  # questions
-    assert ["rollouts/_type" in row for row in history] == [True, False, True]
+    metrics = [row for row in history if "reward/mean" in row]
+    assert [(row["step"], row["reward/mean"]) for row in metrics] == [(r["step"], r["reward/mean"]) for r in lines]
+    assert [sum(row["groups/reward/values"]) for row in metrics] == [4, 4, 4]  # questions
+    assert [row["step"] for row in history if "rollouts/_type" in row] == [1, 3]
     config = next(r.run for r in found if r.HasField("run")).config
     assert {item.key: item.value_json for item in config.update}["samples_per_question"] == "4"
 
@@ -155,7 +156,7 @@ class WandbAnswers(BaseHTTPRequestHandler):
 def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(dies, tmp_path, monkeypatch, capsys):
     import wandb
 
-    monkeypatch.setattr(wandb_log, "FINISH_SECONDS", 2.0 if dies else 30.0)
+    monkeypatch.setattr(tracking, "FINISH_SECONDS", 2.0 if dies else 30.0)
     server, run = WandbServer(), tmp_path / "run"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
@@ -163,7 +164,7 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     (run / "wandb").mkdir(parents=True)
     (run / "wandb" / "id").write_text("x")  # as an earlier start does, and as the server answers
     config, _ = parse_train_config(["--preset", "tiny", "--wandb", "online", "--output-dir", str(run)], has_cuda=False)
-    log = wandb_log.WandbLog(config)
+    log = WandbLog(config)
     if dies:
         server.dead.set()
     for step in range(1, 6):
@@ -182,3 +183,54 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     else:
         assert printed == ""
         assert [row["reward/mean"] for row in server.history] == [step / 8 for step in range(1, 6)]
+
+
+ROW = {"id": "1", "answer": "2", "rewards": {"accuracy": 1.0}}
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, ""),
+        ({"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}, ""),
+        (
+            {"WANDB_DATA_DIR": "/proc/no"},
+            "W&B lacks tables (PermissionError: Unable to write staging files",
+        ),
+        ({"WANDB_MODE": "no"}, "W&B cannot be reached (ValidationError: "),  # and nothing can be recorded
+    ],
+)
+def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, said, tmp_path, monkeypatch, capsys):
+    import wandb
+
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", "/proc/no")
+    run = tmp_path / "run"
+    run.mkdir()
+    config, _ = parse_train_config(["--preset", "tiny", "--wandb", "offline", "--output-dir", str(run)], has_cuda=False)
+    log = WandbLog(config)
+    for step in (1, 2, 3, 2, 3):  # as a run that is resumed after step 1
+        log.log(step, {"reward/mean": step / 8}, np.array([0.25]))
+        log.log_table("rollouts", step, [ROW])
+    log.close()
+    wandb.teardown()  # until all is written
+    printed = capsys.readouterr().out
+    assert printed.startswith(said)
+    assert bool(printed) == bool(said)
+    if "WANDB_MODE" in variables:
+        return
+    [folder] = (run / "wandb").glob("offline-run-*")
+    found = records(folder)
+    rows = [{"/".join(item.nested_key): item.value_json for item in r.history.item} for r in found if r.history.item]
+    assert [row["step"] for row in rows if "reward/mean" in row] == list("12323")
+    if "WANDB_DATA_DIR" not in variables:
+        assert [row["step"] for row in rows if "rollouts/_type" in row] == list("12323")
+    info = next(r.run for r in found if r.HasField("run"))
+    expected = {"WANDB_PROJECT": "bnpo", "WANDB_NAME": "run", "WANDB_RUN_ID": (run / "wandb" / "id").read_text()}
+    assert {"WANDB_PROJECT": info.project, "WANDB_NAME": info.display_name, "WANDB_RUN_ID": info.run_id} == {
+        name: variables.get(name, value) for name, value in expected.items()
+    }

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 from bnpo.config import PRESETS, with_settings
+from bnpo.dry_run import run_on, speed_of
 from bnpo.files import ROOT
-from bnpo.planning.fit import LORA_RANK, PlannedRun, fitting_changes, flags_text, plan_memory
-from bnpo.planning.gpus import speed_of
-from bnpo.planning.memory import GIB, read_shape
+from bnpo.planning import GIB, LORA_RANK, PlannedRun, fitting_changes, flags_text, plan_memory, read_shape
 
 MODELS = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-32B", "Qwen2.5-72B")
 MACHINES = (
@@ -48,8 +47,8 @@ def table() -> list[str]:
         for gpus, gpu in MACHINES:
             if gpu in easy:
                 continue
-            speed = speed_of(gpu, shape)
-            run = PlannedRun.on_gpus(gpus, speed, shape, config, 4096)
+            speed = speed_of(gpu)
+            run = run_on(gpus, speed, shape, config, 4096)
             cells = [cell(run), cell(replace(run, config=with_settings(config, lora_rank=LORA_RANK)))]
             if all(text and "no flag" in text for text in cells):
                 easy.add(gpu)

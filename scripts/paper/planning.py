@@ -6,17 +6,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bnpo.config import Planning, check_config, json_settings
+from bnpo.dry_run import (
+    Inputs,
+    assumption_lines,
+    disk_problem,
+    evaluation_inputs,
+    evaluation_seconds,
+    plan_training,
+    speed_of,
+    training_inputs,
+)
 from bnpo.evaluation.program import chosen_suite
-from bnpo.evaluation.suites import Suite
-from bnpo.planning.cost import assumption_lines
-from bnpo.planning.dry_run import disk_problem, plan_evaluation, plan_training, training_lines
-from bnpo.planning.fit import flags_text
-from bnpo.planning.gpus import speed_of
-from bnpo.planning.inputs import PlanInputs, evaluation_inputs, training_inputs
+from bnpo.planning import flags_text
 from paper.rows import Row
 
 GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the overview
 GPU_COUNTS = (1, 4, 8)
+ModelInputs = tuple[Inputs, Inputs | None]
+"""What the evaluation and the training of a model's rows read. None: its only row is the base model."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,6 @@ class RowCost:
     hours: float | None  # None: it does not fit
 
 
-@dataclass(frozen=True)
-class ModelInputs:
-    """What the rows of one model read."""
-
-    suite: Suite
-    evaluation: PlanInputs
-    training: PlanInputs | None  # None: its only row is the base model
-
-
 def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
     """Print what `rows` need: on the GPU of --gpu, or on every known GPU.
 
@@ -48,9 +46,11 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
     for row in rows:
         if row.train:
             check_config(row.train, planning.gpus or 1)
-    inputs = _read_inputs(rows)
-    gpus = [planning.gpu] if planning.gpu else GPUS
-    speeds = [speed_of(gpu, model.evaluation.model.shape) for gpu in gpus for model in inputs.values()]
+    speeds = [speed_of(gpu) for gpu in ([planning.gpu] if planning.gpu else GPUS)]
+    inputs: dict[str, ModelInputs] = {}
+    for row in rows:
+        evaluation, training = inputs.get(row.model) or (_evaluation_inputs(row), None)
+        inputs[row.model] = evaluation, training or (training_inputs(row.train) if row.train else None)
     for model in inputs:
         _print_model(model, rows, inputs[model], planning)
     print("", *assumption_lines(speeds, planning.answer_tokens), sep="\n")
@@ -60,47 +60,37 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
         _print_overview(rows, inputs, planning)
 
 
-def _read_inputs(rows: Sequence[Row]) -> dict[str, ModelInputs]:
-    """Return what the rows read, by model."""
-    inputs: dict[str, ModelInputs] = {}
-    for row in rows:
-        if row.model not in inputs:
-            suite = chosen_suite(row.evaluate, Path())
-            inputs[row.model] = ModelInputs(suite, evaluation_inputs(row.model, suite), None)
-        if row.train and inputs[row.model].training is None:
-            inputs[row.model] = replace(inputs[row.model], training=training_inputs(row.train))
-    return inputs
+def _evaluation_inputs(row: Row) -> Inputs:
+    return evaluation_inputs(row.model, chosen_suite(row.evaluate, Path()))
 
 
 def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     """Return what a row needs."""
-    evaluation = plan_evaluation(replace(row.evaluate, planning=planning), inputs.evaluation, inputs.suite)
-    hours = sum(evaluation.seconds.values()) / 3600
+    evaluation, training = inputs
+    suite = chosen_suite(row.evaluate, Path())
+    hours = None
+    if planning.gpu:
+        seconds = evaluation_seconds(replace(row.evaluate, planning=planning), evaluation, suite)
+        hours = sum(seconds.values()) / 3600
+    tokens = evaluation.eval_answers * min(planning.answer_tokens, suite.max_answer_tokens)
     if row.train is None:
-        return RowCost(0, evaluation.tokens, 0, 0, "", hours if evaluation.seconds else None)
-    training = plan_training(replace(row.train, planning=planning), inputs.training)
-    hours += sum(training.seconds.values()) / 3600
-    return RowCost(
-        steps=training.optimizer_steps,
-        tokens=evaluation.tokens + training.tokens,
-        checkpoint=training.checkpoint,
-        checkpoints=training.most_checkpoints,
-        flags=flags_text(training.changes),
-        hours=hours if training.seconds else None,
-    )
+        return RowCost(0, tokens, 0, 0, "", hours)
+    plan = plan_training(replace(row.train, planning=planning), training)
+    hours = hours + sum(plan.seconds.values()) / 3600 if plan.seconds else None
+    flags = flags_text(plan.changes)
+    return RowCost(plan.optimizer_steps, tokens + plan.tokens, plan.checkpoint, plan.most_checkpoints, flags, hours)
 
 
 def _print_model(model: str, rows: Sequence[Row], inputs: ModelInputs, planning: Planning) -> None:
     """Print the settings, the data, and the memory of a rank."""
     print(f"\n# {model}")
+    evaluation, training = inputs
     trained = [row for row in rows if row.train and row.model == model]
     if trained:
         config = trained[0].train
         print(f"\nsettings of {trained[0].name}:\n{json.dumps(json_settings(config), indent=2)}")
-        plan = plan_training(replace(config, planning=planning), inputs.training)
-        print(*inputs.training.lines, *training_lines(plan), sep="\n")
-    print(*inputs.evaluation.lines, sep="\n")
-    print(f"{inputs.evaluation.eval_answers:,} answers per evaluation")
+        print(*training.lines, *plan_training(replace(config, planning=planning), training).lines, sep="\n")
+    print(*evaluation.lines, f"{evaluation.eval_answers:,} answers per evaluation", sep="\n")
 
 
 def _print_rows(rows: Sequence[Row], inputs: dict[str, ModelInputs], planning: Planning) -> None:

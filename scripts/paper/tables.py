@@ -132,7 +132,8 @@ def _block(paper_rows: dict[str, str], rows: Rows, columns: list[str]) -> dict[s
         best = leader(scores)
         for method, (mean, error) in scores.items():
             bold = "*" if method == best else ""
-            cells[method][i] = f"{bold}{100 * mean:.1f} ± {100 * error:.1f}"
+            # All answers right, or all wrong, give an error of 0, which is no estimate.
+            cells[method][i] = f"{bold}{100 * mean:.1f} ± {f'{100 * error:.1f}' if error else '–'}"
             ours = [result.ours[column] for result in rows[method] if column in result.ours]
             if ours:
                 cells[method][i] += f" ({100 * combine(ours)[0]:.1f})"

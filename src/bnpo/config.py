@@ -13,12 +13,11 @@ from types import NoneType
 from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
 import docstring_parser
-import numpy as np
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.advantages import needs_groups
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
@@ -325,7 +324,7 @@ def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
 def saved_config(path: Path) -> TrainConfig:
     """Return the settings in a run's config.json, without those that belong to that run only. Raises InputError."""
     saved = read_json(path, "--config needs the config.json of a run")
-    if saved.get("preset") not in PRESETS:
+    if saved.get("preset") not in list(PRESETS):  # a list, since the value may be anything
         raise InputError(f"{path}: names no preset, as the config.json of a run does; --config needs that of a run")
     # A setting that is newer than that run has the value of the preset.
     values = json_settings(PRESETS[saved["preset"]])
@@ -349,9 +348,12 @@ def validate(settings: type[T], values: dict) -> T:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
+        if not fault["loc"]:  # the only text that JSON cannot hold
+            raise InputError("a value has half of a surrogate pair, which is no text") from error
         name = [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
         reason = fault["msg"].replace("Input should", "must")
-        raise InputError(f"--{name}: is {fault['input']}, {reason}") from error
+        value = " ".join(str(fault["input"]).split())[:60]
+        raise InputError(f"--{name}: is {value}, {reason}") from error
 
 
 def check_planning(planning: Planning) -> None:
@@ -458,6 +460,9 @@ def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
 
 def expand_home(argv: Sequence[str]) -> list[str]:
     """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
+    for word in argv:
+        if not word.isascii() and word != word.encode(errors="replace").decode():
+            raise InputError(f"{word!r}: is not UTF-8 text")
     return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]
 
 
@@ -478,7 +483,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
-    if batch.samples_per_question == 1 and needs_groups(config):
+    if batch.samples_per_question == 1 and needs_groups(config.method, len(config.data.rewards)):
         raise InputError(
             f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0 and nothing is "
             "learned; take at least 2, or an --algo without a baseline from the group, such as reinforce_pp"
@@ -493,11 +498,3 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
     if config.folder.resume and config.folder.overwrite:
         raise InputError("--resume continues a run and --overwrite deletes it: use one of them")
-
-
-def needs_groups(config: TrainConfig) -> bool:
-    """Return whether all advantages of --algo are 0 where each question has one answer."""
-    n, k = config.batch.questions_per_step, len(config.data.rewards)
-    rewards = np.linspace(0.1, 1, n * k).reshape(n, 1, k)
-    batch = {"greedy_rewards": np.zeros((n, k)), "lengths": np.ones((n, 1))}
-    return not compute_advantages(config.method, rewards, **batch).values.any()

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnpo import word_problems
-from bnpo.files import InputError, line_of, read_json_lines, read_text
+from bnpo.files import InputError, line_of, read_bytes, read_json_lines, read_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -22,13 +24,24 @@ HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revisi
 HUB_FORM = "hub:OWNER/NAME:CONFIG@REVISION#SPLIT, where :CONFIG and @REVISION can be left out"
 
 
+Messages = list[dict[str, str]]
+"""A chat, as chat templates take it: dicts with `role` and `content`."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """A problem with its reference answer. `id` is unique within its data set."""
 
     id: str
-    problem: str
+    problem: str | Messages  # a question, or the whole chat up to the answer
     answer: str
+
+    @property
+    def text(self) -> str:
+        """All that the prompt takes from the data set, as one text."""
+        if isinstance(self.problem, str):
+            return self.problem
+        return "\n".join(message["content"] for message in self.problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +49,9 @@ class Columns:
     """Where a data set has its problems and answers."""
 
     problem_field: str = "problem"
-    """Field or column with the question."""
+    """Field or column with the question, or with a list of chat messages. `a.b` is field b inside field a."""
     answer_field: str = "answer"
-    """Field or column with the reference answer."""
+    """Field or column with the reference answer, such as `reward_model.ground_truth`."""
     answer_pattern: str | None = None
     r"""Regular expression with one group, which is the reference answer within its field: '####\s*(.*)' for GSM8K. The
     default takes the whole field."""
@@ -55,7 +68,8 @@ class Columns:
 def load_sources(names: Sequence[str], columns: Columns) -> tuple[list[Problem], dict[str, dict]]:
     """Return the problems of --train-data, and what config.json says of each source. Raises InputError.
 
-    With several sources, the ids of the problems begin with the name of their source.
+    With several sources, the ids of the problems begin with the name of their source. Ids that are not unique are
+    replaced by the position in the list.
     """
     problems, facts = [], {}
     for name in names:
@@ -63,6 +77,8 @@ def load_sources(names: Sequence[str], columns: Columns) -> tuple[list[Problem],
         facts[name] = {"problems": len(found), "sha256": content_hash(found), "revision": revision}
         prefix = f"{Path(name).name}:" if len(names) > 1 else ""
         problems += [replace(problem, id=prefix + problem.id) for problem in found]
+    if len({problem.id for problem in problems}) < len(problems):
+        problems = [replace(problem, id=str(position)) for position, problem in enumerate(problems, 1)]
     return problems, facts
 
 
@@ -81,22 +97,25 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     """Return the problems of a source, and the commit of a data set of the hub."""
     if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
         return problems, None
-    revision, on_hub = None, name.startswith("hub:")
-    if not on_hub and not Path(name).is_file():
+    table, revision = None, None
+    on_hub, in_folder = name.startswith("hub:"), os.path.isdir(name.partition("#")[0])
+    if not (on_hub or in_folder or os.path.isfile(name)):  # unlike Path.is_file, False for names that are too long
         advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
         raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
-    if on_hub or name.endswith((".csv", ".parquet")):
-        try:
-            table, revision = _hub_table(name) if on_hub else (_file_table(name, columns), None)
-            needed = {columns.problem_field, columns.answer_field, "id"} & set(table.column_names)
-            # Without one of them, all columns are kept for the error message.
-            rows = (table.select(sorted(needed)) if len(needed - {"id"}) == 2 else table[:1]).to_pylist()
-        except Exception as error:  # a dozen kinds, of four libraries
-            login = "the name, the network, and for a gated data set your login (hf auth login)"
-            advice = login if on_hub else "the file"
-            raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
-        numbered = [(f"{name}:{number}", row) for number, row in enumerate(rows, 1)]
-    else:
+    try:
+        if on_hub:
+            table, revision = _hub_table(name)
+        elif in_folder:
+            table = _folder_table(name)
+        elif name.endswith((".csv", ".csv.gz", ".parquet")):
+            table = _file_table(name, columns)
+        rows = [] if table is None else _rows(table, columns)
+    except Exception as error:  # a dozen kinds, of four libraries
+        login = "the name, the network, and for a gated data set your login (hf auth login)"
+        advice = login if on_hub else "the folder" if in_folder else "the file"
+        raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
+    numbered = [(f"{name}:{number}", row) for number, row in enumerate(rows, 1)]
+    if table is None:
         numbered = read_json_lines(name)
     if not numbered:
         raise InputError(f"{name}: is empty; it needs a problem and an answer in each row")
@@ -120,6 +139,20 @@ def _hub_table(name: str) -> tuple["pyarrow.Table", str]:
     return dataset.with_format("arrow")[:], commit
 
 
+def _folder_table(name: str) -> "pyarrow.Table":
+    """Return the data set in FOLDER#SPLIT: written by `save_to_disk`, or files as in a data set of the hub."""
+    import datasets
+
+    folder, _, split = name.partition("#")
+    saved = any((Path(folder) / file).is_file() for file in ("state.json", "dataset_dict.json"))
+    dataset = datasets.load_from_disk(folder) if saved else datasets.load_dataset(folder)
+    if isinstance(dataset, dict):
+        if split not in dataset and (split or len(dataset) > 1):
+            raise ValueError(f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}")
+        dataset = dataset[split or min(dataset)]
+    return dataset.with_format("arrow")[:]
+
+
 def _file_table(name: str, columns: Columns) -> "pyarrow.Table":
     """Return the table in a CSV or parquet file."""
     import pyarrow.csv
@@ -129,31 +162,88 @@ def _file_table(name: str, columns: Columns) -> "pyarrow.Table":
         return pyarrow.parquet.read_table(name, partitioning=None)
     # As text: by themselves, CSV readers take the answer 007 for the number 7.
     text = dict.fromkeys((columns.problem_field, columns.answer_field, "id"), pyarrow.string())
-    options = pyarrow.csv.ConvertOptions(column_types=text)
-    return pyarrow.csv.read_csv(name, None, pyarrow.csv.ParseOptions(newlines_in_values=True), options)
+    content = read_bytes(name)
+    return pyarrow.csv.read_csv(
+        pyarrow.BufferReader(content),
+        pyarrow.csv.ReadOptions(block_size=min(len(content) + 1, 2**31 - 1)),  # a cell must fit into a block
+        pyarrow.csv.ParseOptions(newlines_in_values=True),
+        pyarrow.csv.ConvertOptions(column_types=text),
+    )
+
+
+def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
+    """Return the rows of a table with the columns that are needed. Without one of them, a row for the error message."""
+    needed = []
+    for field in (columns.problem_field, columns.answer_field):
+        column = field if field in table.column_names else field.partition(".")[0]
+        if column not in table.column_names:
+            return table[:1].to_pylist()
+        needed.append(column)
+    return table.select(sorted({*needed, "id"}.intersection(table.column_names))).to_pylist()
 
 
 def _problem(place: str, row: dict, columns: Columns) -> Problem:
     """Return the problem in a row. `place` ends with the number of the line or row, which is also the default id."""
-    for flag, field in (("problem-field", columns.problem_field), ("answer-field", columns.answer_field)):
-        if field not in row:
-            advice = f"name it with --{flag}, or in a suite with {flag.replace('-', '_')}"
-            raise InputError(f"{place}: field '{field}' is missing; there are {', '.join(row)}; {advice}")
-        if not isinstance(row[field], str):
-            raise InputError(f"{place}: field '{field}' has type {type(row[field]).__name__}; it must be a string")
-    answer, pattern = row[columns.answer_field], columns.answer_pattern
+    question, answer = _field(place, row, "problem", columns), _field(place, row, "answer", columns)
+    if isinstance(question, list):
+        _check_chat(place, question, columns.problem_field)
+    else:
+        question = _text(place, question, columns.problem_field, "a text or a list of messages")
+    answer, pattern = _text(place, answer, columns.answer_field, "a text or a number"), columns.answer_pattern
     if pattern is not None:
         match = re.search(pattern, answer)
         if match is None or not (match[1] or "").strip():
             raise InputError(f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}")
         answer = match[1].strip()
     name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])
-    problem = Problem(name, row[columns.problem_field], answer)
+    problem = Problem(name, question, answer)
     try:
-        "".join((problem.id, problem.problem, problem.answer)).encode()
+        "".join((problem.id, problem.text, problem.answer)).encode()
     except UnicodeEncodeError as error:
         raise InputError(f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it") from error
     return problem
+
+
+def _field(place: str, row: dict, name: str, columns: Columns) -> object:
+    """Return the value of --problem-field or --answer-field. A dotted name reaches into a field with fields."""
+    path: str = getattr(columns, f"{name}_field")
+    if path in row:
+        return row[path]
+    value: object = row
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            known = ", ".join(_field_names(row))
+            advice = f"name it with --{name}-field, or in a suite with {name}_field"
+            raise InputError(f"{place}: field '{path}' is missing; there are {known}; {advice}")
+        value = value[part]
+    return value
+
+
+def _field_names(row: dict) -> list[str]:
+    names = []
+    for name, value in row.items():
+        names += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) and value else [name]
+    return names
+
+
+def _text(place: str, value: object, field: str, needed: str) -> str:
+    """Return a text, or a number as text: 7.0 is 7, since tables with empty cells have no whole numbers."""
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:  # nan stands for an empty cell
+        raise InputError(f"{place}: field '{field}' is empty; it must be {needed}")
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise InputError(f"{place}: field '{field}' has type {type(value).__name__}; it must be {needed}")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _check_chat(place: str, messages: list, field: str) -> None:
+    """Raise InputError for a list that is no chat with a question at its end."""
+    for message in messages:
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise InputError(f"{place}: field '{field}' is a list; its items must be messages with role and content")
+    if not messages or messages[-1]["role"] != "user":
+        raise InputError(f"{place}: the last message in field '{field}' must be the user's, which is to be answered")
 
 
 def built_in_problems(name: str, split: str, count: int) -> list[Problem]:
@@ -270,31 +360,34 @@ def chat_template(tokenizer, template: str, system_prompt: str | None = None, th
     return text
 
 
-def render_prompt(tokenizer, problem: str, template: str | None = None) -> str:
+def render_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> str:
     """Return the prompt for `problem`, up to and including the assistant's header. Raises InputError.
 
     `template` is Jinja text, by default that of the tokenizer.
     """
-    messages = [{"role": "user", "content": problem}]
+    messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
     options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
     try:
         return tokenizer.apply_chat_template(messages, **options)
     except Exception as error:  # a template is a program, and may raise anything
         reason = line_of(error)
-        raise InputError(f"the chat template fails for the problem {problem[:60]!r} ({reason}); correct it") from error
+        raise InputError(
+            f"the chat template fails for the problem {str(problem)[:60]!r} ({reason}); correct it"
+        ) from error
 
 
-def asks_for_tags(tokenizer, template: str | None = None) -> bool:
-    """Return whether prompts ask for answer tags. Then the final answer is the text between the tags."""
-    return "<answer>" in render_prompt(tokenizer, "", template)
+def asks_for_tags(tokenizer, template: str | None = None, problems: Iterable[Problem] = ()) -> bool:
+    """Return whether the template or a problem asks for answer tags. Then the final answer is the text between them."""
+    # Answers without tags are read as ever, so one problem that asks for them changes nothing for the others.
+    return "<answer>" in render_prompt(tokenizer, "", template) or any("<answer>" in p.text for p in problems)
 
 
-def encode_prompt(tokenizer, problem: str, template: str | None = None) -> list[int]:
+def encode_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> list[int]:
     """Return the token ids of `render_prompt`. Raises InputError, also if there are none."""
     ids = tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
     if not ids:
         raise InputError(
-            f"the prompt of the problem {problem[:60]!r} is empty; correct the problem, or the chat template"
+            f"the prompt of the problem {str(problem)[:60]!r} is empty; correct the problem, or the chat template"
         )
     return ids
 
@@ -345,21 +438,28 @@ def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: 
         )
 
 
-def questions_of_step(count: int, questions_per_step: int, step: int, seed: int) -> np.ndarray:
-    """Return the indices of the problems of `step` (from 0) [questions_per_step].
+def next_place(count: int, questions: int, place: int) -> int:
+    """Return where the next `questions` stand: at `place`, or at the next epoch if this one has fewer left.
 
-    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. It has
-    floor(count / questions_per_step) steps. The last few problems of the permutation are left out.
+    Epoch e of `count` problems has the places from e * count on.
     """
-    steps_per_epoch = count // questions_per_step
-    epoch, position = divmod(step, steps_per_epoch)
-    start = position * questions_per_step
+    left = count - place % count
+    return place if left >= questions else place + left
+
+
+def questions_at(count: int, questions: int, place: int, seed: int) -> np.ndarray:
+    """Return the indices of the problems at `next_place` [questions].
+
+    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. The last few problems of
+    the permutation are left out if they do not fill a step.
+    """
+    epoch, start = divmod(next_place(count, questions, place), count)
     order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
-    return order[start : start + questions_per_step]
+    return order[start : start + questions]
 
 
 WATCHED = 2**32 - 1
-"""Stands for the step in seeds of the watched questions, which are equal at every step. No real step is as large."""
+"""Seed of the choice of the watched questions, and part of the seeds of their answers, where others have the step."""
 
 
 def watched_questions(count: int, number: int) -> np.ndarray:
@@ -368,7 +468,11 @@ def watched_questions(count: int, number: int) -> np.ndarray:
     return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
 
 
-def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
-    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it."""
+def sampling_seeds(seed: int, step: int | None, questions: Sequence[int]) -> list[int]:
+    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it.
+
+    Without a step they are the seeds of the watched questions, which are equal at every step.
+    """
+    place = WATCHED if step is None else step
     # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the same answers.
-    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]
+    return [int(np.random.SeedSequence([seed, place, int(q)]).generate_state(1)[0]) for q in questions]

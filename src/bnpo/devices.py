@@ -6,11 +6,13 @@ Only `check_free_memory` initializes CUDA.
 import ctypes
 import os
 import shutil
+import sys
 import sysconfig
 from pathlib import Path
 
 import torch
 
+from bnpo.environment import has_nvidia_gpu
 from bnpo.files import InputError
 
 DRIVERS = {12: "R525", 13: "R580"}
@@ -20,7 +22,7 @@ DRIVERS = {12: "R525", 13: "R580"}
 def has_cuda(optional: bool = False) -> bool:
     """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    present = any(Path("/dev").glob("nvidia[0-9]*")) and not hidden
+    present = has_nvidia_gpu() and not hidden
     problem = cuda_problem(torch.version.cuda, present, driver_cuda(), torch.cuda.is_available())
     if problem and not optional:
         raise InputError(problem)
@@ -95,6 +97,14 @@ def trains_in_float16() -> bool:
     from deepspeed.accelerator import get_accelerator  # takes seconds to import
 
     return bool(get_accelerator().is_fp16_supported())
+
+
+def end_on_gpus() -> None:
+    """End this process with success if it has used a GPU, before libraries can crash as the interpreter shuts down."""
+    if torch.cuda.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def check_float16(dtype: str) -> None:

@@ -3,9 +3,17 @@
 import logging
 import os
 import sys
+import tempfile
 import warnings
 from importlib import metadata
 from pathlib import Path
+
+from bnpo.console import secure_output
+
+LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that every launcher of ranks sets. Programs that are no ranks ignore them."""
+LONGEST_TEMPORARY_FOLDER = 60
+"""Characters. The path of a socket has at most 107, and libraries append up to 45 to the temporary folder."""
 
 DEFAULTS = {
     # The sampler lives in the learner's process: weights pass by reference, and there is one process to kill.
@@ -20,21 +28,33 @@ DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a thousandth.
     "TRITON_F32_DEFAULT": "ieee",
+    # Otherwise tensor parallelism on NVSwitch machines compiles an all-reduce, which fails without a CUDA toolkit and
+    # sums in no fixed order. vLLM's own takes its place.
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
+    # vLLM needs it for CUDA graphs that sleep, and sets it only after the learner's NCCL communicators exist.
+    "NCCL_GRAPH_REGISTER": "0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no holes between them.
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary directory.
-    "TORCHINDUCTOR_CACHE_DIR": os.path.expanduser("~/.cache/torchinductor"),
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
 
 def setup_environment() -> None:
-    """Set environment variables, log levels and warning filters. Call it before importing torch, DeepSpeed or vLLM."""
+    """Set environment variables, log levels and warning filters, and let no print fail.
+
+    Call it before importing torch, DeepSpeed or vLLM.
+    """
+    secure_output()
+    if not all(name in os.environ for name in LAUNCHER):
+        forget_launcher()  # leftovers of another program or of the shell
+    find_writable_folders()
     for name, value in DEFAULTS.items():  # what the user has set stays
         os.environ.setdefault(name, value)
+    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary directory.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
     ranks_here = os.environ.get("LOCAL_SIZE")  # set by the DeepSpeed launcher
     if ranks_here:
         # The ranks of a machine share its cores. A rank that takes all of them slows down every other one.
@@ -56,6 +76,50 @@ def setup_environment() -> None:
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change that.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+
+
+def forget_launcher() -> None:
+    """Remove the variables of a launcher: this process is no rank, whatever its environment says."""
+    for name in LAUNCHER:
+        os.environ.pop(name, None)
+
+
+def find_writable_folders() -> None:
+    """Replace a temporary folder whose path is too long for sockets, and a home in which libraries cannot write.
+
+    Each prints a line. Child processes inherit the new folders and print nothing.
+    """
+    temporary, lines = tempfile.gettempdir(), []
+    if len(os.fsencode(temporary)) > LONGEST_TEMPORARY_FOLDER:
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
+        lines.append(f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in /tmp")
+    home = os.path.expanduser("~")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache"))
+    writable = os.path.isabs(home)  # not "~", which stays if nothing says where the home is
+    try:
+        if writable:
+            Path(home, ".cache").mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=Path(home, ".cache")).close()
+    except OSError:
+        writable = False
+    if not writable:
+        if (cache / "huggingface").is_dir():  # models that are there already, and the access token
+            os.environ.setdefault("HF_HOME", str(cache / "huggingface"))
+        new_home = Path(tempfile.gettempdir(), f"bnpo-home-{os.getuid()}")
+        new_home.mkdir(mode=0o700, exist_ok=True)
+        if new_home.stat().st_uid != os.getuid():  # another user has made it
+            new_home = Path(tempfile.mkdtemp(prefix="bnpo-home-"))
+        lines.append(f"HOME: {home} cannot be written, so caches of libraries are in {new_home}")
+        home = str(new_home)
+    os.environ["HOME"] = home
+    if lines and os.environ.get("LOCAL_RANK", "0") == "0":
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def has_nvidia_gpu() -> bool:
+    """Return whether this machine has an NVIDIA GPU, visible or not. Starts no CUDA."""
+    # WSL2 has no /dev/nvidia0, but gets the driver's library from Windows.
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
 
 
 def build_of(package: str) -> str | None:

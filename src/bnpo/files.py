@@ -1,10 +1,12 @@
 """Reading and writing files. Written files are complete or absent, whatever kills the process or the machine."""
 
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,9 @@ class RunError(Exception):
     """A run cannot continue. The message is one line for the user, who needs no traceback."""
 
     exit_status = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))  # what a user typed may have line breaks
 
 
 class InputError(RunError):
@@ -99,21 +104,37 @@ def step_of(path: Path) -> int | None:
 def read_json(path: Path, advice: str) -> dict:
     """Return the object in a JSON file. Raises InputError, which ends with `advice`, if it cannot be read."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} where an object is needed")
-    except (OSError, ValueError) as error:
+    except InputError as error:
+        raise InputError(f"{error}; {advice}") from error
+    except ValueError as error:
         raise InputError(f"{path}: cannot be read ({error}); {advice}") from error
     return content
 
 
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file, unpacked if its name ends in .gz. Raises OSError."""
+    content = Path(path).read_bytes()
+    return gzip.decompress(content) if str(path).endswith(".gz") else content
+
+
 def read_text(path: str | Path) -> str:
-    """Return the content of a UTF-8 file. Raises InputError."""
+    """Return the content of a UTF-8 file, without the byte-order mark of Windows, and with \\n between lines.
+
+    A name that ends in .gz is that of a packed file. Raises InputError.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fault = error.strerror if isinstance(error, OSError) else f"{error.reason} at byte {error.start}"
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({fault})") from error
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise InputError(f"{path}: cannot be read ({reason})") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
@@ -122,7 +143,7 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
     A .json file may also hold one list of objects, whose places are `file:number`.
     """
     text = read_text(path)
-    is_list = str(path).endswith(".json") and text.lstrip().startswith("[")
+    is_list = str(path).endswith((".json", ".json.gz")) and text.lstrip().startswith("[")
     try:
         # Not splitlines, which also splits at characters that JSON allows within a string.
         lines = [json.dumps(item) for item in json.loads(text)] if is_list else text.split("\n")

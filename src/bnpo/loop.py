@@ -2,12 +2,13 @@
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.config import TrainConfig
-from bnpo.data import questions_of_step
+from bnpo.data import questions_at
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import measure_sync, refresh_sampler
 from bnpo.ranks import Ranks
 from bnpo.rollouts import Task, collect, collect_watched, make_experience
+from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
@@ -27,7 +28,7 @@ def train(config: TrainConfig) -> None:
             scores = run.evaluate(0) if run.evaluation_is_due(0) else {}
             run.record_start(scores, watched)
         while run.continues():  # steps are left, and nobody asked to stop
-            step = one_step(run.progress.step, prepared.task, learner, sampler, sync_bound, config)
+            step = one_step(run.progress, prepared.task, learner, sampler, sync_bound, config)
             scores = run.evaluate(step.number) if run.evaluation_is_due(step.number) else {}
             watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(step.number) else None
             run.record(step, scores, watched)
@@ -36,14 +37,14 @@ def train(config: TrainConfig) -> None:
 
 
 def one_step(
-    number: int, task: Task, learner: Learner, sampler: Sampler, sync_bound: float, config: TrainConfig
+    progress: Progress, task: Task, learner: Learner, sampler: Sampler, sync_bound: float, config: TrainConfig
 ) -> Step:
-    """Make step `number` (from 0) and return what it did, the same on all ranks. Raises SamplingError, SyncError."""
-    stopwatch = Stopwatch()
+    """Make the step after `progress` and return what it did, the same on all ranks. Raises SamplingError, SyncError."""
+    stopwatch, number = Stopwatch(), progress.step  # from 0
     with stopwatch("total"):
         # Sample m answers to each of n questions. Answers are graded while others are still sampled.
         problems, batch = len(task.problems), config.batch
-        questions = questions_of_step(problems, batch.questions_per_step, number, config.sampling.seed)  # [n]
+        questions = questions_at(problems, batch.questions_per_step, progress.place, config.sampling.seed)  # [n]
         rollouts = collect(task, questions, number, sampler, config, stopwatch)  # answers [n][m], rewards [n, m, K]
         with stopwatch("generate"):
             sampler.sleep()  # its GPU memory goes to the learner

@@ -21,8 +21,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.files import InputError, RunError
+from bnpo.files import InputError, RunError, line_of
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run after its step. SIGHUP comes from a terminal that is closed."""
 ECHO_SECONDS = 1.0
 """Signals this soon after the first one count as the same request. Ctrl-C reaches a rank twice: from the terminal, and
 as SIGTERM from the launcher."""
@@ -82,7 +84,11 @@ class Ranks:
         store, self._rank, ranks = self._meet()
         # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=self._rank, world_size=ranks)
+        try:
+            dist.init_process_group(backend, store=store, rank=self._rank, world_size=ranks)
+        except RuntimeError as error:
+            cure = "correct GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR, or unset them"
+            raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
         self._connect()
         # Last: a rank that waits in vain for the others above must end at the first signal.
         self._interrupt = Interrupt()
@@ -195,7 +201,10 @@ class Ranks:
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM: the first sets `requested`, the second ends the process. Made in the main thread."""
+    """Catches STOP_SIGNALS: the first sets `requested`, the second ends the process. Made in the main thread.
+
+    Signals that were ignored when the process started, as nohup ignores SIGHUP, stay ignored.
+    """
 
     def __init__(self) -> None:
         self._signalled = False
@@ -205,8 +214,9 @@ class Interrupt:
         self._signals, self._wakeup = socket.socketpair()  # attributes, since Python closes what nothing refers to
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch_signals, daemon=True).start()
 
     @property
@@ -218,7 +228,7 @@ class Interrupt:
         first_time = None
         while True:
             number = self._signals.recv(1)[0]
-            if number not in (signal.SIGINT, signal.SIGTERM):
+            if number not in STOP_SIGNALS:
                 continue
             if first_time is None:
                 first_time, self._signalled = time.monotonic(), True

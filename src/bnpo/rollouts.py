@@ -9,7 +9,7 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.data import WATCHED, Problem, sampling_seeds, watched_questions
+from bnpo.data import Problem, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Grading
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.policy.update import Experience
@@ -64,11 +64,11 @@ class RankRollouts:
 
 
 def collect(
-    task: Task, questions: np.ndarray, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+    task: Task, questions: np.ndarray, step: int | None, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
 ) -> Rollouts:
     """Sample answers to `questions` [n] with the seeds of `step`, grade them, and return them from all ranks.
 
-    All ranks must call it together.
+    Without a step, the seeds are those of the watched questions. All ranks must call it together.
     """
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
     sampled: list[tuple[SampledGroup, Grading]] = []
@@ -83,11 +83,10 @@ def collect(
             greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
         ):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
-            problem = task.problems[own_questions[group.prompt_index]]
-            tags = task.answer_tags or "<answer>" in problem.problem  # asked for by the template, or by the problem
+            reference = task.problems[own_questions[group.prompt_index]].answer
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-            sampled.append((group, task.grader.start(texts, [problem.answer] * len(texts), tags)))
+            sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
     with stopwatch("reward"):
         own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
     with stopwatch("gather"):  # waits for the slowest rank
@@ -111,8 +110,7 @@ def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> Watc
     stopwatch = Stopwatch()
     with stopwatch("total"):
         questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
-        # WATCHED takes the place of a step number.
-        rollouts = collect(task, questions, WATCHED, sampler, config, stopwatch)
+        rollouts = collect(task, questions, None, sampler, config, stopwatch)
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
 
 

@@ -1,6 +1,7 @@
 """Summary of a run in a few lines, made from the files of a finished, running or killed run."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -47,7 +48,7 @@ def summary(run: Path) -> str:
     rows |= _seconds_rows(lines)
     files = ("config.json", "metrics.jsonl", "last", "best", "rollouts", "tokens", "watch", "evals", "wandb")
     rows["files"] = ", ".join(name for name in files if (run / name).exists())
-    rows["page"] = f"python -m bnpo.report {run}"
+    rows["page"] = shlex.join(["python", "-m", "bnpo.report", str(run)])
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
 
 

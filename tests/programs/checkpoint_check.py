@@ -1,4 +1,4 @@
-"""Two ranks save checkpoints of one model: what they hold in memory, what damage is found, what a full disk leaves.
+"""Two ranks save checkpoints of one model: what they hold in memory, what a full disk leaves.
 
 Launched by tests/test_resume.py with a model's folder and a run's; prints one JSON line from rank 0.
 """
@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from bnpo.environment import setup_environment
@@ -32,24 +31,6 @@ def peak_growth(action) -> int:
     return status("VmHWM") - before
 
 
-def damage(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Damage one file of a checkpoint at a time, and repair it afterwards. Yield the kind of damage and the file."""
-    import torch.distributed as dist
-
-    weights, optimizer = sorted(folder.glob("*.safetensors"))[1], sorted(folder.rglob("*_optim_states.pt"))[1]
-    edited = bytearray(optimizer.read_bytes())
-    edited[len(edited) // 2] ^= 1
-    for kind, file, content in (("truncated", weights, weights.read_bytes()[:-1]), ("edited", optimizer, edited)):
-        whole = file.read_bytes()
-        dist.barrier()  # all have read it
-        if dist.get_rank() == 0:
-            file.write_bytes(content)
-        dist.barrier()
-        yield kind, file
-        if dist.get_rank() == 0:
-            file.write_bytes(whole)
-
-
 def main() -> None:
     # From the start on, what is freed goes back at once: holes in the heap would count as held.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
@@ -63,9 +44,8 @@ def main() -> None:
     from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
     from bnpo.runs import checkpoint
-    from bnpo.runs.checkpoint import Progress, checkpoint_folder
+    from bnpo.runs.checkpoint import Progress, ResumePoint
     from bnpo.runs.prepare import PreparedRun
-    from bnpo.runs.resume import ResumePoint, verify_checkpoint
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")
@@ -86,13 +66,9 @@ def main() -> None:
         return ""
 
     report = {"at_once": gather(peak_growth(lambda: save(1, 2**40))), "groups": gather(peak_growth(lambda: save(2)))}
-    folder = checkpoint_folder(run, 2)
-    report["whole"] = error_of(lambda: verify_checkpoint(folder))
-    for kind, damaged in damage(folder):
-        report[kind] = error_of(lambda: verify_checkpoint(folder)), str(damaged)
 
     progress = Progress(dist.get_rank())
-    prepared = PreparedRun(config, None, None, None, None, None, ResumePoint(progress=progress), {}, None)
+    prepared = PreparedRun(config, None, None, None, None, None, False, ResumePoint(progress=progress), {}, None)
     report["disagreeing"] = error_of(prepared.check_agreement)
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer

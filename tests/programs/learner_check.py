@@ -129,9 +129,11 @@ def main() -> None:
         config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
         learner = Learner(config.data.model, VOCABULARY[name == "wide head"], config)
         experience = fixed_experience(name)
+        states = learner._engine.optimizer.optimizer.state.values()
+        moments = sum(state["exp_avg"].numel() + state["exp_avg_sq"].numel() for state in states)
         before = scores(learner, experience)
         metrics = [learner.update(experience, lr=1e-4).metrics() for _ in range(2)]
-        report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience)}
+        report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience), "moments": moments}
     report["long"] = long_scores(sys.argv[-3])
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)

@@ -66,35 +66,6 @@ def measure(config, model: str, vocabulary: int, ranks: int) -> int:
     return status("VmHWM") - before
 
 
-def reused_layers(model: str, shape, ranks: int) -> tuple[float, int]:
-    """Return how many layers stay gathered after a forward pass without a successor, measured and counted.
-
-    DeepSpeed is set to keep what it needs again within one and a half layers and the head.
-    """
-    from bnpo.config import parse_train_config
-    from bnpo.planning import memory
-    from bnpo.policy import learner
-
-    settings, distance = learner.deepspeed_settings, int(shape.head + 1.5 * shape.layer)
-    near = {"stage3_max_reuse_distance": distance, "stage3_max_live_parameters": distance}
-
-    def with_distance(config) -> dict:
-        usual = settings(config)
-        return usual | {"zero_optimization": usual["zero_optimization"] | near}
-
-    learner.deepspeed_settings = memory.deepspeed_settings = with_distance
-    config, _ = parse_train_config([*COMMON, "--model", model, "--micro-batch-tokens", "256"], has_cuda=False)
-    policy = learner.Learner(model, shape.vocabulary, config)
-    for _ in range(2):  # DeepSpeed knows the order of the layers from the second update on
-        policy.update(experience(ranks), lr=1e-4)
-    policy.score([1, 30, 40, 2], [30, 31])
-    whole = 0.0
-    for layer in policy.model.model.layers:
-        matrices = [p for p in layer.parameters() if p.ds_numel > 200_000]
-        whole += sum(p.ds_status.name == "AVAILABLE" for p in matrices) / len(matrices)
-    return whole, memory._Sizes(shape, config, ranks, "cpu").reused_layers()
-
-
 def main() -> None:
     # Freed memory goes back to the system at once. Holes in the heap would be measured too.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
@@ -102,7 +73,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import rank_memory, read_shape
+    from bnpo.planning import rank_memory, read_shape
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")
@@ -113,7 +84,6 @@ def main() -> None:
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         counted = rank_memory(shape, config, ranks, device="cpu")
         report[name] = {"measured": taken, "phase": counted.peak, "counted": counted.total(counted.peak)}
-    report["reused layers"] = reused_layers(model, shape, ranks)
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.barrier()

@@ -1,1 +1,1 @@
-"""The mathematics of the paper: functions of arrays. Imports no other package of bnpo but the marks of flags.py."""
+"""The mathematics of the paper: functions of arrays. Imports no other package of bnpo."""

@@ -73,8 +73,8 @@ def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
 class Lengths:
     """Token counts of the answers of a batch and of their prompts, one entry per answer."""
 
-    prompts: np.ndarray  # [answers]
-    answers: np.ndarray  # [answers]
+    prompt_tokens: np.ndarray  # [answers]
+    answer_tokens: np.ndarray  # [answers]
     groups: np.ndarray  # [answers], group numbers from 0
 
     @classmethod
@@ -84,8 +84,8 @@ class Lengths:
 
     def cost(self, part: np.ndarray) -> float:
         """Return the cost in tokens of the answers with indices `part`, all of one group, in a micro-batch."""
-        repeated = REPEATED_KEY * self.prompts[part[1:]].sum()
-        return float(self.prompts[part[0]] + self.answers[part].sum() + repeated)
+        repeated = REPEATED_KEY * self.prompt_tokens[part[1:]].sum()
+        return float(self.prompt_tokens[part[0]] + self.answer_tokens[part].sum() + repeated)
 
     def pieces(self, limit: float) -> list[np.ndarray]:
         """Return the answer indices of each group, cut into pieces that cost at most `limit` or have one answer."""
@@ -95,8 +95,8 @@ class Lengths:
         starts = np.diff(self.groups[order], prepend=-1).nonzero()[0][1:]  # [groups - 1], of the groups in `order`
         pieces = []
         for group in np.split(order, starts):
-            prompt = self.prompts[group[0]]
-            costs = self.answers[group] + REPEATED_KEY * prompt  # [answers of the group]
+            prompt = self.prompt_tokens[group[0]]
+            costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
             # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
             # difference is subtracted from the limit.
             for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt):
@@ -127,7 +127,7 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
         for items in pack(costs, budget):
             part = np.concatenate([pieces[i] for i in items])  # [answers of the micro-batch]
             # Answers of equal shape become neighbours, because attention computes such neighbours in one call.
-            micro_batches.append(part[np.lexsort((lengths.prompts[part], lengths.answers[part]))])
+            micro_batches.append(part[np.lexsort((lengths.prompt_tokens[part], lengths.answer_tokens[part]))])
         plans.append(micro_batches)
     # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make the others hang.
     # It gets empty ones, which `collate` fills with one token of zero weight.

@@ -115,7 +115,7 @@ class Batch:
     """Input of the estimators: one reward per answer, and what only some of them need."""
 
     rewards: np.ndarray  # [n, m]
-    method: Method | None = None  # for beta, bnpo, eb and weight
+    method: Method = Method()  # for beta, bnpo, eb and weight
     separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined; for gdpo
     reward_weights: np.ndarray | None = None  # [K], the default is 1 for each; for gdpo
     greedy_rewards: np.ndarray | None = None  # [n], rewards of the greedy answers; for remax
@@ -269,7 +269,6 @@ def beta(batch: Batch) -> Estimate:
     >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2))))[0].round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
-    assert batch.method is not None
     assert batch.method.beta_parameters is not None
     accuracies = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
     weights = inverse_density(accuracies, *batch.method.beta_parameters)  # [n, 1]
@@ -284,7 +283,6 @@ def weight(batch: Batch) -> Estimate:
     >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), Method("weight", weight="1/p", weight_wrong="1-p")))[0]
     array([[ 3.    , -0.1875, -0.1875, -0.1875]])
     """
-    assert batch.method is not None
     n, m = batch.rewards.shape
     p = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
     inside = np.where((p > 0) & (p < 1), p, 0.5)  # where p is 0 or 1, R - p is 0 with any weight
@@ -299,11 +297,10 @@ def bnpo(batch: Batch) -> Estimate:
     By hand: two questions with accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`) and alpha = beta = 7/6. By
     symmetry both have the weight B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
 
-    >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("bnpo")))[0].round(4)
+    >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]])))[0].round(4)
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
-    assert batch.method is not None
     accuracies = batch.rewards.mean(axis=1)  # [n]
     answers = batch.rewards.shape[1]
     fit = fit_beta(accuracies, answers, batch.method.beta_moments, batch.method.max_concentration)
@@ -328,7 +325,6 @@ def eb(batch: Batch) -> Estimate:
     array([[ 0.75  , -0.4167, -0.4167, -0.4167],
            [ 0.4167,  0.4167,  0.4167, -0.75  ]])
     """
-    assert batch.method is not None
     rewards, m = batch.rewards, batch.rewards.shape[1]
     fit = fit_beta(rewards.mean(axis=1), m, "corrected", batch.method.max_concentration)
     others = rewards.sum(axis=1, keepdims=True) - rewards  # [n, m]

@@ -1,6 +1,7 @@
 """The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 8), and the tokens' weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,8 @@ AGGREGATIONS = ("seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-
 LogitSteps = Callable[[torch.Tensor], torch.Tensor]
 """What a model does to the output of its head, such as a scale or a soft cap: [tokens, head rows] to the same shape."""
 
-LOGIT_CHUNK = {"cpu": 2**25, "cuda": 2**28}
-"""Number of logits in memory at once, by type of device: 128 MB and 1 GB in fp32, or 220 and 1,766 tokens with a
+LOGIT_CHUNK = {"cpu": 2**26, "cuda": 2**28}
+"""Number of logits in memory at once, by type of device: 256 MB and 1 GB in fp32, or 440 and 1,766 tokens with a
 vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes the gradient of the whole head."""
 
 
@@ -58,36 +59,48 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
-        for part in _slices(len(targets), chunk_tokens):
-            logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+        parts = _slices(len(targets), chunk_tokens)
+        only_chunk = (
+            None  # its probabilities [tokens, head rows], so that the backward pass need not compute them again
+        )
+        wide_weight = _widened(weight)
+        for part in parts:
+            logits = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
             logits = _at_temperature(steps(logits) if steps else logits, vocab_size, temperature)
             normalizers[part] = logits.logsumexp(dim=1)
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
-                logits = logits[:, :vocab_size]  # the padding is -inf, and 0 * -inf would be nan
-                entropy[part] = normalizers[part] - (torch.softmax(logits, dim=1) * logits).sum(dim=1)
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
+                allowed = logits[:, :vocab_size]  # the padding is -inf, and 0 * -inf would be nan
+                entropy[part] = normalizers[part] - (torch.softmax(allowed, dim=1) * allowed).sum(dim=1)
+            if len(parts) == 1 and not steps and any(ctx.needs_input_grad):
+                only_chunk = logits.sub_(normalizers[:, None]).exp_()
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, only_chunk)
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx, upstream, _):
-        hidden, weight, bias, targets, normalizers = ctx.saved_tensors
+        hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trained else None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
+        wide_weight = _widened(weight)
         for part in _slices(len(targets), ctx.chunk_tokens):
             scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
-            logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
-            if ctx.steps:
-                with torch.enable_grad():
-                    after_steps = ctx.steps(output.requires_grad_())
-                logits = after_steps.detach().clone()
-            logits = _at_temperature(logits, ctx.vocab_size, ctx.temperature)
-            # -scale * pi, written over the logits to save memory. Then add scale at the targets.
-            d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
+            if only_chunk is not None:
+                # Not in place: a caller may go backward twice (retain_graph).
+                d = only_chunk * -scale  # [chunk tokens, head rows]
+            else:
+                logits = output = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
+                if ctx.steps:
+                    with torch.enable_grad():
+                        after_steps = ctx.steps(output.requires_grad_())
+                    logits = after_steps.detach().clone()
+                logits = _at_temperature(logits, ctx.vocab_size, ctx.temperature)
+                # -scale * pi, written over the logits to save memory.
+                d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
             d = d.scatter_add_(1, targets[part, None], scale)
             if ctx.steps:
                 [d] = torch.autograd.grad(after_steps, output, d)
@@ -121,14 +134,34 @@ def _at_temperature(logits: torch.Tensor, vocab_size: int, temperature: float) -
     return logits
 
 
+def _widened(weight: torch.Tensor) -> torch.Tensor:
+    """Return `weight` in fp32 on CPUs, which have no product of 16-bit matrices with an fp32 result."""
+    return weight if weight.is_cuda else weight.float()
+
+
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product a b in fp32. The sums are not rounded to 16 bits, as in the head of the sampler."""
-    half = a.dtype in (torch.bfloat16, torch.float16)
-    if half and a.is_cuda:
+    """Return the matrix product a b in fp32. The sums are not rounded to 16 bits, as in the head of the sampler.
+
+    On CPUs `b` may be widened to fp32 beforehand.
+    """
+    if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
-    if half:
-        a, b = a.float(), b.float()
-    return (a @ b).float()
+    with products_in_bf16() if a.dtype == torch.bfloat16 else nullcontext():
+        return a.float() @ b.float()
+
+
+@contextmanager
+def products_in_bf16() -> Iterator[None]:
+    """Let CPUs round the factors of fp32 matrix products to bf16 in this context. The sums stay in fp32.
+
+    For factors that are bf16 numbers nothing is lost, and units for bf16 (AMX, AVX512-BF16) are faster.
+    """
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ class Evaluation(LoadedSuite):
         """Read and encode all problems of `suite`. Raises InputError."""
         problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
         prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
-        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer))
+        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values()))
         return cls(suite, problems, seed, prompts, tokenizer, tags)
 
     def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> Protocol:

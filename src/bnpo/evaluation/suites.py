@@ -63,7 +63,7 @@ class Suite:
 def load_suite(name: str) -> Suite:
     """Read evals/<name>.json, or the file `name` itself if it ends in .json. Raises InputError."""
     path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, False for names that are too long
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
         raise InputError(f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json")
     try:
@@ -92,7 +92,7 @@ def _check(suite: Suite) -> None:
         _check_number(f"repetitions of {name}", dataset.repetitions, 1)
         if dataset.problems is not None:
             _check_number(f"problems of {name}", dataset.problems, 2)  # the standard error needs two
-    if suite.template not in SYSTEM_PROMPTS and not (ROOT / suite.template).is_file():
+    if suite.template not in SYSTEM_PROMPTS and not os.path.isfile(ROOT / suite.template):
         raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     lowest, highest = TEMPERATURES
     if not (suite.temperature == 0 or lowest <= suite.temperature <= highest):
@@ -138,7 +138,7 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
     if problems := built_in_problems(dataset.data, "test", dataset.problems or 500):  # they have no end of their own
         return problems
-    source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / dataset.data)
+    source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / os.path.expanduser(dataset.data))
     problems = load_problems(source, dataset)
     references = dataset.references or {}
     unknown = references.keys() - {problem.id for problem in problems}

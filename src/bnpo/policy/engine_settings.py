@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 PREFILL_TOKENS = 8192
 """Prompt tokens that the sampler processes at once, at least."""
-MOST_SEQUENCES = 1024
-"""Answers that the sampler draws at once, at most. With more, the logits of a decoding step would fill gigabytes."""
+MOST_SEQUENCES = 512
+"""Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
 
-MOST_REQUESTS = 4 * MOST_SEQUENCES
+MOST_REQUESTS = 4096
 """Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
 
 
@@ -25,3 +25,11 @@ class EngineSettings:
     enforce_eager: bool = False  # run without CUDA graphs
     tensor_parallel: int = 1
     """Number of GPUs that share one copy of the model."""
+
+
+def attention_backend(capability: int, can_compile: bool) -> str | None:
+    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
+
+    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
+    """
+    return "FLASH_ATTN" if capability == 10 and not can_compile else None

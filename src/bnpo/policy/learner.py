@@ -27,7 +27,7 @@ from bnpo.policy.model import (
     switch_off_dropout,
 )
 from bnpo.policy.update import Experience, TokenSums, Update
-from bnpo.policy.zero import deepspeed_settings, prefetch_bucket
+from bnpo.policy.zero import create_moments, deepspeed_settings, prefetch_bucket
 from bnpo.speed import update_operations
 
 
@@ -87,6 +87,8 @@ class Learner:
             zero["reduce_bucket_size"] = min(DeepSpeedZeroConfig(stage=3).reduce_bucket_size, elements)
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
+        if with_optimizer:
+            create_moments(self._engine.optimizer)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -108,6 +110,7 @@ class Learner:
 
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
         """
+        self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
         _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
@@ -264,12 +267,12 @@ class Learner:
         answers = [experience.answers[i] for i in trained]
         lengths = Lengths.of(prompts, answers)
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
-        prompt_tokens = lengths.prompts[first_of_group]  # [groups]
-        tokens = float(prompt_tokens.sum() + lengths.answers.sum())
+        prompt_tokens = lengths.prompt_tokens[first_of_group]  # [groups]
+        tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
         # Causal attention computes a product for each pair of a token and an earlier one: about P^2 / 2 in a prompt of
         # P tokens, A^2 / 2 in an answer of A tokens, A P between the two. `update_operations` takes twice their number.
         double_prompt_pairs = (prompt_tokens**2).sum()
-        double_answer_pairs = (lengths.answers * (lengths.answers + 2 * lengths.prompts)).sum()
+        double_answer_pairs = (lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)).sum()
         double_pairs = float(double_prompt_pairs + double_answer_pairs)
         model = self.model
         # An embedding that is not the head, too, is only a look-up table.

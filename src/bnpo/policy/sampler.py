@@ -19,12 +19,19 @@ from transformers import PreTrainedTokenizerBase
 from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
 from vllm.distributed import get_tp_group
 from vllm.sampling_params import RequestOutputKind
+from vllm.utils.flashinfer import has_flashinfer
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.outputs import LogprobsLists
 
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
-from bnpo.policy.engine_settings import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
+from bnpo.policy.engine_settings import (
+    MOST_REQUESTS,
+    MOST_SEQUENCES,
+    PREFILL_TOKENS,
+    EngineSettings,
+    attention_backend,
+)
 from bnpo.policy.folder import running
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.ranks import gather
@@ -57,6 +64,7 @@ class Sampler:
             _exchange_without_files()
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
+        gc.collect()  # what is garbage now would be kept for ever
         gc.freeze()
         with running(model, "vLLM"):
             self._llm = LLM(
@@ -232,6 +240,7 @@ def _gpu_arguments(settings: EngineSettings) -> dict:
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
         "enable_sleep_mode": True,
     }
+    arguments["attention_backend"] = attention_backend(torch.cuda.get_device_capability()[0], has_flashinfer())
     # Otherwise CUDA graphs keep their memory while weights and cache sleep. vLLM 0.26 cannot free it.
     if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
         arguments["sleep_mode_offload_cudagraph"] = True

@@ -1,6 +1,8 @@
 """The settings of DeepSpeed's ZeRO-3."""
 
+import torch
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from bnpo.config import TrainConfig
 
@@ -11,6 +13,18 @@ def prefetch_bucket(layer: int) -> int:
     If it were less than a layer, every layer would wait until the rest of its weights is fetched.
     """
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
+
+
+def create_moments(zero: DeepSpeedZeroOptimizer_Stage3) -> None:
+    """Create the state of AdamW as its first update would, so that the memory left for the sampler can be measured."""
+    adamw = zero.optimizer
+    for weights in zero.fp32_partitioned_groups_flat:
+        adamw.state[weights] = {
+            # A fused AdamW counts its steps on the device of the weights.
+            "step": torch.tensor(0.0, device=weights.device if adamw.defaults["fused"] else "cpu"),
+            "exp_avg": torch.zeros_like(weights),
+            "exp_avg_sq": torch.zeros_like(weights),
+        }
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

@@ -1,38 +1,65 @@
-"""Checkpoints of a run: what they contain, where they are, and how they are written."""
+"""Checkpoints of a run: how they are written, found again, and described, and how a run's folder is rewound to one."""
 
+import json
 import os
 import re
+import shlex
 import shutil
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from huggingface_hub import ModelCardData
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from bnpo.data import stop_token_ids
-from bnpo.files import file_hash, flush, step_name, step_of, write_json, writing
+from bnpo.files import (
+    InputError,
+    delete,
+    flush,
+    read_json,
+    step_name,
+    step_of,
+    whole_json_lines,
+    write_json,
+    write_json_lines,
+    writing,
+)
 from bnpo.policy.folder import MERGED
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
 from bnpo.ranks import gather
 
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
+"""Folders of a run that have one entry per step."""
+
 
 @dataclass(frozen=True)
 class Progress:
     """How far a run is: the file trainer/progress.json of a checkpoint."""
 
-    # Later steps depend on this, the weights, the optimizer, and torch's random state. The order of the data and the
-    # seeds of sampling are functions of the step.
+    # Later steps depend on this, the weights, the optimizer, and torch's random state. The seeds of sampling are
+    # functions of the step.
 
     step: int = 0  # steps that are done
+    place: int = 0  # behind the last question, in the order of `questions_at`
     best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
     best_step: int = -1
     bad_steps: int = 0  # skipped updates in a row, up to this step
     ranks: int = 0  # ranks that saved the checkpoint
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run starts: its newest checkpoint and how far it is. Without a checkpoint it starts at step 0."""
+
+    checkpoint: Path | None = None
+    progress: Progress = Progress()
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -52,7 +79,7 @@ def save_checkpoint(
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
     The folder is a Hugging Face model, or a peft adapter (see `save_model`). Its subfolder trainer/ holds each rank's
-    part of the optimizer, `progress`, and a manifest with the hash of every file but the model card `card`, which users
+    part of the optimizer, `progress`, and a manifest with the size of every file but the model card `card`, which users
     may edit.
 
     A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
@@ -73,16 +100,15 @@ def save_checkpoint(
         # rank writes into trainer/ before rank 0 has created it.
         save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged)
         learner.save(trainer)
-        # Each rank hashes the files that it has written, since one rank would take too long.
-        hashes = {}
+        sizes = {}
         for file in files_of_rank(unfinished, dist.get_rank()):
             flush(file)
-            hashes[str(file.relative_to(unfinished))] = file_hash(file)
-        hashes.pop("README.md", None)
+            sizes[str(file.relative_to(unfinished))] = file.stat().st_size
+        sizes.pop("README.md", None)
         # A collective: when it returns, all ranks have flushed their files, and rank 0 may rename the folder.
-        hashes_of_ranks = gather(hashes)
+        sizes_of_ranks = gather(sizes)
         if rank_0:
-            manifest = {name: digest for rank_hashes in hashes_of_ranks for name, digest in rank_hashes.items()}
+            manifest = {name: size for rank_sizes in sizes_of_ranks for name, size in rank_sizes.items()}
             write_json(trainer / "manifest.json", manifest)
             flush(trainer / "zero")
             flush(unfinished)
@@ -188,3 +214,110 @@ def link_checkpoint(run: Path, name: str, step: int) -> None:
     link.symlink_to(checkpoint_folder(run, step).relative_to(run))
     os.replace(link, run / name)
     flush(run)
+
+
+def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
+    """Return the newest checkpoint of a run. Raises InputError for damage or another number of ranks."""
+    folders = checkpoints(run)
+    if not folders:
+        return ResumePoint()
+    folder = folders[-1]
+    check_files(folder, folders[:-1])
+    trainer = folder / "trainer"
+    progress = Progress(**json.loads((trainer / "progress.json").read_text(encoding="utf-8")))
+    # The converter writes the file latest_universal last.
+    if progress.ranks != ranks and not (trainer / "latest_universal").exists():
+        convert = ["python", "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(trainer / "zero")]
+        convert += ["--output_folder", str(trainer / "universal")]
+        raise InputError(
+            f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks, or convert it: "
+            f"{shlex.join(convert)}"
+        )
+    return ResumePoint(folder, progress)
+
+
+def check_files(folder: Path, earlier: list[Path]) -> None:
+    """Raise InputError if a file of the checkpoint `folder` has another size than in its manifest."""
+    start = f"continues from {earlier[-1]}" if earlier else "starts from the beginning"
+    cure = f"Delete {folder}; --resume then {start}"
+    path = folder / "trainer" / "manifest.json"
+    manifest = read_json(path, cure)
+    if "trainer/progress.json" not in manifest:
+        raise InputError(f"{path}: does not list the checkpoint's files. {cure}")
+    for name, size in manifest.items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise InputError(f"{file}: differs from the manifest: truncated, edited or missing. {cure}")
+
+
+def rewind(run: Path, progress: Progress) -> None:
+    """Delete from a run's folder what is later than `progress`, since it will be written again. Rank 0 only."""
+    # Without a checkpoint the evaluation before the first step (step 0) is repeated, too.
+    last_step = progress.step or -1
+    with writing(run):
+        metrics = run / "metrics.jsonl"
+        if metrics.exists():
+            # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk
+            # before the checkpoint of its step is written.
+            write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step])
+        for folder in STEP_FOLDERS:
+            for path in (run / folder).glob("step-*"):
+                step = step_of(path)  # None for a user's own file
+                if step is not None and step > last_step:
+                    delete(path)
+        for path in run.glob("checkpoints/.*.unfinished"):
+            delete(path)
+        # Links are wrong if the run was killed before it set them, or if the user has deleted a damaged checkpoint.
+        for name, step in (("last", progress.step), ("best", progress.best_step)):
+            if checkpoint_folder(run, step).is_dir():
+                link_checkpoint(run, name, step)
+            else:
+                (run / name).unlink(missing_ok=True)
+
+
+def model_card(run: Path, step: int) -> str:
+    """Return the card of the checkpoint of `step`: base model, method, data, scores and the command of the run.
+
+    All but the command is read from the run's config.json and from its newest evaluation until `step`.
+    """
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    base, sources = config["model"], config["data_sources"]
+    on_hub = [name.removeprefix("hub:").partition("#")[0] for name in sources if name.startswith("hub:")]
+    metadata = ModelCardData(
+        base_model=None if os.path.isdir(base) else base,  # the hub refuses paths here
+        datasets=[name.partition("@")[0].partition(":")[0] for name in on_hub] or None,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["reinforcement-learning", "bnpo"],
+    )
+    lines = [
+        f"# {Path(base).name} after {step} steps of reinforcement learning",
+        "",
+        f"- **Base model**: {base}",
+        f"- **Method**: `--algo {config['algo']}`, {config['questions_per_step']} questions x "
+        f"{config['samples_per_question']} answers per step, learning rate {config['lr']:g}, rewards "
+        f"{', '.join(config['rewards'])}, seed {config['seed']}",
+    ]
+    for name, facts in sources.items():
+        revision = f", revision {facts['revision']}" if facts["revision"] else ""
+        lines.append(f"- **Data**: {name}, {facts['problems']} problems, SHA-256 `{facts['sha256']}`{revision}")
+    lines += ["", *_score_lines(run, step), "", "The command of the run:", ""]
+    arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    lines.append(f"    deepspeed --num_gpus {ranks} {shlex.join(arguments)}")
+    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"
+
+
+def _score_lines(run: Path, step: int) -> list[str]:
+    """Return a table of the newest evaluation of the run that is not later than `step`."""
+    steps = [step_of(folder) for folder in (run / "evals").glob("step-*")]
+    evaluated = max((other for other in steps if other is not None and other <= step), default=None)
+    if evaluated is None:
+        return ["This model has not been evaluated during its training."]
+    results = json.loads((run / "evals" / step_name(evaluated) / "results.json").read_text(encoding="utf-8"))
+    lines = [f"Scores after step {evaluated}, pass@1 in percent with standard errors:", ""]
+    lines += ["| data set | problems x repetitions | pass@1 |", "| --- | ---: | ---: |"]
+    for name, scores in results["results"].items():
+        answers = f"{scores['problems']} x {scores['repetitions']}"
+        lines.append(f"| {name} | {answers} | {100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} |")
+    return lines

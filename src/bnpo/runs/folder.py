@@ -1,16 +1,19 @@
-"""A run's folder: locked while a process trains in it, and claimed by a new run."""
+"""A run's folder: locked while a process trains in it, and claimed by a new run. Imports no torch."""
 
+import logging
 from pathlib import Path
 
 from filelock import FileLock
 
-from bnpo.config import TrainConfig, json_settings
+from bnpo.config import FREE, TrainConfig, json_settings
+from bnpo.console import copy_output
 from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 
-RUN_FILES = ("bad", "best", "checkpoints", "console*.log", "end.json", "evals", "last", "metrics.jsonl")
-RUN_FILES += ("report.html", "rollouts", "tokens", "wandb", "watch", "config.json")
-"""What a run writes into its folder. --overwrite deletes it in this order: config.json, which shows that the folder is
-a run's, comes last, so that an interrupted --overwrite can be repeated."""
+RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "findings.json", "last")
+RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
+"""What a run writes into its folder, and --overwrite deletes."""
+MOVING, ASIDE, DELETED = ".overwriting", ".overwritten", ".deleted"
+"""Subfolders with an earlier run: while its files are moved, until the new run has made a step, and afterwards."""
 
 
 def lock_run(folder: Path) -> FileLock:
@@ -18,16 +21,6 @@ def lock_run(folder: Path) -> FileLock:
     refusal = f"{folder}: another process is training in it. Stop that process, or choose another --output-dir"
     with writing(folder, "choose another --output-dir"):
         return lock(folder, refusal)
-
-
-def claim_output_dir(config: TrainConfig, **data_facts: object) -> None:
-    """Write config.json of a new run, including `data_facts`. Rank 0 only. Raises InputError."""
-    folder = config.folder.output_dir
-    with writing(folder, "choose another --output-dir"):
-        check_output_dir(config)
-        for path in _run_files(folder):
-            delete(path)
-        write_json(folder / "config.json", json_settings(config, **data_facts))
 
 
 def check_output_dir(config: TrainConfig) -> None:
@@ -47,6 +40,83 @@ def check_apart(model: Path, folder: Path) -> None:
     if any(model.resolve().is_relative_to(path.resolve()) for path in _run_files(folder)):
         problem = f"--model: {model} belongs to the run in {folder}, which a new run would delete"
         raise InputError(f"{problem}. Choose another --output-dir, or continue the old run with --resume")
+
+
+def claim_folder(config: TrainConfig, facts: dict) -> None:
+    """Make the folder that of a new run. An earlier run is moved aside. Rank 0 only. Raises InputError."""
+    folder = config.folder.output_dir
+    with writing(folder, "choose another --output-dir"):
+        check_output_dir(config)
+        if files := _run_files(folder):
+            # The second name says that all files were moved: only then may others of these names be deleted.
+            (folder / MOVING).mkdir()
+            for path in files:
+                path.rename(folder / MOVING / path.name)
+            (folder / MOVING).rename(folder / ASIDE)
+    write_config(config, facts)
+
+
+def put_back(folder: Path) -> bool:
+    """Put an earlier run that was moved aside back to its place, and return whether there was one.
+
+    To be called where the new run has made no step. Its files are deleted.
+    """
+    moving, aside = folder / MOVING, folder / ASIDE
+    if aside.exists():
+        for path in _run_files(folder):
+            delete(path)
+        aside.rename(moving)
+    if not moving.exists():
+        return False
+    for path in moving.iterdir():
+        path.rename(folder / path.name)
+    moving.rmdir()
+    return True
+
+
+def delete_earlier_run(folder: Path) -> None:
+    """Delete an earlier run that was moved aside."""
+    if (folder / ASIDE).exists():
+        # Renamed first: a run that is half deleted must not be put back.
+        delete(folder / DELETED)
+        delete((folder / ASIDE).rename(folder / DELETED))
+
+
+def write_config(config: TrainConfig, facts: dict) -> None:
+    """Write config.json: all settings, and `facts` about the data. Raises InputError."""
+    with writing(config.folder.output_dir):
+        write_json(config.folder.output_dir / "config.json", json_settings(config, **facts))
+
+
+def check_changes(config: TrainConfig, data_facts: dict) -> None:
+    """Raise InputError if settings or data of a resumed run changed, except those in FREE or --allow-changes."""
+    folder = config.folder.output_dir
+    new = json_settings(config, **data_facts)
+    allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
+    unknown = sorted(allowed - set(new))
+    if unknown:
+        raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
+    old = read_json(folder / "config.json", "--resume needs the run's settings")
+    allowed |= FREE
+    changes = {}
+    for name, value in new.items():
+        # A setting that is missing in config.json is newer than the run. train_data was one name, and is a list now.
+        if name in old and value not in (old[name], [old[name]]) and name not in allowed:
+            changes[name] = f"{name} has changed" if isinstance(value, dict) else f"{name} was {old[name]}, is {value}"
+    if changes:
+        problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"
+        raise InputError(f"{problem}. Use the old settings, or --allow-changes {','.join(changes)}")
+
+
+def copy_console(folder: Path) -> None:
+    """Append all that this process prints from now on to <folder>/console.log. For every rank. Raises InputError."""
+    with writing(folder):
+        copy_output(folder / "console.log")
+    # Tracebacks of errors that users see in one line go to the file only.
+    logger = logging.getLogger("bnpo")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(logging.FileHandler(folder / "console.log", encoding="utf-8"))
+    logger.propagate = False
 
 
 def _run_files(folder: Path) -> list[Path]:

@@ -131,12 +131,12 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     trained on have none.
     """
     rows = []
-    for i in token_groups(step.advantages):
+    for i in token_groups(step.advantages).tolist():  # Python's integers, which JSON knows
         group = step.rollouts.answers[i]
         for j, answer in enumerate(group):
             learner = learner_logprobs.get(i * len(group) + j)
             row = {"id": task.problems[step.rollouts.questions[i]].id, "sample": j, "ids": answer.token_ids}
-            row["place"] = int(i) * len(group) + j  # in the file of all answers, as ids need not be unique
+            row["place"] = i * len(group) + j  # in the file of all answers, as ids need not be unique
             row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
             row["sampler"] = answer.logprobs.tolist()
             row["learner"] = None if learner is None else learner.tolist()

@@ -1,6 +1,8 @@
 """Read and check everything that a run needs, before a process group or a model exists."""
 
+import ast
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig, check_config, differences
 from bnpo.data import (
-    Problem,
     asks_for_tags,
     chat_template,
     check_enough,
@@ -24,15 +25,14 @@ from bnpo.evaluation.suites import load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.findings import check_format, check_references
 from bnpo.grading.grader import Grader
-from bnpo.planning.fit import MemoryPlan, plan_here
+from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder
+from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
 from bnpo.ranks import check_port, gather
 from bnpo.rollouts import Task
-from bnpo.runs.console import archive_console
-from bnpo.runs.folder import check_apart, claim_output_dir, lock_run
-from bnpo.runs.resume import ResumePoint, check_changes, find_checkpoint
+from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
+from bnpo.runs.folder import ASIDE, MOVING, check_apart, check_changes, check_output_dir, lock_run, put_back
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class PreparedRun:
     model: Path  # folder from which both load: the checkpoint, or the model of a new run or under an adapter
     engine: EngineSettings
     memory_plan: MemoryPlan
+    resumed: bool  # the folder holds the run already, with or without a checkpoint
     resume_point: ResumePoint
     data_facts: dict  # what config.json says of the data
     lock: FileLock | None  # on the run's folder, held while this object lives; rank 0 only
@@ -52,8 +53,16 @@ class PreparedRun:
     @property
     def steps(self) -> int:
         """Number of steps of the whole run."""
-        batch = self.config.batch
-        return batch.steps or batch.epochs * (len(self.task.problems) // batch.questions_per_step)
+        batch, done = self.config.batch, self.resume_point.progress
+        if batch.steps:
+            return batch.steps
+        count = len(self.task.problems)
+        # Counted from here, since a resumed run may have made its first steps with another number of questions.
+        epoch, asked = divmod(done.place, count)
+        epochs_left = batch.epochs - epoch - 1
+        return (
+            done.step + (count - asked) // batch.questions_per_step + epochs_left * (count // batch.questions_per_step)
+        )
 
     def check_agreement(self) -> None:
         """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
@@ -82,25 +91,22 @@ class PreparedRun:
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
-    """Check and read all that a run needs, cheapest first, and claim its folder. No collective. Raises InputError."""
+    """Check and read all that a run needs, cheapest first, and lock its folder. No collective. Raises InputError."""
     if "RANK" not in os.environ:
         raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
+    folder = config.folder.output_dir
     if rank == 0:
         check_port()
+        recover_folder(folder)
     check_compiler()
     check_float16(config.hardware.dtype)
     problems, source_facts = load_sources(config.data.train_data, config.columns)
-    folder = config.folder.output_dir
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
     resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
-    model = resume_point.checkpoint or model_folder(config.data.model, weights=False)
-    base = adapter_base(model)
-    if base and not resume_point.checkpoint:
-        raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
-    model = base or model
+    model = find_model(config, resume_point)
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -110,6 +116,58 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     tokenizer = prepare_tokenizer(config, model, longest)
     if not resume_point.checkpoint:
         model_folder(config.data.model)  # only now, since weights may be downloaded
+    plan, engine = plan_sampler(config, model, longest)
+    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
+    kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
+    check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
+    check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
+    check_format(config.data.rewards, tokenizer.decode(prompts[0]))
+    tags = asks_for_tags(tokenizer, problems=kept_problems)
+    facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
+    facts |= {"data_sources": source_facts, "answer_tags": tags}
+    facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
+    if resumed:
+        check_changes(config, facts)
+    grader = Grader(
+        config.data.rewards,
+        grader=config.data.grader,
+        users_range=config.data.reward_range,
+        example=kept_problems[0].answer,
+    )
+    try:
+        lock = lock_run(folder) if rank == 0 else None
+        # The folder was read without the lock, when another process could still train in it.
+        if lock and resumed and find_checkpoint(folder, ranks) != resume_point:
+            raise InputError(f"{folder}: another process trained in it until now. Start again")
+        if lock and not resumed:
+            check_output_dir(config)
+    except BaseException:
+        grader.close()  # its processes would keep this one from ending
+        raise
+    task = Task(kept_problems, prompts, tokenizer, grader, tags)
+    return PreparedRun(config, task, evaluation, model, engine, plan, resumed, resume_point, facts, lock)
+
+
+def recover_folder(folder: Path) -> None:
+    """Put back an earlier run if --overwrite moved it aside and was killed before the new run made a step."""
+    if any((folder / name).exists() for name in (MOVING, ASIDE)):
+        lock = lock_run(folder)
+        put_back(folder)
+        lock.release()
+
+
+def find_model(config: TrainConfig, resume_point: ResumePoint) -> Path:
+    """Return the folder whose weights are loaded: of the checkpoint, of --model, or of the model under an adapter."""
+    if not resume_point.checkpoint:
+        model = model_folder(config.data.model, weights=False)
+        if adapter_base(model):
+            raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
+        return model
+    return adapter_base(resume_point.checkpoint) or resume_point.checkpoint
+
+
+def plan_sampler(config: TrainConfig, model: Path, longest: int) -> tuple[MemoryPlan, EngineSettings]:
+    """Return the plan of a GPU's memory, and the settings of the sampler by that plan."""
     plan = plan_here(config, model, longest)
     engine = EngineSettings(
         max_tokens=longest,
@@ -119,31 +177,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         enforce_eager=config.hardware.enforce_eager,
         tensor_parallel=config.hardware.sampler_ranks,
     )
-    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
-    kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
-    check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
-    check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
-    check_format(config.data.rewards, tokenizer.decode(prompts[0]))
-    facts = data_facts(config, problems, len(problems) - len(kept_problems), evaluation)
-    template_hash = hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()
-    facts |= {"data_sources": source_facts, "chat_template_sha256": template_hash}
-    facts["answer_tags"] = asks_for_tags(tokenizer)
-    if resumed:
-        check_changes(config, facts)
-    # Before the folder is claimed: rewards that cannot be called are refused before --overwrite deletes a run.
-    grader = Grader(
-        config.data.rewards,
-        grader=config.data.grader,
-        users_range=config.data.reward_range,
-        example=kept_problems[0].answer,
-    )
-    try:
-        lock = claim_folder(config, facts, resumed, resume_point, ranks) if rank == 0 else None
-    except BaseException:
-        grader.close()  # its processes would keep this one from ending
-        raise
-    task = Task(kept_problems, prompts, tokenizer, grader, facts["answer_tags"])
-    return PreparedRun(config, task, evaluation, model, engine, plan, resume_point, facts, lock)
+    return plan, engine
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
@@ -158,26 +192,52 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
     return tokenizer
 
 
-def claim_folder(config: TrainConfig, facts: dict, resumed: bool, resume_point: ResumePoint, ranks: int) -> FileLock:
-    """Lock the run's folder. Make it a new run's, or check that its checkpoint is still the same. Rank 0 only."""
-    folder = config.folder.output_dir
-    lock = lock_run(folder)
-    if not resumed:
-        claim_output_dir(config, **facts)
-    # The checkpoint was read without the lock, when another process could still train in the folder.
-    elif find_checkpoint(folder, ranks) != resume_point:
-        raise InputError(f"{folder}: another process trained in it until now. Start again")
-    else:
-        archive_console(folder)
-    return lock
-
-
-def data_facts(config: TrainConfig, problems: list[Problem], dropped: int, evaluation: Evaluation | None) -> dict:
-    """Return what config.json says of the data, so that --resume notices other data under the same names."""
+def input_hashes(
+    config: TrainConfig,
+    model: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[list[int]],
+    evaluation: Evaluation | None,
+) -> dict:
+    """Return hashes of what a run reads by a name, so that --resume notices other content under the same names."""
     reward_files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
-    return {
-        "data_sha256": content_hash(problems),
-        "questions_dropped": dropped,
-        "reward_sha256": {reward: file_hash(file) for reward, file in reward_files.items()},
-        "evaluated": evaluation.hashed_suite() if evaluation else {},
+    hashes = {
+        "chat_template_sha256": _sha256(tokenizer.chat_template),
+        # Templates may write the date, and a tokenizer may change.
+        "prompts_sha256": _sha256(json.dumps(prompts)),
+        "reward_sha256": {
+            reward: " ".join(file_hash(source) for source in sorted(local_sources(file)))
+            for reward, file in reward_files.items()
+        },
+        "evaluated": {},
     }
+    if evaluation:
+        hashes["evaluated"] = evaluation.hashed_suite() | {"prompts_sha256": _sha256(json.dumps(evaluation.prompts))}
+    if config.update.lora_rank:  # checkpoints hold the adapter only
+        hashes["base_sha256"] = model_hash(model)
+    return hashes
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def local_sources(file: Path) -> set[Path]:
+    """Return a Python file, and the files beside it that it imports, also through each other."""
+    found, waiting = {file}, [file]
+    while waiting:
+        try:
+            tree = ast.parse(waiting.pop().read_bytes())
+        except (OSError, SyntaxError):  # the import refuses it with a line of its own
+            continue
+        for node in ast.walk(tree):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                modules = [node.module or "", *(f"{node.module or ''}.{name}" for name in modules)]
+            for module in modules:
+                path = file.parent.joinpath(*module.split("."))
+                for source in (path.with_suffix(".py"), path / "__init__.py"):
+                    if source.is_file() and source not in found:
+                        found.add(source)
+                        waiting.append(source)
+    return found

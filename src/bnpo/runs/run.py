@@ -7,24 +7,22 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.config import json_settings
+from bnpo.data import next_place
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.grading.rewards import reward_name
-from bnpo.planning.fit import sampler_share
+from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.rollouts import Rollouts, WatchedAnswers
-from bnpo.runs.card import model_card
-from bnpo.runs.checkpoint import checkpoint_folder, save_checkpoint
-from bnpo.runs.console import copy_console
+from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
+from bnpo.runs.folder import claim_folder, copy_console, delete_earlier_run, put_back, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.prepare import PreparedRun
-from bnpo.runs.resume import rewind, verify_checkpoint
 from bnpo.runs.tracking import Tracker
 from bnpo.summary import summary
 
@@ -49,6 +47,13 @@ class Run:
         self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
+        prepared = self._prepared
+        prepared.check_agreement()
+        if dist.get_rank() == 0 and prepared.resumed:
+            (self._folder / "end.json").unlink(missing_ok=True)
+        elif dist.get_rank() == 0:
+            claim_folder(self._config, prepared.data_facts)
+        dist.barrier()  # until an earlier run has been moved aside with its console.log
         copy_console(self._folder)
         self._ranks.on_failure = self._write_end
         return self
@@ -58,9 +63,9 @@ class Run:
             return
         if self._tracker:
             done = self.progress.step >= self._prepared.steps
-            self._write_end("done" if done else "signalled")
             self._tracker.close()
-            if (self._folder / "metrics.jsonl").stat().st_size:
+            self._write_end("done" if done else "signalled")
+            if self.progress.step:
                 print(f"\n{summary(self._folder)}\n")
             end = "done" if done else "stopped (--resume continues)"
             where = f"; the model is in {self._folder / 'last'}" if self.progress.step else ""
@@ -69,36 +74,42 @@ class Run:
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
+        """Write end.json. If the run has made no step, put the run back that it was to overwrite. Rank 0 only."""
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
-            write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
+            if self.progress.step == 0 and put_back(self._folder):
+                print(f"{self._folder}: holds the earlier run again, since the new one made no step", flush=True)
+            else:
+                write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler, float]:
         """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
 
         Also return the largest difference between the two that `measure_sync` takes for rounding.
 
-        Raises InputError if ranks have read different data, the checkpoint is damaged, the disk cannot be written, or
-        learner or sampler do not compute what the model's own code does.
+        Raises InputError if the disk cannot be written, or learner or sampler do not compute what the model's own code
+        does.
         """
-        prepared, config = self._prepared, self._config
-        checkpoint = prepared.resume_point.checkpoint
-        prepared.check_agreement()
-        if checkpoint:
-            verify_checkpoint(checkpoint)
+        prepared = self._prepared
         if dist.get_rank() == 0:
             prepared.describe()
-            if config.folder.resume:
-                rewind(self._folder, self.progress)  # delete what was written after the checkpoint
-                with writing(self._folder):
-                    # Only a resumed run writes config.json here. For a new run, runs/prepare.py has written it.
-                    write_json(self._folder / "config.json", json_settings(config, **prepared.data_facts))
-        # A checkpoint of another number of ranks has been converted: runs/resume.py refuses unconverted ones.
+        share = self._load_models()
+        text = list(chain.from_iterable(prepared.task.prompts[:16]))
+        start_check = prove_start(self._learner, self._sampler, text)
+        if dist.get_rank() == 0:
+            self._open_records(share)
+        self._stopping = self._ranks.asked_to_stop()
+        return self._learner, self._sampler, start_check.sync_bound
+
+    def _load_models(self) -> float | None:
+        """Load learner and sampler, and return the sampler's share of the GPU's memory. None on CPUs."""
+        prepared, config = self._prepared, self._config
+        checkpoint, tokenizer = prepared.resume_point.checkpoint, prepared.task.tokenizer
+        # A checkpoint of another number of ranks has been converted: `find_checkpoint` refuses unconverted ones.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
-        self._learner = Learner(str(prepared.model), len(prepared.task.tokenizer), config, universal=converted)
+        self._learner = Learner(str(prepared.model), len(tokenizer), config, universal=converted)
         share = sampler_share(prepared.memory_plan, config)
-        engine = replace(prepared.engine, gpu_memory=share)
-        self._sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
+        self._sampler = Sampler(str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share))
         if checkpoint:
             self._learner.load(checkpoint / "trainer")
         if config.update.lora_rank:
@@ -107,18 +118,20 @@ class Run:
                 refresh_sampler(self._learner, self._sampler, self.progress.step)
             if dist.get_rank() == 0:
                 print(describe_adapter(self._learner.model), flush=True)
-        text = list(chain.from_iterable(prepared.task.prompts[:16]))
-        start_check = prove_start(self._learner, self._sampler, text)
-        if dist.get_rank() == 0:
-            if share is not None:  # on GPUs
-                shares = {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
-                facts = prepared.data_facts | shares
-                write_json(self._folder / "config.json", json_settings(config, **facts))
-            self._tracker = Tracker(config, prepared.steps, self.progress.step)
-            if config.folder.resume:
-                self._tracker.say(f"continuing after step {self.progress.step}")
-        self._stopping = self._ranks.asked_to_stop()
-        return self._learner, self._sampler, start_check.sync_bound
+        return share
+
+    def _open_records(self, share: float | None) -> None:
+        """Delete what a resumed run wrote after its checkpoint, only now that it can go on, and open the metrics."""
+        prepared, config = self._prepared, self._config
+        if prepared.resumed:
+            rewind(self._folder, self.progress)
+        facts = prepared.data_facts
+        if share is not None:  # on GPUs
+            facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
+        write_config(config, facts)
+        self._tracker = Tracker(config, prepared.steps, self.progress.step)
+        if config.folder.resume:
+            self._tracker.say(f"continuing after step {self.progress.step}")
 
     @property
     def is_new(self) -> bool:
@@ -166,15 +179,18 @@ class Run:
         """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
         task, config, names = self._prepared.task, self._config, self._reward_names
         bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
-        self.progress = replace(self.progress, step=step.number, bad_steps=bad_steps)
+        questions = self._config.batch.questions_per_step
+        place = next_place(len(task.problems), questions, self.progress.place) + questions
+        self.progress = replace(self.progress, step=step.number, place=place, bad_steps=bad_steps)
         if self._tracker:
             metrics = step.metrics(names) | scores
             if watched:
                 self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
-            accuracies = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
-            self._tracker.log(step.number, metrics, accuracies)
+            mean_rewards = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
+            self._tracker.log(step.number, metrics, mean_rewards)
+            delete_earlier_run(self._folder)
             self._look_at_first_answers(step)
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)

@@ -3,19 +3,29 @@
 import json
 import math
 import os
+import secrets
+import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from bnpo.config import TrainConfig
-from bnpo.files import step_name, write_json_lines, writing
-from bnpo.runs.wandb_log import WandbLog
+from bnpo.config import TrainConfig, flat_settings
+from bnpo.files import line_of, step_name, write_json_lines, writing
 
 BAD_BATCHES = 10
 """Number of batches of skipped updates that are kept: the last ones."""
+INIT_SECONDS = 5.0
+"""Time that W&B's server has to answer at the start. After it the run is recorded offline."""
+FINISH_SECONDS = 15.0
+"""Time for uploading the rest to W&B at the end."""
+TABLE_ROWS = 128
+"""Number of answers of a step in a table of W&B: the first ones."""
 
 
 class Tracker:
@@ -26,15 +36,15 @@ class Tracker:
         with writing(run / "metrics.jsonl"):
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        self._wandb = None if config.logging.wandb == "disabled" else WandbLog(config)
+        self._wandb = None if wandb_mode(config) == "disabled" else WandbLog(config)
         style = {"desc": "step", "bar_format": "{desc} {n}/{total} |{bar}| {remaining} left{postfix}"}
         # nrows: without it tqdm shows nothing on a terminal that reports the size 0.
         self._bar = tqdm(total=steps, initial=done, disable=not sys.stderr.isatty(), nrows=2, **style)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
-    def log(self, step: int, metrics: dict[str, float], accuracies: np.ndarray) -> None:
+    def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray) -> None:
         """Record a training step, with the mean reward of each of its questions [n], and show the progress."""
-        self.write(step, metrics, accuracies)
+        self.write(step, metrics, mean_rewards)
         line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
         line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
         self._bar.set_postfix_str(line, refresh=False)
@@ -45,7 +55,7 @@ class Tracker:
             left = tqdm.format_interval(seconds_per_step * (self._steps - step))
             print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
 
-    def write(self, step: int, metrics: dict[str, float], accuracies: np.ndarray | None = None) -> None:
+    def write(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None = None) -> None:
         """Add a line to metrics.jsonl, for a training step or for the start (0)."""
         # JSON has no nan.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
@@ -55,7 +65,7 @@ class Tracker:
             # On disk before the checkpoint of this step is: a resumed run does not repeat the step.
             os.fsync(self._metrics.fileno())
         if self._wandb:
-            self._wandb.log(step, metrics, accuracies)
+            self._wandb.log(step, metrics, mean_rewards)
 
     def save_rows(self, folder: str, step: int, rows: Sequence[dict]) -> None:
         """Write rows of a step as JSON lines into a folder of the run, such as its answers into <run>/rollouts."""
@@ -79,3 +89,99 @@ class Tracker:
         self._bar.close()
         if self._wandb:
             self._wandb.close()
+
+
+def wandb_mode(config: TrainConfig) -> str:
+    """Return W&B's mode: that of --wandb, or of W&B's own variable if --wandb is given."""
+    mode = config.logging.wandb
+    return mode if mode == "disabled" else os.environ.get("WANDB_MODE", mode)
+
+
+class WandbLog:
+    """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
+
+    wandb uploads in a process of its own. If the server does not answer, `wandb.init` waits 90 s and raises an error,
+    and `finish` waits without a limit. This class records offline after INIT_SECONDS and ends after FINISH_SECONDS.
+    Whatever fails in W&B is a line, and the training goes on. W&B's own variables are respected.
+    """
+
+    def __init__(self, config: TrainConfig):
+        folder, environment = config.folder.output_dir, os.environ
+        id_file = folder / "wandb" / "id"
+        with writing(id_file):
+            id_file.parent.mkdir(exist_ok=True)
+            if not id_file.exists():
+                id_file.write_text(secrets.token_hex(4))
+        environment.setdefault("WANDB_SILENT", "true")  # read by the import
+        # Tables are staged here, not in the user's home, which may be full or not writable.
+        for variable in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):
+            environment.setdefault(variable, str(id_file.parent))
+        import wandb  # takes a second, and most runs do not use it
+
+        self._wandb, self._run, self._said, self._not_uploaded = wandb, None, set(), False
+        limits = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
+        settings = {
+            "project": environment.get("WANDB_PROJECT", "bnpo"),
+            "name": environment.get("WANDB_NAME", folder.name),
+            "id": environment.get("WANDB_RUN_ID", id_file.read_text()),
+            "dir": environment.get("WANDB_DIR", folder),
+            "config": flat_settings(config),
+            "settings": wandb.Settings(silent=True, console="off", **limits),
+        }
+        mode = wandb_mode(config)
+        with self._failing("W&B cannot be reached ({}). The run is recorded offline"):
+            # resume: without it the server would replace the run of the same id by a new one.
+            self._run = wandb.init(mode=mode, resume="allow" if mode == "online" else None, **settings)
+        if self._run is None:
+            self._not_uploaded = True
+            with self._failing("W&B records nothing ({})"):
+                wandb.teardown()  # or the id of the failed attempt would still be in use
+                self._run = wandb.init(mode="offline", **settings)
+        if self._run:
+            # W&B's own steps only grow: it would drop the rows of a run that was resumed from an earlier step.
+            self._run.define_metric("*", step_metric="step")
+
+    @contextmanager
+    def _failing(self, line: str):
+        """Print `line`, once, if W&B fails within the context."""
+        try:
+            yield
+        except Exception as error:  # of many kinds; none is a reason to end the run
+            if line not in self._said:
+                self._said.add(line)
+                print(line.format(line_of(error)), flush=True)
+
+    def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None) -> None:
+        """Log the metrics of a step and the mean rewards of its questions [n]. Scores become the run's summary, too."""
+        if self._run:
+            with self._failing("W&B lacks metrics ({}). The run goes on"):
+                histogram = {} if mean_rewards is None else {"groups/reward": self._wandb.Histogram(mean_rewards)}
+                self._run.log({"step": step} | metrics | histogram)
+                scores = {name: value for name, value in metrics.items() if name.startswith("eval/")}
+                self._run.summary.update(scores)
+
+    def log_table(self, name: str, step: int, rows: Sequence[dict]) -> None:
+        """Log the first TABLE_ROWS answers of a step as a table."""
+        if self._run and rows:
+            # Each reward gets a column of its own.
+            flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]
+            columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
+            with self._failing("W&B lacks tables ({}). The run goes on"):
+                table = self._wandb.Table(
+                    columns=columns, data=[[row.get(key) for key in columns] for row in flat_rows]
+                )
+                self._run.log({"step": step, name: table})
+
+    def close(self) -> None:
+        """End the W&B run, and say if it was not uploaded completely."""
+        if not self._run:
+            return
+        folder = Path(self._run.dir).parent
+        try:
+            self._run.finish()
+        except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
+            self._not_uploaded = True
+        if self._not_uploaded:
+            print(
+                f"W&B did not get everything. To upload the run: {shlex.join(['wandb', 'beta', 'sync', str(folder)])}"
+            )

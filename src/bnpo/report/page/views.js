@@ -230,7 +230,7 @@ async function evaluations(place) {
   if (!data.evals.length) return "This page has no evaluations. Train with --eval-every, or add folders of eval.py.";
   const [a, b] = [data.evals[+(S.a || 0)], data.evals[+(S.b || data.evals.length - 1)]], pairs = paired(a, b);
   const parts = [...new Set(pairs.flatMap((pair) => pair.parts))].sort();
-  const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values))}`;
+  const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values) || NaN)}`; // 0 is no estimate
   place.append(table("Scores", ["subset", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
     parts.map((part) => [part, pairs.filter((pair) => pair.parts.includes(part))]).map(([part, of]) => [part, of.length,
       scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
