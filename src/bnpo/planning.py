@@ -152,22 +152,7 @@ def rank_memory(
     # Of gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
     reduced = max(bucket, 0 if adapter else shape.head)
     reduction = 4 * reduced * (2 if on_cpu and ranks > 1 else 1) + 4 * ceil(reduced / ranks) * offloads
-    per_layer = layer_activations(shape, size) * tokens
-    again = per_layer if hardware.gradient_checkpointing else 0
-    saved = tokens * shape.hidden * (4 + 3 * size)  # of the last norm
-    saved += shape.layers * (tokens * shape.hidden * size if hardware.gradient_checkpointing else per_layer)
-    logits = max(logit_bytes(shape, config, tokens, device, backward=backward) for backward in (False, True))
-    layer = again + tokens * size * (2 * shape.intermediate + 4 * shape.hidden)
-    gradient = size * (adapter // shape.layers or shape.layer)
-    head_gradient = 0 if adapter else shape.head  # elements
-    passes = {
-        "head": {"activations": saved, "logits": logits + 4 * head_gradient},
-        "layers": {
-            "activations": saved + layer + gradient + size * head_gradient * shape.tied,  # waits for the embedding's
-            "reduction": held["reduction"] + reduction * (not on_cpu),
-        },
-    }
-    largest = max(passes.values(), key=lambda parts: sum((held | parts).values()))
+    largest = _largest_pass(shape, config, tokens, held, reduction, device)
     # AdamW works on groups of gradients in one piece, which offloaded ones are already.
     group = min(partition, zero.sub_group_size + ceil(shape.head / ranks))
     adamw = 4 * group * (not offloads) + group * (8 if on_cpu else 4 * (not offloads))
@@ -195,6 +180,32 @@ def rank_memory(
     return RankMemory(phases, optimizer_in_cpu_memory(partition) * offloads + weights * hardware.offload_weights)
 
 
+def _largest_pass(
+    shape: ModelShape, config: TrainConfig, tokens: int, held: dict[str, int], reduction: int, device: str
+) -> dict[str, int]:
+    """Return the parts of the backward pass through head or layers, whichever takes more beside what is `held`.
+
+    `tokens` are those of a micro-batch, `reduction` the bytes of gradients on their way to their ranks.
+    """
+    hardware, size, adapter = config.hardware, number_bytes(config), shape.adapter(config)
+    per_layer = layer_activations(shape, size) * tokens
+    again = per_layer if hardware.gradient_checkpointing else 0
+    saved = tokens * shape.hidden * (4 + 3 * size)  # of the last norm
+    saved += shape.layers * (tokens * shape.hidden * size if hardware.gradient_checkpointing else per_layer)
+    logits = max(logit_bytes(shape, config, tokens, device, backward=backward) for backward in (False, True))
+    layer = again + tokens * size * (2 * shape.intermediate + 4 * shape.hidden)
+    gradient = size * (adapter // shape.layers or shape.layer)
+    head_gradient = 0 if adapter else shape.head  # elements
+    passes = {
+        "head": {"activations": saved, "logits": logits + 4 * head_gradient},
+        "layers": {
+            "activations": saved + layer + gradient + size * head_gradient * shape.tied,  # waits for the embedding's
+            "reduction": held["reduction"] + reduction * (device != "cpu"),
+        },
+    }
+    return max(passes.values(), key=lambda parts: sum((held | parts).values()))
+
+
 def batch_tokens(config: TrainConfig, ranks: int) -> int:
     """Return the most tokens of a micro-batch."""
     longest = longest_sequence(config, None)
@@ -216,13 +227,13 @@ def logit_bytes(shape: ModelShape, config: TrainConfig, tokens: int, device: str
     rows = max(1, LOGIT_CHUNK[device] // shape.vocabulary)
     elements = min(tokens, rows) * shape.vocabulary
     several = tokens > rows  # the next chunk is allocated before the last one is freed
-    weight = 4 * shape.head * half * on_cpu  # CPUs multiply bf16 in fp32, so they copy the factors
+    weight = 4 * shape.head * half * on_cpu  # CPUs multiply bf16 in fp32, so they hold a wide copy of the weight
     if not backward:
         normalized = 4 * elements * (3 if config.logging.exact_entropy else 2)
-        return max(normalized, 4 * elements * (1 + several) + weight)
+        return weight + max(normalized, 4 * elements * (1 + several))
     chunk = (6 if half else 4) * elements  # in fp32 the gradient overwrites the logits; in bf16 it is a second array
     product = 0 if shape.adapter(config) else 4 * shape.head + 4 * elements * half * on_cpu  # of the weight's gradient
-    return chunk + max((4 * elements + weight) * several, product)
+    return chunk + weight * several + max(4 * elements * several, product)
 
 
 def gathered_bytes(shape: ModelShape, config: TrainConfig, ranks: int) -> int:

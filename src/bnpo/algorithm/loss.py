@@ -49,6 +49,8 @@ def token_logprobs(
 class _TokenLogprobs(torch.autograd.Function):
     """Log-probabilities whose backward pass computes the logits again instead of storing them.
 
+    If one chunk holds all tokens, its probabilities are kept instead.
+
     With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T hidden. This is our own
     code because torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
     """
@@ -60,9 +62,7 @@ class _TokenLogprobs(torch.autograd.Function):
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
         parts = _slices(len(targets), chunk_tokens)
-        only_chunk = (
-            None  # its probabilities [tokens, head rows], so that the backward pass need not compute them again
-        )
+        only_chunk = None  # probabilities [tokens, head rows], kept for the backward pass
         wide_weight = _widened(weight)
         for part in parts:
             logits = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
@@ -86,12 +86,12 @@ class _TokenLogprobs(torch.autograd.Function):
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trained else None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
-        wide_weight = _widened(weight)
+        wide_weight = _widened(weight) if only_chunk is None else None
         for part in _slices(len(targets), ctx.chunk_tokens):
             scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
+            # -scale * pi, written over the logits or the kept probabilities to save memory.
             if only_chunk is not None:
-                # Not in place: a caller may go backward twice (retain_graph).
-                d = only_chunk * -scale  # [chunk tokens, head rows]
+                d = only_chunk.mul_(-scale)  # [chunk tokens, head rows]
             else:
                 logits = output = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
                 if ctx.steps:
@@ -99,9 +99,8 @@ class _TokenLogprobs(torch.autograd.Function):
                         after_steps = ctx.steps(output.requires_grad_())
                     logits = after_steps.detach().clone()
                 logits = _at_temperature(logits, ctx.vocab_size, ctx.temperature)
-                # -scale * pi, written over the logits to save memory.
                 d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
-            d = d.scatter_add_(1, targets[part, None], scale)
+            d = d.scatter_add_(1, targets[part, None], scale)  # one at the target, less pi, times scale
             if ctx.steps:
                 [d] = torch.autograd.grad(after_steps, output, d)
             if bias is not None:

@@ -205,7 +205,7 @@ def signal_at_program_end(number: int) -> None:
 
 
 def _restore_signals_in_children() -> None:
-    """Let the processes that calls start end on SIGTERM, as pools expect, while this worker goes on."""
+    """Let the processes that a call starts end on SIGTERM, as pools expect. This worker itself ignores it."""
     signals = (signal.SIGINT, signal.SIGTERM)
 
     def restore() -> None:

@@ -102,7 +102,7 @@ class WandbLog:
 
     wandb uploads in a process of its own. If the server does not answer, `wandb.init` waits 90 s and raises an error,
     and `finish` waits without a limit. This class records offline after INIT_SECONDS and ends after FINISH_SECONDS.
-    Whatever fails in W&B is a line, and the training goes on. W&B's own variables are respected.
+    An error of W&B is printed in one line, and the training continues. W&B's own variables are respected.
     """
 
     def __init__(self, config: TrainConfig):
@@ -154,7 +154,7 @@ class WandbLog:
     def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None) -> None:
         """Log the metrics of a step and the mean rewards of its questions [n]. Scores become the run's summary, too."""
         if self._run:
-            with self._failing("W&B lacks metrics ({}). The run goes on"):
+            with self._failing("W&B lacks metrics ({}). The run continues"):
                 histogram = {} if mean_rewards is None else {"groups/reward": self._wandb.Histogram(mean_rewards)}
                 self._run.log({"step": step} | metrics | histogram)
                 scores = {name: value for name, value in metrics.items() if name.startswith("eval/")}
@@ -166,7 +166,7 @@ class WandbLog:
             # Each reward gets a column of its own.
             flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]
             columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
-            with self._failing("W&B lacks tables ({}). The run goes on"):
+            with self._failing("W&B lacks tables ({}). The run continues"):
                 table = self._wandb.Table(
                     columns=columns, data=[[row.get(key) for key in columns] for row in flat_rows]
                 )
