@@ -3,4 +3,4 @@
 # `python scripts/get_model.py smollm2` fetches the model first. Other flags of train.py may follow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec deepspeed --num_gpus 1 train.py --preset smollm2 --algo bnpo "$@"
+exec deepspeed train.py --preset smollm2 --algo bnpo "$@"

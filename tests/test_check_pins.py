@@ -7,6 +7,8 @@ import zipfile
 from importlib.metadata import distributions
 
 import pytest
+
+import setuptools  # noqa: F401  # isort: skip - after pip, which check_pins imports, it could not replace distutils
 from check_pins import unmet_requirements
 
 from bnpo.files import ROOT

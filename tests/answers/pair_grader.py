@@ -20,7 +20,7 @@ class PairGrader:
             [wrap.replace("%s", answer) for _, answer in pairs], [reference for reference, _ in pairs]
         )
         self.failures += grades.failures
-        return [reward == 1 for reward in grades.rewards[:, 0]]
+        return [bool(reward == 1) for reward in grades.rewards[:, 0]]
 
     def close(self) -> None:
         self._grader.close()

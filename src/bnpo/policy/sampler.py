@@ -85,7 +85,7 @@ class Sampler:
                 distributed_executor_backend=backend,
                 tensor_parallel_size=settings.tensor_parallel,
                 use_tqdm_on_load=False,
-                **(_gpu_arguments(settings) if on_gpu else _CPU_ARGUMENTS),
+                **(_gpu_arguments(settings, torch.cuda.get_device_capability()[0]) if on_gpu else _CPU_ARGUMENTS),
             )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
         LogprobsProcessor._update_sample_logprobs = _keep_logprobs
@@ -234,13 +234,13 @@ class Sampler:
 _CPU_ARGUMENTS = {"block_size": 32}
 
 
-def _gpu_arguments(settings: EngineSettings) -> dict:
+def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
     arguments = {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
         "enable_sleep_mode": True,
     }
-    arguments["attention_backend"] = attention_backend(torch.cuda.get_device_capability()[0], has_flashinfer())
+    arguments["attention_backend"] = attention_backend(capability, has_flashinfer())
     # Otherwise CUDA graphs keep their memory while weights and cache sleep. vLLM 0.26 cannot free it.
     if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
         arguments["sleep_mode_offload_cudagraph"] = True
