@@ -130,8 +130,9 @@ class _Worker:
         self._kill()
 
     def _kill(self) -> int | None:
-        with suppress(ProcessLookupError):
-            os.kill(self._process.pid, END)
+        if self._process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, END)
         self._process.join(timeout=10)
         self._process.kill()  # in case the keeper waits for a process that it may not kill, such as another user's
         self._process.join()
@@ -148,6 +149,9 @@ class _Worker:
                 if self._pipe.poll(self._time_limit * WALL_CLOCK_FACTOR):
                     return self._pipe.recv()
                 late = True
+            if not late:
+                # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
+                self._process.join(timeout=5)
             status = self._kill()
             self._start()
             if taken and status == 128 + signal.SIGPROF:
