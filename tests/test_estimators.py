@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -119,6 +119,10 @@ def typed(group, n):
 @given(batch=batches(), alpha=st.floats(0.3, 9), beta=st.floats(0.3, 9))
 def test_formulas_written_again(batch, alpha, beta):
     rewards, extra = batch
+    shares = rewards.mean(axis=(1, 2))  # [n]
+    if rewards.shape[1] == 1 and len(shares) > 1:
+        # With one answer to a question, `eb` has a jump where the variance is that of a Bernoulli variable.
+        assume(shares.std() == 0 or abs(shares.var(ddof=1) - shares.mean() * (1 - shares.mean())) > 1e-9)
     summed, averaged, lengths = rewards.sum(axis=2).tolist(), rewards.mean(axis=2).tolist(), extra["lengths"].tolist()
     expected = {
         "maxrl": [maxrl(group) for group in summed],

@@ -57,7 +57,7 @@ def test_make_takes_the_newest_python_that_runs(tmp_path):
 
     def chosen(*variables: str) -> str:
         path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-        command = ("make", "--dry-run", "--always-make", ".venv/.ready", *variables)
+        command = ("make", "--no-print-directory", "--dry-run", "--always-make", ".venv/.ready", *variables)
         commands = subprocess.run(command, cwd=ROOT, env=os.environ | path, capture_output=True, text=True, check=True)
         return commands.stdout.split()[0]
 
