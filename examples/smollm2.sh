@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train SmolLM2-135M-Instruct on word problems: 25 steps, about 10 minutes on a laptop. It needs no GPU.
+# Train SmolLM2-135M-Instruct on word problems: 25 steps, about 14 minutes on 2 CPU cores. It needs no GPU.
 # `python scripts/get_model.py smollm2` fetches the model first. Other flags of train.py may follow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
