@@ -5,11 +5,16 @@ r"""Decide whether two mathematical answers are equal, and find the final answer
 (True, False)
 """
 
+import os
 import re
+import threading
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
 from fractions import Fraction
+from typing import Any
 
-__all__ = ["MAX_LENGTH", "equal", "final_answer", "instant_verdict", "simple_number"]
+__all__ = ["MAX_LENGTH", "equal", "explain", "final_answer", "instant_verdict", "parse", "simple_number", "verify"]
 
 MAX_LENGTH = 500
 """Characters. A longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
@@ -104,11 +109,79 @@ def instant_verdict(reference: str, answer: str) -> bool | None:
 def equal(reference: str, answer: str) -> bool:
     """Whether two answers are equal, whichever of them is the reference. An empty answer equals none.
 
-    Has no limit of time or memory, which a hostile answer may exhaust. `bnpo.grading.grader.Grader` has limits.
+    Has no limit of time or memory, which a hostile answer may exhaust. `verify` has limits.
     """
     instant = instant_verdict(reference, answer)
     if instant is not None:
         return instant
     from mathequal.compare import verdict  # takes most of a second to import
 
-    return verdict(reference.strip(), answer.strip())
+    with _LOCK:
+        return verdict(reference.strip(), answer.strip())
+
+
+_LOCK = threading.RLock()
+"""mpmath has one precision for all threads, so only one of them may compare."""
+_POOLS: dict[float, Any] = {}
+"""The worker processes for each limit of processor time."""
+
+
+def submit(function: str, reference: str, answer: str, seconds: float) -> Future:
+    """Call `function`, such as `mathequal:equal`, in a worker process with a limit of processor time."""
+    with _LOCK:
+        if seconds not in _POOLS:
+            from bnpo.grading.workers import Workers
+
+            _POOLS[seconds] = Workers(min(4, os.cpu_count() or 1), seconds, preload="mathequal.warm")
+    return _POOLS[seconds].submit(function, reference, answer)
+
+
+def parse(pred: str, *_: object, **_settings: object) -> list[str]:
+    r"""Return the final answer of a text in a list; the whole text if it has no box, an empty list if it is empty.
+
+    Has the signature of `math_verify.parse`, whose settings are accepted and have no effect.
+
+    >>> parse(r"so \boxed{\frac12}"), parse("$1/2$"), parse(" ")
+    (['\\frac12'], ['$1/2$'], [])
+    """
+    answer = final_answer(pred)
+    answer = pred.strip() if answer is None else answer
+    return [answer] if answer else []
+
+
+def verify(
+    gold: str | Sequence[str],
+    target: str | Sequence[str],
+    *,
+    timeout_seconds: float | None = 5,
+    raise_on_error: bool = False,
+    **_settings: object,
+) -> bool:
+    """Whether one of the answers `target` equals one of `gold`. Both are strings or what `parse` returns.
+
+    Has the signature of `math_verify.verify`, whose other settings are accepted and have no effect. Any thread may call
+    it. Every pair is compared in a worker process with 2 GB and `timeout_seconds` of processor time; with None it is
+    compared here, without limits. A pair that exceeds a limit is different, or a RuntimeError if `raise_on_error`.
+    """
+    for reference in [gold] if isinstance(gold, str) else gold:
+        for answer in [target] if isinstance(target, str) else target:
+            verdict = instant_verdict(reference, answer)
+            if verdict is None and timeout_seconds is None:
+                verdict = equal(reference, answer)
+            elif verdict is None:
+                verdict = submit("mathequal:equal", reference, answer, timeout_seconds or 0).result()
+            if raise_on_error and not isinstance(verdict, bool):
+                raise RuntimeError(f"no verdict on {answer[:80]!r}: {verdict.kind}: {verdict.message}")
+            if verdict is True:
+                return True
+    return False
+
+
+def explain(gold: str | Sequence[str], target: str | Sequence[str], *, timeout_seconds: float = 5) -> str:
+    r"""Return "equal", or why the first answer of `target` is different from the first of `gold`, in one sentence.
+
+    The reason is computed as in `verify`. It is for people to read; the verdict does not depend on it.
+    """
+    reference, answer = ([*answers, ""][0] if not isinstance(answers, str) else answers for answers in (gold, target))
+    reason = submit("mathequal.explain:reason", reference, answer, timeout_seconds).result()
+    return reason if isinstance(reason, str) else f"no verdict: {reason.kind}"
