@@ -7,18 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 
+import pint
+from sympy.polys.polyerrors import BasePolynomialError
+
+from mathequal.formula import Undefined, rounded, same_value
 from mathequal.read import read
-from mathequal.scalars import (
-    rounded,
-    same_families,
-    same_functions,
-    same_quantity,
-    same_set,
-    same_solutions,
-    same_value,
-)
+from mathequal.sets import same_families, same_functions, same_set, same_solutions
 from mathequal.text import spelled
 from mathequal.values import LETTER, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 from mathequal.words import plain_number, verdict_of
@@ -89,10 +86,10 @@ def verdict(reference: str, answer: str) -> bool:
     if equal(expected, given):
         return True
     are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
-    if are_families and same_families(expected, given):
+    if are_families and _decided(same_families, expected, given):
         return True
     has_constant = _MAYBE_CONSTANT.search(reference) or _MAYBE_CONSTANT.search(answer)
-    if has_constant and same_functions(read(reference), read(answer)):
+    if has_constant and _decided(same_functions, read(reference), read(answer)):
         return True
     values = choices[0][1], choices[1][1]
     if bool(values[0]) != bool(values[1]) and equal(read(values[0] or reference), read(values[1] or answer)):
@@ -104,7 +101,7 @@ def verdict(reference: str, answer: str) -> bool:
         center, tolerance = Fraction(inexact[1]), Fraction(inexact[2])
         # A large tolerance is more likely a formula with two values, such as 1 \pm 0.5.
         return tolerance * 10 <= abs(number) and abs(number - center) <= tolerance
-    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and rounded(given, expected)
+    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
 
 
 Rule = Callable[..., bool]
@@ -127,8 +124,16 @@ def equal(first: Value, second: Value) -> bool:
     for one, other in ((first, second), (second, first)):
         rule = _RULES.get((type(one), type(other)))
         if rule is not None:
-            return rule(one, other)
+            return _decided(rule, one, other)
     return False
+
+
+def _decided(compare: Rule, first: Value, second: Value) -> bool:
+    """Return `compare(first, second)`, False where something has no value."""
+    try:
+        return compare(first, second)
+    except (Undefined, TypeError, BasePolynomialError):  # TypeError: a matrix where a number is needed
+        return False
 
 
 def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
@@ -173,6 +178,27 @@ def _scalars(first: Scalar, second: Scalar) -> bool:
     if other.unit or with_unit.unit not in _SIZES:
         return False
     return same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
+
+
+@lru_cache(maxsize=1)
+def _registry() -> pint.UnitRegistry:
+    registry = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
+    registry.define("dollar = [money]")
+    registry.define("cent = 1/100 dollar")
+    return registry
+
+
+def same_quantity(first: Scalar, second: Scalar) -> bool:
+    if {first.unit, second.unit} == {"degree", "radian"}:
+        factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
+    elif re.search("celsius|fahrenheit|kelvin", first.unit + second.unit):  # no factor converts them
+        return False
+    else:
+        try:
+            factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
+        except pint.PintError:  # of another dimension, or without a size: euros
+            return False
+    return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 
 
 _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
@@ -229,7 +255,7 @@ def _groups(first: Group, second: Group) -> bool:
     kinds = {first.opening + first.closing, second.opening + second.closing}
     items = (*first.items, *second.items)
     if any(group.items and all(isinstance(item, Relation) for item in group.items) for group in (first, second)):
-        return same_set(first, second) or in_any_order(first.items, second.items)
+        return in_any_order(first.items, second.items) or same_set(first, second)
     if first.names and second.names:
         if set(first.names) != set(second.names):
             return False
@@ -435,18 +461,18 @@ def _with_variable(equation: Equation, old: str, new: str) -> Equation:
 @rule_for(Relation, Relation, Region, Group)
 @rule_for(Region, Relation, Region, Group)
 def _sets(first: Value, second: Value) -> bool:
-    """Sets of numbers; or else conditions on several variables that are the same one by one."""
-    if same_set(first, second):
-        return True
+    """Sets of numbers, or conditions on several variables that are the same one by one."""
     first_conditions, second_conditions = _conditions(first), _conditions(second)
     if len(first_conditions) > 1 and len(second_conditions) > 1:  # a<b<c and b<c, a<b
-        return in_any_order(first_conditions, second_conditions)
+        return in_any_order(first_conditions, second_conditions) or same_set(first, second)
     if isinstance(first, Relation) and isinstance(second, Group):  # a<b<c and the order a, b, c
         is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
-        return is_order and second.opening == "" and in_order(first.sides, second.items)
-    if not (isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator):
-        return False
-    return first.operator != r"\setminus" and in_any_order(first.parts, second.parts)
+        if is_order and second.opening == "" and in_order(first.sides, second.items):
+            return True
+    is_join = isinstance(first, Region) and first.operator != r"\setminus"
+    if is_join and isinstance(second, Region) and first.operator == second.operator:
+        return in_any_order(first.parts, second.parts) or same_set(first, second)
+    return same_set(first, second)
 
 
 def _conditions(value: Value) -> list[Relation]:
