@@ -5,7 +5,6 @@ No text is ever evaluated as Python.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
@@ -17,7 +16,7 @@ from mathequal.formula import Undefined, rounded, same_value
 from mathequal.read import read
 from mathequal.sets import same_families, same_functions, same_set, same_solutions
 from mathequal.text import spelled
-from mathequal.values import LETTER, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 from mathequal.words import plain_number, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
@@ -43,6 +42,19 @@ _FAMILY = re.compile(
     r".*(?<![a-zA-Z\\])[kmnl](?![a-zA-Z])"
 )
 _OF_ALL_INTEGERS = re.compile(r"\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b")
+
+
+_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
+_FUNCTION_OF = re.compile(rf"\s*\$?\s*{_CALL.pattern}\s*=")
+
+
+def _with_same_variable(reference: str, answer: str) -> str:
+    """Return `f(x)=2x` for the answer `f(y)=2y`, if the reference is `f(x)=...`; if it has both, they change places."""
+    matches = _FUNCTION_OF.match(reference), _FUNCTION_OF.match(answer)
+    if not (matches[0] and matches[1] and matches[0][1] == matches[1][1]):
+        return answer
+    new_names = {matches[0][2]: matches[1][2], matches[1][2]: matches[0][2]}
+    return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]{3,}|[a-zA-Z]", lambda match: new_names.get(match[0], match[0]), answer)
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
@@ -82,7 +94,7 @@ def verdict(reference: str, answer: str) -> bool:
     bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
     if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
         return True
-    expected, given = map(read, _with_same_letters(reference, answer))
+    expected, given = map(read, _with_same_letters(reference, _with_same_variable(reference, answer)))
     if equal(expected, given):
         return True
     are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
@@ -238,17 +250,6 @@ def _time_and_value(time: Time, value: Value) -> bool:
     return time.ratio is not None and equal(time.ratio, value)
 
 
-@rule_for(Based, Based)
-def _based(first: Based, second: Based) -> bool:
-    return first.base == second.base and first.digits.lstrip("0") == second.digits.lstrip("0")
-
-
-@rule_for(Based, Scalar)
-def _based_and_scalar(based: Based, scalar: Scalar) -> bool:
-    """`1101` may leave out the base of `1101_2`."""
-    return based.digits == scalar.latex.replace(",", "").casefold()
-
-
 @rule_for(Group, Group)
 def _groups(first: Group, second: Group) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
@@ -375,7 +376,7 @@ def _matrix_and_scalar(matrix: Matrix, scalar: Scalar) -> bool:
     return r"\begin" in scalar.latex and same_value(Scalar(matrix.latex), scalar)
 
 
-@rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region, Relation)
+@rule_for(Equation, Scalar, Word, Time, Group, Matrix, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
@@ -414,19 +415,13 @@ def _same_side(side: Value, last: Value, approximate: bool) -> bool:
     return rounded(side, last)
 
 
-_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
-
-
 @rule_for(Equation, Equation)
 def _equations(first: Equation, second: Equation) -> bool:
     names = first.names[0] or "", second.names[0] or ""
     if names[0] == names[1] != "":
         values = product(_stated_values(first), _stated_values(second))
         return any(equal(one, other) for one, other in values)
-    first_call, second_call = map(_CALL.fullmatch, names)
-    if first_call and second_call and first_call[1] == second_call[1]:  # f(x) = 2x and f(y) = 2y
-        return _equations(first, _with_variable(second, second_call[2], first_call[2]))
-    for call, name in ((first_call, names[1]), (second_call, names[0])):
+    for call, name in ((_CALL.fullmatch(names[0]), names[1]), (_CALL.fullmatch(names[1]), names[0])):
         is_same = call and (name == call[1] or (name == "y" and call[2] == "x"))
         if is_same and len(first.sides) == len(second.sides) == 2:  # f(x) = 2x, f = 2x and y = 2x
             return equal(first.sides[1], second.sides[1])
@@ -434,28 +429,6 @@ def _equations(first: Equation, second: Equation) -> bool:
         return True
     is_curve = len(first.sides) == len(second.sides) == 2 and not (all(first.constant) and all(second.constant))
     return is_curve and same_solutions(first, second)
-
-
-def _with_variable(equation: Equation, old: str, new: str) -> Equation:
-    """Return an equation with another variable, `f(y)=2y` for `f(x)=2x`; the variables exchanged if it has both."""
-    other = {old: new, new: old}
-
-    def replaced(text: str) -> str:
-        return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]", lambda match: other.get(match[0], match[0]), text)
-
-    def renamed(value: Value) -> Value:
-        if isinstance(value, Scalar):
-            return Scalar(replaced(value.latex))
-        if isinstance(value, Relation):
-            return Relation(tuple(Scalar(replaced(side.latex)) for side in value.sides), value.operators)
-        return replace(value, items=tuple(map(renamed, value.items))) if isinstance(value, Group) else value
-
-    return Equation(
-        tuple(map(renamed, equation.sides)),
-        (replaced(equation.names[0] or ""), *equation.names[1:]),
-        equation.constant,
-        False,
-    )
 
 
 @rule_for(Relation, Relation, Region, Group)

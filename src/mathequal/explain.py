@@ -5,7 +5,7 @@ from mathequal.formula import Undefined, names, parse, value
 from mathequal.read import read
 from mathequal.values import Group, Scalar, Value
 
-_KINDS = {"Word": "the word", "Time": "a time of day", "Based": "a number in a base", "Equation": "an equation"}
+_KINDS = {"Word": "the word", "Time": "a time of day", "Equation": "an equation"}
 _KINDS |= {"Relation": "a condition", "Matrix": "a matrix", "Region": "a set of numbers"}
 _GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
 
