@@ -12,7 +12,8 @@ from itertools import product
 import pint
 from sympy.polys.polyerrors import BasePolynomialError
 
-from mathequal.formula import Undefined, rounded, same_value
+import mathequal
+from mathequal.formula import Undefined, names, parse, rounded, same_value, value
 from mathequal.read import read
 from mathequal.sets import same_families, same_functions, same_set, same_solutions
 from mathequal.text import spelled
@@ -457,3 +458,34 @@ def _conditions(value: Value) -> list[Relation]:
     parts = value.parts if isinstance(value, Region) and value.operator == r"\cap" else parts
     conditions = [_conditions(part) for part in parts]
     return [condition for part in conditions for condition in part] if all(conditions) else []
+
+
+_KINDS = {"Word": "the word", "Time": "a time of day", "Equation": "an equation"}
+_KINDS |= {"Relation": "a condition", "Matrix": "a matrix", "Region": "a set of numbers"}
+_GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
+
+
+def reason(reference: str, answer: str) -> str:
+    """Return "equal", or how both are read, which shows why they are different."""
+    if mathequal.equal(reference, answer):
+        return "equal"
+    if not (reference.strip() and answer.strip()):
+        return "different: an empty answer equals nothing"
+    if max(len(reference), len(answer)) > mathequal.MAX_LENGTH:
+        return f"different: not letter by letter the same, and one has more than {mathequal.MAX_LENGTH} characters"
+    return f"different: the reference is {_described(read(reference))}, the answer is {_described(read(answer))}"
+
+
+def _described(answer: Value) -> str:
+    if isinstance(answer, Group):
+        kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
+        return f"{kind} ({'; '.join(map(_described, answer.items))})"
+    if not isinstance(answer, Scalar):
+        return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
+    try:
+        formula = parse(answer)
+        number = None if names(formula) else value(formula, {})
+    except Undefined:
+        return f"{answer.latex}, which is no formula with a value"
+    text = str(formula) if number is None else f"{complex(number):.8g}".removesuffix("+0j")
+    return f"{text} {answer.unit}".strip()
