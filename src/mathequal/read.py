@@ -127,64 +127,44 @@ def all_orders(items: tuple[Value, ...], orders: Callable[..., Iterable[tuple[Va
     return Group("", "", tuple(dict.fromkeys(Group("(", ")", order) for order in orders(items))))
 
 
-_LINES = re.compile(
-    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}"
-)
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
-_CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\{(cases|array)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
+# \begin{...} ... \end{...}, perhaps with a name or a brace in front
+_BLOCK = re.compile(r"(?:([^=]+)=)?\s*(\\\{)?\s*\\begin\{(\w+)\}(?:\{[^{}]*\})?(.*)\\end\{\3\}")
+_TABLES, _LINES = ("cases", "array"), ("aligned", "align", "gathered", "split")
+_MATRICES = ("array", "matrix", "pmatrix", "bmatrix", "Bmatrix")
+_CONDITION = re.compile(rf"[=<>]|\\[lg]e|{WORD}")
 _WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
 
 
-def _rows(block: str) -> list[list[str]]:
-    rows = ([entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\"))
-    return [row for row in rows if any(row)]
-
-
-def _is_aligned(rows: list[list[str]]) -> bool:
-    """Whether the second column begins with relations: `x &= 1`."""
-    return all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
-
-
-def _cases(text: Spelled) -> Value | None:
-    """Read values with the conditions that they have, in any order, as a set of pairs."""
-    match = _CASES.fullmatch(text.formula)
-    rows = _rows(match[3]) if match else []
-    if not match or r"\begin" in match[3] or len(rows) < 2 or {len(row) for row in rows} != {2}:
+def _block(text: Spelled) -> Value | None:
+    """Read values by case, lines below each other (such as a system of equations) as a list, or a matrix."""
+    match = _BLOCK.fullmatch(text.formula)
+    if not match or r"\begin" in match[4]:
         return None
-    if _is_aligned(rows):  # a system of equations
+    name, brace, kind, block = match.groups()
+    rows = [[entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")]
+    rows = [row for row in rows if any(row)]
+    is_aligned = all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
+    has_two_columns = kind in _TABLES and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned
+    if has_two_columns and (kind == "cases" or all(_CONDITION.search(condition) for _, condition in rows)):
+        return _cases(text, re.sub(r"\s", "", name or ""), rows)
+    if not name and (kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block))):
+        return _value(text.part(", ".join("".join(row) for row in rows)))
+    if kind not in _MATRICES or name or brace or _SIGN.search(block):
         return None
-    if match[2] == "array" and not all(re.search(rf"[=<>]|\\[lg]e|{WORD}", condition) for _, condition in rows):
-        return None  # a matrix
+    return Matrix(tuple(_parts_of(text, row) for row in rows), text.formula)
+
+
+def _cases(text: Spelled, name: str, rows: list[list[str]]) -> Value | None:
+    """Return values with the conditions that they have, in any order, as a set of pairs."""
     words = tuple(" ".join(_WHEN.sub("", word).split()) for word in text.words)  # if n is even: n even
     plain = Spelled(text.formula, words)
     rows = [[re.sub(WORD, lambda sign: sign[0] * bool(plain.word(sign[0])), entry) for entry in row] for row in rows]
-    pairs = (Group("case", "case", tuple(_value(plain.part(entry)) for entry in row)) for row in rows)
-    value = Group("{", "}", tuple(pairs))
-    name = re.sub(r"\s", "", match[1] or "")
+    value = Group("{", "}", tuple(Group("case", "case", _parts_of(plain, row)) for row in rows))
     if not name:
         return value
     if not NAME.fullmatch(name):
         return None
     return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
-
-
-def _lines(text: Spelled) -> Value | None:
-    """Read lines below each other, such as a system of equations, as a list."""
-    match = _LINES.fullmatch(text.formula)
-    rows = _rows(match[2]) if match else []
-    may_be_table = match is not None and "&" in match[2] and match[1] in ("cases", "array")
-    if not match or r"\begin" in match[2] or (may_be_table and not _is_aligned(rows)):
-        return None
-    items = ["".join(row) for row in rows]
-    return _value(text.part(", ".join(items)))
-
-
-def _matrix(text: Spelled) -> Value | None:
-    match = _MATRIX.fullmatch(text.formula)
-    if not match or r"\begin" in match[2]:
-        return None
-    rows = [row.split("&") for row in match[2].split(r"\\") if row.strip()]
-    return Matrix(tuple(tuple(_value(text.part(entry)) for entry in row) for row in rows), text.formula)
 
 
 MAX_DEPTH = 30
@@ -443,8 +423,7 @@ _READERS = (
     _permutations,
     _ratio,
     read_clock,
-    _cases,
-    _lines,
+    _block,
     _conditions,
     _list,
     _plus_minus,
@@ -452,7 +431,6 @@ _READERS = (
     _region,
     _group,
     _negative,
-    _matrix,
     read_based,
 )
 

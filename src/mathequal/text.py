@@ -39,17 +39,8 @@ CHARACTERS = str.maketrans(
     # what is not seen, and what is only decoration
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
-    | {
-        "\a": r"\a",
-        "\b": r"\b",
-        "\v": r"\v",
-        "\f": r"\f",
-        "€": " euro ",
-        "£": " pound ",
-        "₹": " rupee ",
-        "￥": " yuan ",
-        "¥": " yuan ",
-    }
+    | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
+    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
     | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")

@@ -172,22 +172,10 @@ def read_words(text: Spelled) -> Value | None:
     number = number_in_words(phrase)
     if number is not None or INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
-    if counted := _counted(phrase):
-        return counted
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
     return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
-
-
-def _counted(phrase: str) -> Scalar | None:
-    """Read `ten hours`."""
-    words = phrase.split()
-    for end in range(len(words) - 1, 0, -1):
-        number, name = number_in_words(" ".join(words[:end])), unit(" ".join(words[end:]))
-        if number is not None and name:
-            return Scalar(str(number), name)
-    return None
 
 
 # "the series converges absolutely by the ratio test" is "absolutely convergent"
