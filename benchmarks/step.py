@@ -1,6 +1,6 @@
 """Measure the seconds per step of `deepspeed train.py`, its phases, its floor, and how it scales.
 
-    python benchmarks/step.py [--model smollm2] [--figure docs/step.png]
+    python benchmarks/step.py [--model smollm2] [--figure docs/figures/step.png]
 
 The floor is the time of the unavoidable parts of a step (benchmarks/floor.py). Runs of the program and of the floor
 take turns, so that a slow minute of the machine affects both. Rows:
