@@ -422,7 +422,7 @@ def _item(text: str) -> Value:
 
 # In order: the first reader that does not return None decides. A list is split before its items are read, a relation
 # before the formulas on its sides.
-_READERS = (
+_READERS = [
     read_words,
     read_two_units,
     _permutations,
@@ -437,7 +437,7 @@ _READERS = (
     _group,
     _negative,
     read_based,
-)
+]
 
 
 def normal_form(text: str) -> str:
