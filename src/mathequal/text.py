@@ -357,6 +357,7 @@ def _text(match: re.Match) -> str:
 def spelled(text: str) -> str:
     r"""Return `text` in one spelling.
 
+    >>> from mathequal.words import shown
     >>> shown(spelled(r"$\dfrac12\text{ cm}^2$.")), spelled("3pi/4"), spelled(r"10\,080")
     ('\\frac{1}{2} cm ^2', '3\\pi /4', '10080')
     """

@@ -176,6 +176,10 @@ def read_words(text: str) -> Value | None:
     number = number_in_words(phrase)
     if number is not None or INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
+    amount, _, unit_word = phrase.rpartition(" ")
+    number = number_in_words(amount)
+    if number is not None and unit(unit_word):  # ten hours
+        return Scalar(str(number), unit(unit_word) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
