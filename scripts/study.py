@@ -1,9 +1,9 @@
-"""Run the miniature studies of docs/study.md (does adaptive normalisation help?) and docs/study-2.md, write reports.
+"""Run the miniature studies (does adaptive normalisation help? docs/study/ has their plans) and write their reports.
 
     python scripts/study.py --dry-run          # count the runs of each part that are left, and their hours
     python scripts/study.py                    # run what is left, one run on each core
     python scripts/study.py --only tuning      # run one part
-    python scripts/study.py --report           # write docs/results.md, docs/results-2.md and their figures
+    python scripts/study.py --report           # write the results in docs/study and the tables in evals/results/study
 
 Each run that ends becomes a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. These files
 are committed. Failed runs have a row, too. Runs that have a row are not repeated, so the same command continues an
@@ -46,7 +46,7 @@ class Args:
     dry_run: bool = False
     """Print what is left to do, and start nothing."""
     report: bool = False
-    """Write docs/results.md and docs/results-2.md from the rows, and run nothing."""
+    """Write the pages, figures and tables of results from the rows, and run nothing."""
 
 
 def rows_of(part: str) -> Rows:

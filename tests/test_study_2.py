@@ -16,6 +16,8 @@ from study.rows import Rows
 from study.statistics import sign_flip, smallest_found
 
 REGISTRATION = "docs/study-2.md"
+"""Where the plan was when it was registered."""
+PLAN = ROOT / "docs" / "study" / "plan-2.md"
 
 
 def tuning_rows(best: float) -> list[dict]:
@@ -79,12 +81,12 @@ def test_exact_sign_flips_of_forty_seeds():
 
 
 def test_sample_size_by_simulation():
-    """docs/study-2.md, "Sample size": the difference that 40 seeds find, and where intervals end without one."""
+    """docs/study/plan-2.md, "Sample size": the difference that 40 seeds find, and where intervals end without one."""
     deviation, rng = pilot_deviation(), np.random.default_rng(0)
     found = smallest_found(deviation, 40, 0.05)
     assert (round(deviation, 1), round(found, 1)) == (12.2, 5.6)
     cells = [deviation, 2.0227 * deviation / np.sqrt(40), found, smallest_found(deviation, 40, 0.05 / 4)]
-    page = (ROOT / REGISTRATION).read_text(encoding="utf-8")
+    page = PLAN.read_text(encoding="utf-8")
     assert f"| cliff | 40 | {' | '.join(f'{cell:.2f}' for cell in cells)} | 5 |" in page
     samples = rng.normal(0, deviation, size=(20_000, 40))
     half = 2.0227 * samples.std(axis=1, ddof=1) / np.sqrt(40)

@@ -1,4 +1,4 @@
-"""The settings that all runs of the study share, and the class of one run. docs/study.md has the reasons."""
+"""The settings that all runs of the study share, and the class of one run. docs/study/plan.md has the reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

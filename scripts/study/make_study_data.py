@@ -5,7 +5,7 @@ r"""Make the regimes of the study: questions of the built-in task, by how often 
 Every question of a pool is answered 32 times at temperature 1. A regime takes the first questions whose share of right
 answers lies in its range, for each split: those for training, for choosing learning rates (validation), and for what is
 reported (test). The splits cannot overlap (`bnpo.data`). Written to data/study: the questions, with their shares,
-and the suites that evaluate them. docs/study.md says what the regimes are for.
+and the suites that evaluate them. docs/study/plan.md says what the regimes are for.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Print the sample size calculation of the second study (docs/study-2.md).
+"""Print the sample size calculation of the second study (docs/study/plan-2.md).
 
     python scripts/study/power.py
 

@@ -1,4 +1,4 @@
-"""The list of all runs of both studies. docs/study.md and docs/study-2.md have the reasons."""
+"""The list of all runs of both studies. docs/study/plan.md and docs/study/plan-2.md have the reasons."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import nan
