@@ -7,7 +7,7 @@ All other flags are those of train.py: they choose the model, the problems, the 
 object after each step and, at the end, the row trl_step_seconds, the median. A step has prompts, sampling with
 transformers' `generate`, rewards and an update. The first step warms up and is not measured. Reference model, logging,
 checkpoints and gradient checkpointing, which only take time, are off. In bfloat16 TRL keeps the weights in fp32 and
-computes with autocast.
+computes with autocast. Its learning rate rises from 0, one step later than ours.
 
 With --output-dir, it writes config.json and metrics.jsonl as train.py does, with `reward/mean` of every step and
 `eval/average` of greedy answers to --eval-suite every --eval-every steps, for scripts/real_curves.py.
@@ -26,10 +26,10 @@ setup_environment()
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bnpo.config import TrainConfig, json_settings, parse_train_config
+from bnpo.config import TrainConfig, json_settings, parse_train_config, with_settings
 from bnpo.data import encode_problems, load_sources, stop_token_ids
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite
@@ -45,15 +45,13 @@ class Clock(TrainerCallback):
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.last = time.perf_counter()
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
-        now = time.perf_counter()
         if state.global_step > 1 and state.is_world_process_zero:
-            self.seconds.append(now - self.last)
+            self.seconds.append(time.perf_counter() - self.started)
             print(json.dumps({"step": state.global_step, "seconds": round(self.seconds[-1], 3)}), flush=True)
-        self.last = now
 
 
 class Records(TrainerCallback):
@@ -162,10 +160,11 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, required=True, help="answers per pass of a process")
     parser.add_argument("--generate", type=int, required=True, help="answers sampled at once, over all processes")
     args, train_flags = parser.parse_known_args()
-    config, _ = parse_train_config(train_flags, has_cuda=False)
+    config = with_settings(parse_train_config(train_flags, has_cuda=False)[0], algo="grpo")
     records = any(flag.partition("=")[0] in ("--output-dir", "--output_dir") for flag in train_flags)
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_of(config, args.micro_batch, args.generate, folder, records)
+        trainer.remove_callback(PrinterCallback)  # of all logs
         trainer.train()
     [clock] = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, Clock)]
     if clock.seconds:
