@@ -57,6 +57,14 @@ def test_a_step_of_trl_with_our_advantages(tmp_path):
 
 @needs("trl", "verl")
 @pytest.mark.program
+def test_trl_and_verl_take_the_graders_rewards(tmp_path):
+    found = json.loads(output_of("tests/programs/rewards_check.py", tmp_path)[-1])
+    assert 0 <= found["logged"] <= 1
+    assert found["scores"] == [1.0, 0.0]
+
+
+@needs("trl", "verl")
+@pytest.mark.program
 @pytest.mark.parametrize("package", ["verl", "trl"])
 def test_the_rows_of_the_same_name_elsewhere(package):
     rows = output_of("benchmarks/conformance.py", package)
