@@ -114,9 +114,9 @@ class _TokenLogprobs(torch.autograd.Function):
                 product = _product(d.t(), hidden[part])
                 weight_gradient = product if weight_gradient is None else weight_gradient.add_(product)
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
-        if trained and weight_gradient is None:  # there are no answers
-            weight_gradient = torch.zeros_like(weight)
-        of_weight = weight_gradient.to(weight.dtype) if trained else None
+        of_weight = None
+        if trained:  # without answers there is no product
+            of_weight = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 6
 
 

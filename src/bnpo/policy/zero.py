@@ -6,7 +6,6 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from bnpo.config import TrainConfig
 
-
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
 
