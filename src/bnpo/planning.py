@@ -26,7 +26,7 @@ from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
 from bnpo.policy.weight_sync import GROUP_BYTES
-from bnpo.policy.zero import prefetch_bucket
+from bnpo.policy.zero import REDUCE_BUCKET, prefetch_bucket
 from bnpo.ranks import gather
 
 GIB = 2**30
@@ -138,7 +138,7 @@ def rank_memory(
     weights = size * ceil((shape.parameters + adapter) / ranks)
     longest = longest_sequence(config, None)
     tokens = batch_tokens(config, ranks)  # of one micro-batch
-    bucket = min(zero.reduce_bucket_size, trained)  # elements that are reduced together
+    bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
     gathers = ranks > 1 or hardware.offload_weights  # weights are not on this GPU as a whole
     offloads = hardware.offload_optimizer
     on_device = on_cpu or not offloads
@@ -146,7 +146,7 @@ def rank_memory(
         "weights": weights if on_cpu or not hardware.offload_weights else 0,
         "gradients": 4 * partition * on_device,  # in fp32
         "optimizer": (16 if offloads else 12) * partition * on_device,  # fp32 weights, two moments, gradients again
-        "reduction": 4 * (bucket if on_cpu or adapter else zero.reduce_bucket_size),
+        "reduction": 4 * (bucket if on_cpu or adapter else REDUCE_BUCKET),
         "CUDA and NCCL": CONTEXTS * (not on_cpu),
     }
     # Of gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
