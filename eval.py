@@ -27,8 +27,8 @@ def main() -> None:
     from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
 
-    config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
     try:
+        config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
         if config.planning.dry_run:
             from bnpo.planning.dry_run import dry_run_evaluation
 

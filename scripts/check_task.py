@@ -92,7 +92,6 @@ def sample_answers(config: TrainConfig) -> Sample:
     finally:
         sampler.close()
         prepared.task.grader.close()
-        dist.destroy_process_group()
     return Sample(prepared.task, rollouts, stopwatch.seconds["total"])
 
 

@@ -184,9 +184,9 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
 
 if __name__ == "__main__":
     setup_environment()
-    arguments = parse_flags(Args, sys.argv[1:], description=__doc__)
-    os.chdir(ROOT)  # the commands and the paths in them are relative to it
     try:
+        arguments = parse_flags(Args, sys.argv[1:], description=__doc__)
+        os.chdir(ROOT)  # the commands and the paths in them are relative to it
         main(arguments)
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -15,8 +15,13 @@ README = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.strip() for line in README.splitlines() if line.startswith("    examples/")]
 SMALL = "--questions-per-step 4 --samples-per-question 4 --max-prompt-tokens 64 --max-answer-tokens 64 --steps 1"
 SMALL += " --eval-every 0 --watch-questions 0 --rollouts-every 1"
-MODELS = {"paper-1.5b.sh": "tiny-model", "paper-7b.sh": "tiny-model", "paper-format.sh": "tags-model"}
-"""Script -> the tiny model that stands in for the paper's."""
+MODELS = {
+    "smollm2.sh": "tiny-model",
+    "paper-1.5b.sh": "tiny-model",
+    "paper-7b.sh": "tiny-model",
+    "paper-format.sh": "tags-model",
+}
+"""Script -> the tiny model that stands in for a larger one."""
 SCRIPTS = [f"examples/{script.name}" for script in (ROOT / "examples").glob("*.sh")]
 
 

@@ -19,6 +19,7 @@ from bnpo.algorithm.weights import (
 )
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
+from conftest import run_ranks
 from paper.objectives import FITS, atlas, beta_moments, group_gains
 from test_estimators import slope
 
@@ -129,6 +130,12 @@ def test_the_dry_run_shows_the_exact_objective():
     assert [float(value) for value in lines[3].split()[1:]] == pytest.approx(
         [15 / 16 * float(p) for p in lines[1].split()[2:]], rel=1e-3
     )
+
+
+@pytest.mark.program
+def test_the_program_prints_it(tmp_path):
+    flags = ("--preset", "tiny", "--algo", "weight", "--weight", "1", "--dry-run", "--output-dir", tmp_path)
+    assert "\n".join(Method("weight", weight="1").lines(32, 16)) in run_ranks(0, "train.py", *flags).stdout
 
 
 @pytest.mark.parametrize(

@@ -204,14 +204,18 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("algo", "options"), [("beta", {"beta_parameters": (2.0, 3.0), "rescale_advantages": True}), ("gdpo", {})]
+    ("algo", "own_flags", "options"),
+    [
+        ("beta", "--beta-parameters 2 3 --rescale-advantages", {"beta_parameters": (2, 3), "rescale_advantages": True}),
+        ("gdpo", "--reward-weights 1 0.2", {"reward_weights": (1, 0.2)}),
+        ("weight", "--weight 1/(1-p) --weight-wrong p+m/n", {"weight": "1/(1-p)", "weight_wrong": "p+m/n"}),
+    ],
 )
-def test_advantages_are_those_of_the_flags(algo, options, tmp_path):
+def test_advantages_are_those_of_the_flags(algo, own_flags, options, tmp_path):
     """The options reach the estimator, and lengths and separate rewards do."""
     (tmp_path / "mine.py").write_text("def short(text, reference):\n    return len(text) < 12\n")
     flags = ("--questions-per-step", 8, "--samples-per-question", 4, "--steps", 1, *EVERY_STEP)
-    flags += ("--eval-every", 0, "--rewards", f"accuracy,{tmp_path / 'mine.py'}:short")
-    flags += ("--beta-parameters", 2, 3, "--rescale-advantages") if options else ()
+    flags += ("--eval-every", 0, "--rewards", f"accuracy,{tmp_path / 'mine.py'}:short", *own_flags.split())
     run_ranks(1, "train.py", "--preset", "tiny", "--algo", algo, *flags, "--output-dir", tmp_path / "run")
     rows = rollouts_of(tmp_path / "run", 1)
     rewards = np.array([list(row["rewards"].values()) for row in rows]).reshape(8, 4, 2)

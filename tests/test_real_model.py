@@ -20,7 +20,7 @@ from conftest import forked, run_ranks, temporary_folder
 
 pytestmark = [pytest.mark.real_model, pytest.mark.sampler]
 
-FLAGS = ("--preset", "smollm2", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 24)
+FLAGS = ("--preset", "smollm2", "--questions-per-step", 4, "--samples-per-question", 4)
 FLAGS += ("--eval-every", 0, "--watch-questions", 0, "--rollouts-every", 0, "--save-every", 100)
 STEPS = 4
 

@@ -325,7 +325,7 @@ def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
 def saved_config(path: Path) -> TrainConfig:
     """Return the settings in a run's config.json, without those that belong to that run only. Raises InputError."""
     saved = read_json(path, "--config needs the config.json of a run")
-    if saved.get("preset") not in PRESETS:
+    if saved.get("preset") not in list(PRESETS):  # a list, since the value may be anything
         raise InputError(f"{path}: names no preset, as the config.json of a run does; --config needs that of a run")
     # A setting that is newer than that run has the value of the preset.
     values = json_settings(PRESETS[saved["preset"]])
@@ -349,9 +349,12 @@ def validate(settings: type[T], values: dict) -> T:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
+        if not fault["loc"]:  # the only text that JSON cannot hold
+            raise InputError("a value has half of a surrogate pair, which is no text") from error
         name = [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
         reason = fault["msg"].replace("Input should", "must")
-        raise InputError(f"--{name}: is {fault['input']}, {reason}") from error
+        value = " ".join(str(fault["input"]).split())[:60]
+        raise InputError(f"--{name}: is {value}, {reason}") from error
 
 
 def check_planning(planning: Planning) -> None:
@@ -458,6 +461,9 @@ def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
 
 def expand_home(argv: Sequence[str]) -> list[str]:
     """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
+    for word in argv:
+        if not word.isascii() and word != word.encode(errors="replace").decode():
+            raise InputError(f"{word!r}: is not UTF-8 text")
     return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,8 +98,8 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
         return problems, None
     table, revision = None, None
-    on_hub, in_folder = name.startswith("hub:"), Path(name.partition("#")[0]).is_dir()
-    if not (on_hub or in_folder or Path(name).is_file()):
+    on_hub, in_folder = name.startswith("hub:"), os.path.isdir(name.partition("#")[0])
+    if not (on_hub or in_folder or os.path.isfile(name)):  # unlike Path.is_file, False for names that are too long
         advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
         raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
     try:

@@ -28,6 +28,9 @@ class RunError(Exception):
 
     exit_status = 1
 
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))  # what a user typed may have line breaks
+
 
 class InputError(RunError):
     """Bad input from the user. The message is one line: what is wrong, where, and what to do."""

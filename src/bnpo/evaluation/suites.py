@@ -70,7 +70,7 @@ class Suite:
 def load_suite(name: str) -> Suite:
     """Read evals/<name>.json, or the file `name` itself if it ends in .json. Raises InputError."""
     path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, False for names that are too long
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
         raise InputError(f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json")
     try:
@@ -94,7 +94,7 @@ def _check(suite: Suite) -> None:
     """Raise ValueError for a value that the types of the fields allow, but that cannot work."""
     for dataset in suite.datasets.values():
         dataset.check()
-    if suite.template not in SYSTEM_PROMPTS and not (ROOT / suite.template).is_file():
+    if suite.template not in SYSTEM_PROMPTS and not os.path.isfile(ROOT / suite.template):
         raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     lowest, highest = TEMPERATURES
     if not (suite.temperature == 0 or lowest <= suite.temperature <= highest):
