@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import tyro
 from tqdm import tqdm
 
-from bnpo.config import NotNegative, Planning, Positive, TrainConfig, check_planning, validate
+from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.environment import setup_environment
 from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.records import (
@@ -80,7 +80,7 @@ class EvalConfig:
     """Number of samplers that work side by side, by default as many as the GPUs allow."""
     tensor_parallel: Positive[int] = 1
     """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
-    gpu_memory: float = 0.9
+    gpu_memory: Share = 0.9
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
     """Start faster, but sample more slowly: without CUDA graphs."""
@@ -153,8 +153,6 @@ def check(config: EvalConfig) -> None:
                 raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
-    if not 0 < config.gpu_memory <= 1:
-        raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.base == config.ckpt and config.output_dir is None:
         raise InputError("--base: is the same as --ckpt and would use the same folder; set --output-dir")
 
