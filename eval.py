@@ -42,7 +42,7 @@ def main() -> None:
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
         if not config.regrade:
-            from bnpo.devices import end_on_gpus
+            from bnpo.ranks import end_on_gpus
 
             end_on_gpus()
     except InputError as error:

@@ -48,8 +48,8 @@ def run(argv: list[str]) -> None:
         has_cuda(optional=config.preset == "tiny")
     if rank == 0:
         print(preset_line, flush=True)
-    from bnpo.devices import end_on_gpus
     from bnpo.loop import train
+    from bnpo.ranks import end_on_gpus
 
     train(config)
     end_on_gpus()
@@ -57,9 +57,9 @@ def run(argv: list[str]) -> None:
 
 def has_cuda(optional: bool = False) -> bool:
     """Import torch, and return whether it can use a GPU here. Raises InputError if there is one that it cannot use."""
-    from bnpo import devices
+    from bnpo import ranks
 
-    return devices.has_cuda(optional)
+    return ranks.has_cuda(optional)
 
 
 if __name__ == "__main__":

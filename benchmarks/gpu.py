@@ -23,8 +23,7 @@ from pathlib import Path
 import tyro
 from common import ROOT, row
 
-from bnpo.environment import setup_environment
-from bnpo.launcher import launcher_flags
+from bnpo.environment import launcher_flags, setup_environment
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096, "rope_theta": 10000.0}
 SHAPES = {
@@ -202,8 +201,8 @@ def measure_update(learner, prompts: list[list[int]]) -> None:
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
 
+    from bnpo.policy.speed import gpu_name, peak_tflops
     from bnpo.policy.update import Experience
-    from bnpo.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(1)
     answers = [rng.integers(0, 150_000, 4000).tolist() for _ in prompts]

@@ -10,11 +10,12 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
 from bnpo.data import Columns, Problem, encode_prompt, load_problems
 from bnpo.files import InputError
-from bnpo.findings import FirstAnswers, check_format, check_references, find
 from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import check_format, check_references
 from bnpo.policy.sampled import Answer
+from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, Task
-from bnpo.summary import summary
+from bnpo.runs.findings import FirstAnswers, find
 
 
 def answers(**changes) -> FirstAnswers:

@@ -44,7 +44,7 @@ from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.summary import why_ended
+from bnpo.report.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
 from study.results import NOISE_COLUMNS, noise_cells

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.summary import NO_END, why_ended
+from bnpo.report.summary import NO_END, why_ended
 from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid, StudyRun
 
 RESULTS = ROOT / "evals" / "results" / "study"

@@ -12,9 +12,9 @@ from bnpo.config import TrainConfig
 from bnpo.data import Problem, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Grading
 from bnpo.policy.sampled import Answer, SampledGroup
+from bnpo.policy.speed import Stopwatch
 from bnpo.policy.update import Experience
 from bnpo.ranks import gather
-from bnpo.speed import Stopwatch
 
 if TYPE_CHECKING:  # imports vLLM
     from bnpo.policy.sampler import Sampler

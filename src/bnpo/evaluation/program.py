@@ -117,7 +117,7 @@ def run(config: EvalConfig) -> Outcome:
     if config.regrade:
         results, changes = regrade(config.regrade, config.grader)
         return Outcome(config.regrade, [results], None, changes)
-    from bnpo.devices import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
+    from bnpo.ranks import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
 
     gpus = visible_gpus()
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)

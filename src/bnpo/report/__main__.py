@@ -35,7 +35,7 @@ def main(args: Args) -> None:
         sys.exit("error: no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
     try:
         if args.text:
-            from bnpo.summary import summary
+            from bnpo.report.summary import summary
 
             print("\n\n".join(summary(run) for run in args.runs))
             return

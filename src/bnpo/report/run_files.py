@@ -14,7 +14,7 @@ from bnpo.config import FREE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name
-from bnpo.summary import ends, why_ended
+from bnpo.report.summary import ends, why_ended
 from mathequal import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4

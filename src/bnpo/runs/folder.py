@@ -6,7 +6,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import FREE, TrainConfig, json_settings
-from bnpo.console import copy_output
+from bnpo.environment import copy_output
 from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "findings.json", "last")

@@ -19,17 +19,16 @@ from bnpo.data import (
     encode_problems,
     load_sources,
 )
-from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
-from bnpo.findings import check_format, check_references
 from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import check_format, check_references
 from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
-from bnpo.ranks import check_port, gather
+from bnpo.ranks import check_compiler, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
 from bnpo.runs.folder import ASIDE, MOVING, check_apart, check_changes, check_output_dir, lock_run, put_back
@@ -86,8 +85,6 @@ class PreparedRun:
         if self.engine.gpu_memory:
             share = f"{self.engine.gpu_memory:.0%} of the GPU's memory"
             print(f"sampler: {share}, {self.engine.sequences} answers at once", flush=True)
-        if self.memory_plan.warning:
-            print(f"warning: {self.memory_plan.warning}", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
@@ -98,10 +95,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_config(config, ranks)
     folder = config.folder.output_dir
     if rank == 0:
-        check_port()
         recover_folder(folder)
     check_compiler()
-    check_float16(config.hardware.dtype)
+    if config.hardware.dtype == "float16" and not trains_in_float16():
+        raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
