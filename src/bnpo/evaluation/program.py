@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -23,15 +23,7 @@ from tqdm import tqdm
 from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.environment import setup_environment
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import (
-    ChangedVerdict,
-    Comparison,
-    Protocol,
-    Request,
-    Results,
-    Samples,
-    claim_results_folder,
-)
+from bnpo.evaluation.records import Protocol, Request, Results, Samples, claim_results_folder
 from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
@@ -107,8 +99,8 @@ class Outcome(NamedTuple):
 
     folder: Path
     results: list[Results]  # of --base, if given, and of --ckpt
-    comparison: Comparison | None
-    changes: list[ChangedVerdict] | None = None  # verdicts that a regrade has changed
+    comparison: dict | None  # comparison.json
+    changes: list[dict] | None = None  # verdicts that a regrade has changed
 
 
 def run(config: EvalConfig) -> Outcome:
@@ -287,44 +279,40 @@ def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSetti
     Yields a function like `Sampler.sample` (without `greedy_too`) that shares the prompts among them. The samplers end
     with the context. Raises RuntimeError when one of them dies.
     """
-    size = settings.tensor_parallel
-    with ExitStack() as running:
-        members = []
+    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
+    members = []
+    try:
         for i in range(replicas):
-            if gpus:
-                variable, value = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * size : (i + 1) * size])
-            else:
-                cores = max(1, len(os.sched_getaffinity(0)) // replicas)
-                variable, value = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
-            members.append(running.enter_context(_start_member(variable, value, str(model), settings)))
+            connection, far_end = context.Pipe()
+            variables = member_environment(i, gpus, replicas, settings.tensor_parallel)
+            process = context.Process(target=_serve, args=(far_end, variables, str(model), settings))
+            process.start()
+            far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
+            members.append(Member(connection, process))
         # All models load at the same time: wait only after every process has been started.
         for member in members:
             member.receive()
         yield partial(_sample, members)
-
-
-@contextmanager
-def _start_member(variable: str, value: str, model: str, settings: EngineSettings) -> Iterator[Member]:
-    """Run a sampler's process while the context lasts. `variable` is set to `value` in its environment alone."""
-    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
-    connection, far_end = context.Pipe()
-    process = context.Process(target=_serve, args=(far_end, model, settings))
-    before = os.environ.get(variable)
-    # Set before the process starts: what it imports may look for GPUs, or count cores.
-    os.environ[variable] = value
-    process.start()
-    del os.environ[variable]
-    if before is not None:
-        os.environ[variable] = before
-    far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
-    try:
-        yield Member(connection, process)
     except BaseException:
-        process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
+        for member in members:
+            member.process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
         raise
     finally:
-        connection.close()
-        process.join()
+        for member in members:
+            member.connection.close()
+            member.process.join()
+
+
+def member_environment(member: int, gpus: Sequence[str], replicas: int, size: int) -> dict[str, str]:
+    """Return the variables of a sampler: which of `gpus` are its own, or how many threads it has.
+
+    >>> member_environment(1, ["4", "5", "6", "7"], replicas=2, size=2)
+    {'CUDA_VISIBLE_DEVICES': '6,7'}
+    """
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[member * size : (member + 1) * size])}
+    cores = max(1, len(os.sched_getaffinity(0)) // replicas)
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
 
 
 def _sample(
@@ -346,9 +334,10 @@ def _sample(
                 yield SampledGroup(own_position * count + i, greedy, answers)
 
 
-def _serve(connection: Connection, model: str, settings: EngineSettings) -> None:
+def _serve(connection: Connection, variables: dict[str, str], model: str, settings: EngineSettings) -> None:
     """Run a member's process: load the model, then answer requests until the connection closes."""
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
+    os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
     setup_environment()
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler

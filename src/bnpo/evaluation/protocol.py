@@ -59,16 +59,10 @@ class LoadedSuite:
         suite = asdict(self.suite)
         for name in ("grader", "both_rules"):  # the samples do not depend on them
             del suite[name]
-        for name in ("system_prompt", "thinking"):
-            if suite[name] is None:
-                del suite[name]  # as in the protocols of earlier versions
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
-            dataset = suite["datasets"][name]
-            if dataset["references"] is None:
-                del dataset["references"]  # as in the protocols of earlier versions
-            dataset |= {"problems": len(problems), "sha256": content_hash(problems)}
+            suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
 
