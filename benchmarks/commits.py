@@ -1,6 +1,6 @@
-"""Compare the time per step of the working tree with that of an earlier commit, on the tiny preset.
+"""Compare the time per step of the working tree with that of an earlier commit.
 
-    python benchmarks/commits.py COMMIT [--rounds 4]
+    python benchmarks/commits.py COMMIT [--model smollm2] [--rounds 4]
 
 Both train in turns, so that a slow minute of the machine affects both. Rows, each for `old` and `new`:
 
@@ -14,22 +14,19 @@ import statistics
 import subprocess
 import tempfile
 
-from common import PHASES, ROOT, median, row, training_steps
-
-STEPS = 10
-"""Measured steps per run."""
+from common import PHASES, ROOT, Case, median, read_case, row, training_steps
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commit", metavar="COMMIT")
     parser.add_argument("--rounds", type=int, default=4, help="runs of each")
-    arguments = parser.parse_args()
+    case, arguments = read_case(parser)
     with tempfile.TemporaryDirectory() as folder:
         worktree = ["git", "worktree", "add", "--quiet", "--detach", folder, arguments.commit]
         subprocess.run(worktree, cwd=ROOT, check=True)
         try:
-            steps = measure({"old": folder, "new": ROOT}, arguments.rounds)
+            steps = measure({"old": folder, "new": ROOT}, case, arguments.rounds)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", folder], cwd=ROOT, check=True)
     for name, measured in steps.items():
@@ -40,12 +37,12 @@ def main() -> None:
     row("step_ratio", median(steps["new"], "seconds/total") / median(steps["old"], "seconds/total"))
 
 
-def measure(roots: dict, rounds: int) -> dict[str, list[dict]]:
+def measure(roots: dict, case: Case, rounds: int) -> dict[str, list[dict]]:
     """Return the metrics of all measured steps by name of the checkout."""
     steps: dict[str, list[dict]] = {name: [] for name in roots}
     for _ in range(rounds):
         for name, root in roots.items():
-            steps[name] += training_steps(2, STEPS, root=root)
+            steps[name] += training_steps(case, root=root)
     return steps
 
 

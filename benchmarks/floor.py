@@ -1,11 +1,17 @@
-"""Measure the floor of a step: vLLM's `generate`, and forward pass, backward pass and AdamW step in plain PyTorch.
+"""Measure the floor of a step: bare vLLM's `generate`, and forward pass, backward pass and AdamW step in plain PyTorch.
 
-benchmarks/step.py starts this program on one process, and on one process per core, with equal shares of the cores and
-of the questions. It prints one JSON line. Prompts, seeds and trained sequences are those of the first steps of
-`deepspeed train.py --preset tiny`.
+benchmarks/step.py starts this program on one process, and on one process per rank, with equal shares of the cores and
+of the questions. Its arguments are the measured steps, the warm-up steps, and the flags of train.py. It prints one JSON
+line. Prompts, seeds and trained sequences are those of the first steps of `deepspeed train.py` with these flags.
 
-There are two floors of training. Both use the model of transformers, full logits, one all-reduce of the gradients, the
-fastest of several micro-batches, and only sequences that have a gradient:
+There are two floors of sampling, and the answers of the first are trained on:
+
+- generate: every question has its seed, as in train.py
+- generate_unseeded: one random generator for all answers, which vLLM's sampler on CPUs draws from faster
+
+There are two floors of training. Both use the model of transformers in the number format of the run, fp32 master
+weights, full logits, one all-reduce of the gradients, AdamW in one fused call, the fastest of several micro-batches,
+and only sequences that have a gradient:
 
 - train: sequences are sorted by length and padded, and each has its own copy of the prompt
 - train_shared: prompts are computed once, and their answers attend to the cached prompt
@@ -33,17 +39,17 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
-from bnpo.data import encode_prompt, load_problems, questions_at, sampling_seeds, stop_token_ids
+from bnpo.data import encode_problems, load_sources, questions_at, sampling_seeds, stop_token_ids
 from bnpo.grading.grader import Grader
-from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.folder import load_tokenizer, model_folder
-from bnpo.policy.sampler import Sampler
+from bnpo.policy.folder import model_folder
+from bnpo.policy.speed import update_operations
 from bnpo.ranks import gather
+from bnpo.runs.prepare import prepare_tokenizer
 
-from vllm import SamplingParams  # isort: skip
+from vllm import LLM, SamplingParams  # isort: skip
 
-MICRO_BATCHES = (16, 32, 64, 128)
-"""Answers per forward and backward pass. All sizes are tried during the warm-up, and the fastest is measured."""
+MICRO_BATCHES = {"tiny": (16, 32, 64, 128), "smollm2": (16, 32)}
+"""Answers per forward and backward pass, by preset. All are tried in the warm-up, and the fastest is measured."""
 Row = tuple[list[int], list[int], float]
 """Prompt, answer and advantage."""
 
@@ -95,6 +101,7 @@ def shared(model, rows: list[Row], answers: int) -> torch.Tensor:
 
 def surrogate(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return the loss for logits [rows, tokens, vocabulary], targets and weights [rows, tokens]."""
+    logits = logits.float()
     logprobs = logits.gather(2, targets[:, :, None]).squeeze(2) - logits.logsumexp(2)
     return (-(logprobs - logprobs.detach()).exp() * weights).sum()
 
@@ -104,44 +111,54 @@ class Floor:
 
     def __init__(self, config: TrainConfig):
         self.config, self.rank, self.world = config, dist.get_rank(), dist.get_world_size()
-        folder = model_folder(config.data.model)
+        self.sizes = MICRO_BATCHES[config.preset]
+        folder, dtype = model_folder(config.data.model), config.hardware.dtype
         longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
-        self.tokenizer = load_tokenizer(folder, longest)
-        self.problems = load_problems(config.data.train_data[0])
-        self.sampler = Sampler(str(folder), self.tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
-        self.grader = Grader()
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.tokenizer = prepare_tokenizer(config, folder, longest)
+        problems, _ = load_sources(config.data.train_data, config.columns)
+        longest_prompt = config.sampling.max_prompt_tokens
+        self.problems, self.prompts = encode_problems(problems, self.tokenizer, longest_prompt)
+        self.llm = LLM(
+            str(folder),
+            dtype=dtype,
+            max_model_len=longest,
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            enable_chunked_prefill=False,  # requests with seeds cannot be cut
+            max_num_batched_tokens=8192,
+            block_size=32,
+            distributed_executor_backend="external_launcher",
+            use_tqdm_on_load=False,
+        )
+        self.grader = Grader(config.data.rewards, grader=config.data.grader)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        self.masters = [parameter.detach().float() for parameter in self.model.parameters()]
         # With lr 0 a step takes its usual time and changes nothing, so both losses see the same weights.
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.masters, lr=0.0, weight_decay=0.0, fused=True)
         self.difference = 0.0
         """Relative difference of the gradient norms with and without shared prompts."""
 
-    def generate(self, step: int) -> tuple[float, list[Row], int]:
-        """Seconds of sampling the answers of `step`, those of all processes that have a gradient, and the number of
-        all."""
-        config = self.config
-        questions = questions_at(
-            len(self.problems),
-            config.batch.questions_per_step,
-            step * config.batch.questions_per_step,
-            config.sampling.seed,
-        )
+    def generate(self, step: int) -> tuple[dict[str, float], list[Row], int]:
+        """Sample the answers of `step`. Return seconds, all processes' answers with a gradient, the number of all."""
+        sampling, n, m = self.config.sampling, *self._batch_size()
+        questions = questions_at(len(self.problems), n, step * n, sampling.seed)
         mine = np.split(questions, self.world)[self.rank]
-        prompts = [encode_prompt(self.tokenizer, self.problems[q].problem) for q in mine]
-        common = {
-            "n": config.batch.samples_per_question,
-            "max_tokens": config.sampling.max_answer_tokens,
-            "detokenize": False,
-        }
-        common |= {"stop_token_ids": stop_token_ids(self.tokenizer), "temperature": config.sampling.temperature}
-        params = [SamplingParams(seed=seed, **common) for seed in sampling_seeds(config.sampling.seed, step, mine)]
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        seconds, outputs = timed(partial(self.sampler._llm.generate, requests, params, use_tqdm=False))
+        requests = [{"prompt_token_ids": self.prompts[q]} for q in mine]
+        common = {"n": m, "temperature": sampling.temperature, "max_tokens": sampling.max_answer_tokens}
+        common |= {"stop_token_ids": stop_token_ids(self.tokenizer), "detokenize": False}
+        seeds = sampling_seeds(sampling.seed, step, mine)
+        seconds = {}
+        for name, params in (
+            ("generate_unseeded", [SamplingParams(**common) for _ in mine]),
+            ("generate", [SamplingParams(seed=seed, **common) for seed in seeds]),
+        ):
+            self.llm.reset_prefix_cache()
+            seconds[name], outputs = timed(partial(self.llm.generate, requests, params, use_tqdm=False))
         answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
         texts = self.tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
-        references = [self.problems[q].answer for q in mine for _ in range(config.batch.samples_per_question)]
-        rewards = self.grader(texts, references).rewards.reshape(len(mine), config.batch.samples_per_question, 1)
-        parts = gather((prompts, answers, rewards))
+        references = [self.problems[q].answer for q in mine for _ in range(m)]
+        rewards = self.grader(texts, references).rewards.reshape(len(mine), m, -1)
+        parts = gather(([self.prompts[q] for q in mine], answers, rewards))
         advantages = compute_advantages(Method("bnpo"), np.concatenate([part[2] for part in parts])).values
         groups = [group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)]
         rows = [
@@ -152,11 +169,15 @@ class Floor:
         ]
         return seconds, rows, advantages.size
 
+    def _batch_size(self) -> tuple[int, int]:
+        return self.config.batch.questions_per_step, self.config.batch.samples_per_question
+
     def train(self, rows: list[Row], answers: int, sizes: dict[Callable, Sequence[int]]) -> dict:
         """Return the seconds of an update on `rows`, by loss and micro-batch size."""
         # Each process takes whole rows or, with shared prompts, whole groups.
         lengths = np.array([len(prompt) + len(answer) for prompt, answer, _ in rows])
-        work = {whole: [rows[i] for i in share_out(lengths, self.world)[self.rank]]}
+        self.padded = [rows[i] for i in share_out(lengths, self.world)[self.rank]]
+        work = {whole: self.padded}
         groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
         lengths = np.array([len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups])
         work[shared] = [row for i in share_out(lengths, self.world)[self.rank] for row in groups[i]]
@@ -172,35 +193,58 @@ class Floor:
         """Do one update, and return its gradient norm."""
         for begin in range(0, len(rows), size):
             loss(self.model, rows[begin : begin + size], answers).backward()
-        flat = torch.cat([p.grad.ravel() for p in self.model.parameters()])
+        flat = torch.cat([p.grad.float().ravel() for p in self.model.parameters()])
         dist.all_reduce(flat)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.update.max_grad_norm)
+        parts = flat.split([master.numel() for master in self.masters])
+        for parameter, master, part in zip(self.model.parameters(), self.masters, parts, strict=True):
+            parameter.grad, master.grad = None, part.view_as(master)
+        norm = torch.nn.utils.clip_grad_norm_(self.masters, self.config.update.max_grad_norm)
         self.optimizer.step()
-        self.optimizer.zero_grad()
-        return float(flat.norm())
+        with torch.no_grad():
+            for parameter, master in zip(self.model.parameters(), self.masters, strict=True):
+                parameter.copy_(master)
+        return float(norm)
 
+    def gflops(self, size: int, seconds: float) -> float:
+        """Return 10^9 operations per second of all processes in the last update on padded rows.
 
-def fastest_size(trials: list[dict], loss: Callable) -> int:
-    """Return the fastest micro-batch size of `loss` by the trials after the first one, for all processes."""
-    medians = {size: statistics.median(trial[loss, size] for trial in trials[1:] or trials) for size in MICRO_BATCHES}
-    return gather(min(medians, key=medians.get))[0]
+        Padding counts, since it is computed.
+        """
+        lengths = [len(prompt) + len(answer) for prompt, answer, _ in self.padded]
+        parts = [lengths[begin : begin + size] for begin in range(0, len(lengths), size)]
+        tokens = sum(gather(sum(len(part) * max(part) for part in parts)))
+        pairs = sum(gather(sum(len(part) * max(part) ** 2 for part in parts)))
+        shape = self.model.config
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        if not shape.tie_word_embeddings:  # the embedding is then only a look-up table
+            parameters -= self.model.get_input_embeddings().weight.numel()
+        return update_operations(parameters, shape.num_hidden_layers, shape.hidden_size, tokens, pairs) / seconds / 1e9
 
 
 def main() -> None:
-    steps, warm_up = int(sys.argv[-2]), int(sys.argv[-1])
-    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
+    steps, warm_up = map(int, arguments[:2])
+    config, _ = parse_train_config(arguments[2:], has_cuda=False)
     dist.init_process_group("gloo")
-    floor, generate, trials, train = Floor(config), [], [], []
+    floor, generate, trials, train, gflops = Floor(config), [], [], [], []
+
+    def fastest_size(loss: Callable) -> int:
+        """Return the fastest micro-batch size by the trials after the first one, the same for all processes."""
+        medians = {size: statistics.median(trial[loss, size] for trial in trials[1:] or trials) for size in floor.sizes}
+        return gather(min(medians, key=medians.get))[0]
+
     for step in range(warm_up + steps):
         seconds, rows, answers = floor.generate(step)
         if step < warm_up:
-            trials.append(floor.train(rows, answers, dict.fromkeys((whole, shared), MICRO_BATCHES)))
-            fastest = {loss: fastest_size(trials, loss) for loss in (whole, shared)}
+            trials.append(floor.train(rows, answers, dict.fromkeys((whole, shared), floor.sizes)))
+            fastest = {loss: fastest_size(loss) for loss in (whole, shared)}
         else:
             generate.append(seconds)
             train.append(floor.train(rows, answers, {loss: [size] for loss, size in fastest.items()}))
+            gflops.append(floor.gflops(fastest[whole], train[-1][whole, fastest[whole]]))
     if floor.rank == 0:
-        result = {"generate": generate, "gradient_difference": floor.difference}
+        result = {"gradient_difference": floor.difference, "gflops": gflops}
+        result |= {name: [seconds[name] for seconds in generate] for name in generate[0]}
         for loss, name in ((whole, "train"), (shared, "train_shared")):
             result[f"{name}_answers"] = fastest[loss]
             result[name] = [seconds[loss, fastest[loss]] for seconds in train]

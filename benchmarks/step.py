@@ -1,81 +1,115 @@
 """Measure the seconds per step of `deepspeed train.py`, its phases, its floor, and how it scales.
 
-    python benchmarks/step.py [--figure docs/step.png]
+    python benchmarks/step.py [--model smollm2] [--figure docs/figures/step.png]
 
 The floor is the time of the unavoidable parts of a step (benchmarks/floor.py). Runs of the program and of the floor
 take turns, so that a slow minute of the machine affects both. Rows:
 
 - step_seconds, and <phase>_seconds of each phase
-- floor_generate_seconds, floor_train_seconds, floor_train_shared_seconds: for one process, and for one process per core
+- resident_gigabytes: most memory of a rank
+- floor_<part>_seconds_<n>_processes, for one process, and for one process per rank
 - floor_ratio: step_seconds over the faster floor. floor_ratio_one_process and floor_ratio_shared use other floors
+- generate_ratio: seconds of our sampling, with waiting for the slowest rank, over those of the faster bare vLLM
+- update_gflops, floor_gflops, gflops_ratio: 10^9 operations per second of our update and of bare PyTorch's, our share
 - floor_gradient_difference: relative difference of the gradient norms of both training floors
 - sync_share: share of the weight sync in a step
+
+Only with the tiny model:
+
 - scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, over those of the preset
 - checkpoint_share: seconds of saving over the seconds of the steps between two checkpoints
 """
 
 import argparse
 import json
-import os
+import resource
 import statistics
 from pathlib import Path
 
-from common import PHASES, WARM_UP, launch, median, row, training_steps
+from common import PHASES, Case, launch, median, read_case, row, training_steps
 
 from bnpo.config import PRESETS
 
-STEPS, ROUNDS = 10, 2
-"""Measured steps per run, and runs of each kind."""
+LR = ("--lr", "1e-6")
+"""So small that the floor, which has no weight sync, samples the same answers."""
+PARTS = ("generate", "generate_unseeded", "train", "train_shared")
 
 
-def floor(processes: int) -> dict:
-    output = launch(processes, "benchmarks/floor.py", str(STEPS), str(WARM_UP))
+def floor(processes: int, case: Case) -> dict:
+    """Return what benchmarks/floor.py measured."""
+    output = launch(processes, "benchmarks/floor.py", str(case.steps), str(case.warm_up), *case.flags)
     return json.loads(next(line for line in output.splitlines() if line.startswith("FLOOR "))[len("FLOOR ") :])
 
 
+def of_floors(results: list[dict], name: str) -> float:
+    """Return the median of what the floors measured under `name`, over all steps."""
+    return statistics.median(value for result in results for value in result[name])
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each kind")
     parser.add_argument("--figure", type=Path, help="file for a figure of the phases")
-    arguments = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
-    lr = ("--lr", "1e-6")  # so small that the floor, which has no weight sync, samples the same answers
-    ours, floors = [], {1: [], cores: []}
-    for _ in range(ROUNDS):
-        ours += training_steps(cores, STEPS, *lr)
+    case, arguments = read_case(parser)
+    ours: list[dict] = []
+    floors: dict[int, list[dict]] = {processes: [] for processes in (1, case.ranks)}
+    for round_ in range(arguments.rounds):
+        ours += training_steps(case, *LR)
+        if round_ == 0:  # the largest process that has ended so far is a rank
+            resident = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         for processes, results in floors.items():
-            results.append(floor(processes))
+            results.append(floor(processes, case))
     step = median(ours, "seconds/total")
     row("step_seconds", step)
-    seconds = {
-        (processes, part): statistics.median(second for result in results for second in result[part])
-        for processes, results in floors.items()
-        for part in ("generate", "train", "train_shared")
-    }
-    for (processes, part), value in seconds.items():
-        row(f"floor_{part}_seconds_{processes}_processes", value)
-    for part in ("train", "train_shared"):
-        row(f"floor_{part}_answers", floors[cores][0][f"{part}_answers"])
-    row("floor_gradient_difference", floors[cores][0]["gradient_difference"])
-    faster = {part: min(seconds[p, part] for p in floors) for part in ("generate", "train", "train_shared")}
-    row("floor_ratio", step / (faster["generate"] + faster["train"]))
-    row("floor_ratio_shared", step / (faster["generate"] + faster["train_shared"]))
-    row("floor_ratio_one_process", step / sum(seconds[1, part] for part in ("generate", "train")))
+    row("resident_gigabytes", resident / 1e9)
     phases = {phase: median(ours, f"seconds/{phase}") for phase in PHASES}
     for phase, value in phases.items():
         row(f"{phase}_seconds", value)
+    faster = compare(floors, step)
+    row("generate_ratio", (phases["generate"] + phases["gather"]) / faster["generate"])
+    gflops = 1e3 * median(ours, "tflops/per_second") * case.ranks
+    bare = max(of_floors(results, "gflops") for results in floors.values())
+    row("update_gflops", gflops)
+    row("floor_gflops", bare)
+    row("gflops_ratio", gflops / bare)
     row("sync_share", phases["sync"] / step)
-    cost = {1: step / median(ours, "tokens/sampled")}
+    if case.flags == ("--preset", "tiny"):
+        scale(case, ours)
+    if arguments.figure:
+        draw(arguments.figure, phases, step, faster)
+
+
+def compare(floors: dict[int, list[dict]], step: float) -> dict[str, float]:
+    """Print the rows of the floors, by number of processes. Return the seconds of the fastest parts."""
+    seconds = {(processes, part): of_floors(results, part) for processes, results in floors.items() for part in PARTS}
+    for (processes, part), value in seconds.items():
+        row(f"floor_{part}_seconds_{processes}_processes", value)
+    last = floors[max(floors)][0]
+    for name in ("train_answers", "train_shared_answers", "gradient_difference"):
+        row(f"floor_{name}", last[name])
+    faster = {part: min(seconds[processes, part] for processes in floors) for part in PARTS}
+    faster["generate"] = min(faster["generate"], faster.pop("generate_unseeded"))
+    alone = min(seconds[1, "generate"], seconds[1, "generate_unseeded"]) + seconds[1, "train"]
+    row("floor_ratio", step / (faster["generate"] + faster["train"]))
+    row("floor_ratio_shared", step / (faster["generate"] + faster["train_shared"]))
+    row("floor_ratio_one_process", step / alone)
+    return faster
+
+
+def scale(case: Case, ours: list[dict]) -> None:
+    """Measure steps with more questions, and with checkpoints. `ours` are the metrics of usual steps."""
+    tiny = PRESETS["tiny"]
+    cost = {1: median(ours, "seconds/total") / median(ours, "tokens/sampled")}
     for times in (2, 4):
-        rows = training_steps(cores, STEPS, *lr, "--questions-per-step", str(32 * times))
+        questions = ("--questions-per-step", str(times * tiny.batch.questions_per_step))
+        rows = training_steps(case, *LR, *questions)
         row(f"step_seconds_{times}_times_the_questions", median(rows, "seconds/total"))
         cost[times] = median(rows, "seconds/total") / median(rows, "tokens/sampled")
         row(f"scaling_token_cost_{times}", cost[times] / cost[1])
-    saves = training_steps(cores, STEPS, *lr, "--save-every", "1")
+    saves = training_steps(case, *LR, "--save-every", "1")
     row("checkpoint_seconds", median(saves, "seconds/save"))
-    interval = PRESETS["tiny"].folder.save_every * median(saves, "seconds/total")
+    interval = tiny.folder.save_every * median(saves, "seconds/total")
     row("checkpoint_share", median(saves, "seconds/save") / interval)
-    if arguments.figure:
-        draw(arguments.figure, phases, step, faster)
 
 
 def draw(path: Path, phases: dict[str, float], step: float, floor: dict[str, float]) -> None:

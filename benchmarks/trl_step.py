@@ -1,134 +1,175 @@
-"""Measure the seconds per step of TRL's GRPOTrainer on our task: 32 questions, 16 answers each, one update per step.
+"""Train with TRL's GRPOTrainer under the settings of `train.py`, and measure the seconds per step.
 
-    PYTHONPATH=.venv/trl python benchmarks/trl_step.py --help
-    PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py
+    PYTHONPATH=.venv/trl python benchmarks/trl_step.py --micro-batch 16 --generate 128 --preset smollm2 --steps 5
+    PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py ...
 
-Prints a JSON object after each step and, at the end, the row trl_step_seconds, the median. A step has prompts,
-sampling with transformers' `generate`, rewards and an update. The first step warms up and is not measured. The settings
-are those of `train.py --algo grpo` as far as TRL has them. Reference model, logging, checkpoints and gradient
-checkpointing, which only take time, are off.
+All other flags are those of train.py: they choose the model, the problems, the reward, and the sizes. Prints a JSON
+object after each step and, at the end, the row trl_step_seconds, the median. A step has prompts, sampling with
+transformers' `generate`, rewards and an update. The first step warms up and is not measured. Reference model, logging,
+checkpoints and gradient checkpointing, which only take time, are off. In bfloat16 TRL keeps the weights in fp32 and
+computes with autocast. Its learning rate rises from 0, one step later than ours.
+
+With --output-dir, it writes config.json and metrics.jsonl as train.py does, with `reward/mean` of every step and
+`eval/average` of greedy answers to --eval-suite every --eval-every steps, for scripts/real_curves.py.
 """
 
+import argparse
 import json
 import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 from bnpo.environment import setup_environment
 
 setup_environment()
 
-import tyro
+import torch
 from datasets import Dataset
-from long_model import even_length
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bnpo.config import TINY_MODEL
-from bnpo.data import arithmetic_problems, encode_prompt, stop_token_ids
-from mathequal import final_answer
-
-QUESTIONS, ANSWERS = 32, 16
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Train with TRL and print the seconds of every step."""
-
-    model: Path = TINY_MODEL
-    """Folder of a Hugging Face model."""
-    reward: Literal["accuracy", "even_length"] = "accuracy"
-    """`accuracy`: the final answer is right. `even_length`: the reward for the model of long_model.py."""
-    max_answer_tokens: int = 128
-    """Largest number of tokens per answer."""
-    steps: int = 10
-    """Measured steps."""
-    warmup: int = 1
-    """Steps before the measured ones."""
-    micro_batch: int = 64
-    """Answers per forward and backward pass of a process."""
-    generate: int = 512
-    """Answers sampled at once, over all processes."""
-    continuous: bool = False
-    """Sample with transformers' continuous batching."""
+from bnpo.config import TrainConfig, json_settings, parse_train_config, with_settings
+from bnpo.data import encode_problems, load_sources, stop_token_ids
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.suites import load_suite
+from bnpo.files import write_json
+from bnpo.grading.grader import Grader
+from bnpo.policy.folder import model_folder
+from bnpo.runs.prepare import prepare_tokenizer
 
 
 class Clock(TrainerCallback):
-    """Prints and stores the seconds of each step after the first `warmup` steps."""
+    """Prints and stores the seconds of each step after the first."""
 
-    def __init__(self, warmup: int):
-        self.warmup = warmup
+    def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.last = time.perf_counter()
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
-        now = time.perf_counter()
-        if state.global_step > self.warmup and state.is_world_process_zero:
-            self.seconds.append(now - self.last)
+        if state.global_step > 1 and state.is_world_process_zero:
+            self.seconds.append(time.perf_counter() - self.started)
             print(json.dumps({"step": state.global_step, "seconds": round(self.seconds[-1], 3)}), flush=True)
-        self.last = now
 
 
-def accuracy(completions, answer, **_) -> list[float]:
-    """Return 1 for each final answer that is spelled like its reference, else 0. The signature is TRL's."""
-    return [float(final_answer(text) == reference) for text, reference in zip(completions, answer, strict=True)]
+class Records(TrainerCallback):
+    """Writes metrics.jsonl. The trainer calls `on_log` after every step, with the means of all processes."""
+
+    def __init__(self, config: TrainConfig, evaluation: Evaluation, grader: Grader):
+        self.config, self.evaluation, self.grader = config, evaluation, grader
+        self.path = config.folder.output_dir / "metrics.jsonl"
+        config.folder.output_dir.mkdir(parents=True)
+        write_json(config.folder.output_dir / "config.json", json_settings(config, trainer="trl"))
+
+    def on_train_begin(self, args, state, control, model, **kwargs):
+        self.write({"step": 0, "eval/average": self.accuracy(model)})
+
+    def on_log(self, args, state, control, model, logs, **kwargs):
+        if "reward" not in logs:  # the last call sums up
+            return
+        row = {"step": state.global_step, "reward/mean": logs["reward"]}
+        if state.global_step in (state.max_steps, *range(0, state.max_steps, self.config.logging.eval_every)):
+            row["eval/average"] = self.accuracy(model)
+        self.write(row)
+
+    def write(self, row: dict) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def accuracy(self, model) -> float:
+        """Return the share of right greedy answers to the suite's only data set."""
+        [(name, prompts)] = self.evaluation.prompts.items()
+        pad = self.evaluation.tokenizer.pad_token_id
+        texts = []
+        for begin in range(0, len(prompts), 100):
+            part = prompts[begin : begin + 100]
+            longest = max(map(len, part))
+            ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in part])
+            mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in part])
+            most = self.config.sampling.max_answer_tokens
+            with torch.no_grad():
+                rows = model.generate(
+                    input_ids=ids, attention_mask=mask, max_new_tokens=most, do_sample=False, pad_token_id=pad
+                )
+            texts += self.evaluation.tokenizer.batch_decode(rows[:, longest:], skip_special_tokens=True)
+        references = [problem.answer for problem in self.evaluation.problems[name]]
+        return float(self.grader(texts, references).rewards[:, 0].mean())
 
 
-def evenness(completions, **_) -> list[float]:
-    """Return `even_length` of each text. The signature is TRL's."""
-    return [even_length(text, "") for text in completions]
+def trainer_of(config: TrainConfig, micro_batch: int, generate: int, folder: str, records: bool) -> GRPOTrainer:
+    """Return TRL's trainer with the settings of `config`. Its own files go to `folder`."""
+    sampling, update = config.sampling, config.update
+    model = model_folder(config.data.model)
+    tokenizer = prepare_tokenizer(config, model, sampling.max_prompt_tokens + sampling.max_answer_tokens)
+    problems, _ = load_sources(config.data.train_data, config.columns)
+    problems, prompts = encode_problems(problems, tokenizer, sampling.max_prompt_tokens)
+    grader = Grader(config.data.rewards, grader=config.data.grader)
 
+    def reward(completions, answer, **_) -> list[float]:
+        """Return the first reward of each text. The signature is TRL's."""
+        return grader(completions, answer).rewards[:, 0].tolist()
 
-def main(settings: Settings) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    model = AutoModelForCausalLM.from_pretrained(settings.model)
-    model.generation_config.eos_token_id = stop_token_ids(
-        tokenizer
-    )  # where TRL looks for the tokens that end an answer
-    problems = arithmetic_problems("train", 7500)
-    prompts = [tokenizer.decode(encode_prompt(tokenizer, problem.problem)) for problem in problems]
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    policy.generation_config.eos_token_id = stop_token_ids(tokenizer)  # where TRL looks for the ends of answers
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by torchrun
-    clock = Clock(settings.warmup)
+    answers = config.batch.questions_per_step * config.batch.samples_per_question
+    settings = GRPOConfig(
+        output_dir=folder,
+        use_cpu=True,
+        bf16=config.hardware.dtype == "bfloat16",
+        seed=sampling.seed,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=answers // (micro_batch * processes),
+        generation_batch_size=generate,
+        num_generations=config.batch.samples_per_question,
+        temperature=sampling.temperature,
+        max_completion_length=sampling.max_answer_tokens,
+        max_steps=config.batch.steps,
+        learning_rate=update.lr,
+        warmup_steps=update.warmup_steps,
+        lr_scheduler_type="constant_with_warmup",
+        adam_beta2=update.betas[1],
+        max_grad_norm=update.max_grad_norm,
+        loss_type="luspo",  # like ours: the sum over the tokens of an answer, the mean over answers
+        gradient_checkpointing=False,
+        save_strategy="no",
+        logging_strategy="steps" if records else "no",
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    callbacks: list[TrainerCallback] = [Clock()]
+    if records:
+        suite = load_suite(config.logging.eval_suite)
+        callbacks.append(Records(config, Evaluation.prepare(suite, tokenizer, sampling.seed), grader))
+    texts = [tokenizer.decode(prompt) for prompt in prompts]
+    return GRPOTrainer(
+        model=policy,
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=Dataset.from_dict({"prompt": texts, "answer": [problem.answer for problem in problems]}),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--micro-batch", type=int, required=True, help="answers per pass of a process")
+    parser.add_argument("--generate", type=int, required=True, help="answers sampled at once, over all processes")
+    args, train_flags = parser.parse_known_args()
+    config = with_settings(parse_train_config(train_flags, has_cuda=False)[0], algo="grpo")
+    records = any(flag.partition("=")[0] in ("--output-dir", "--output_dir") for flag in train_flags)
     with tempfile.TemporaryDirectory() as folder:
-        config = GRPOConfig(
-            output_dir=folder,
-            use_cpu=True,
-            bf16=False,
-            per_device_train_batch_size=settings.micro_batch,
-            gradient_accumulation_steps=QUESTIONS * ANSWERS // (settings.micro_batch * processes),
-            generation_batch_size=settings.generate,
-            num_generations=ANSWERS,
-            max_completion_length=settings.max_answer_tokens,
-            use_transformers_continuous_batching=settings.continuous,
-            max_steps=settings.warmup + settings.steps,
-            learning_rate=1e-6,
-            lr_scheduler_type="constant",
-            max_grad_norm=1.0,
-            loss_type="luspo",  # like ours: the sum over the tokens of an answer, the mean over answers
-            gradient_checkpointing=False,
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
-        trainer = GRPOTrainer(
-            model=model,
-            reward_funcs={"accuracy": accuracy, "even_length": evenness}[settings.reward],
-            args=config,
-            train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [problem.answer for problem in problems]}),
-            processing_class=tokenizer,
-            callbacks=[clock],
-        )
+        trainer = trainer_of(config, args.micro_batch, args.generate, folder, records)
+        trainer.remove_callback(PrinterCallback)  # of all logs
         trainer.train()
+    [clock] = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, Clock)]
     if clock.seconds:
         print(f"trl_step_seconds: {statistics.median(clock.seconds):.3f}")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    main()

@@ -1,4 +1,4 @@
-"""Print which settings fit which GPUs, for four sizes of Qwen2.5: the table of docs/training.md.
+"""Print which settings fit which GPUs, for four sizes of Qwen2.5: the table of docs/gpus.md.
 
     python scripts/fitting.py
 

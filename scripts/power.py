@@ -33,7 +33,7 @@ from bnpo.files import InputError
 from paper.results import PAPER_DATASETS
 from paper.tables import PAPER_SCORES
 from study.design import ALGORITHMS, REGIMES, SEEDS
-from study.rows import RowList, Rows, final, select
+from study.rows import RowList, final, read_rows, select
 from study.statistics import smallest_found
 
 STUDY_TEST = (500, 4)
@@ -152,7 +152,7 @@ def main(args: Args) -> None:
         raise InputError(f"--difference: is {args.difference:g}, must be between 0 and 100 points")
     if not 0 <= args.correlation <= 1:
         raise InputError(f"--correlation: is {args.correlation:g}, must be from 0 to 1")
-    rows = Rows().all
+    rows = read_rows()
     study = [study_setting(rows, regime) for regime in REGIMES]
     paper = paper_settings(median(setting.training for setting in study))
     print(f"To find {args.difference:g} points with 80 % power (two-sided 5 %, paired by seed and problem).")

@@ -1,112 +1,51 @@
-"""Run the miniature studies of docs/study.md (does adaptive normalisation help?) and docs/study-2.md, write reports.
+"""Write the reports of the miniature studies from their recorded runs, and train recorded runs again.
 
-    python scripts/study.py --dry-run          # count the runs of each part that are left, and their hours
-    python scripts/study.py                    # run what is left, one run on each core
-    python scripts/study.py --only tuning      # run one part
-    python scripts/study.py --report           # write docs/results.md, docs/results-2.md and their figures
+    python scripts/study.py --report                             # docs/results.md, docs/results-2.md, their figures
+    python scripts/study.py --again main/rare-bnpo-lr0.0002-seed0 main/rare-grpo    # a run, and those of a prefix
 
-Each run that ends becomes a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. These files
-are committed. Failed runs have a row, too. Runs that have a row are not repeated, so the same command continues an
-interrupted study. More programs belong to the studies:
+docs/study.md and docs/study-2.md are the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl
+for the second study. On the type of processor that a row was computed on, a run that is trained again is equal bit for
+bit. Elsewhere it is another draw. The commit that a row names has the programs that made the list of all runs, chose
+the learning rates, and ran them side by side. Other numbers of the studies have programs of their own:
 
-    python scripts/study/power.py              # the sample size calculation of the second study
     python scripts/study/gradient_noise.py     # the noise of the gradients, evals/results/study/noise.json
-    python scripts/study/make_study_data.py    # the questions in data/study
+    python scripts/study/ceiling.py            # what a weight of BNPO's kind can gain (docs/theory.md)
 """
 
-import json
-import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import tyro
-from rich.console import Console
-from rich.table import Table
 
-from bnpo.files import ROOT, InputError
-from study.design import EVALUATED, REGIMES, StudyRun
-from study.registry import PARTS, PARTS_2, ROWS_2
-from study.rows import NOISE, ROWS, Rows, commit
-
-ALL_PARTS = PARTS | PARTS_2
+from bnpo.files import InputError
+from study.again import compare_with, train_again
+from study.registry import ROWS_2
+from study.results import write_results
+from study.results_2 import write_results_2
+from study.rows import read_rows
 
 
 @dataclass
 class Args:
-    only: tuple[str, ...] = ()
-    """Parts to run. The default is all."""
-    limit: int | None = None
-    """Largest number of runs to start."""
-    jobs: int = len(os.sched_getaffinity(0))
-    """Number of runs at the same time, each with one thread."""
-    work_dir: Path = ROOT / "runs" / "study"
-    """Folder for the files of runs until they become rows."""
-    dry_run: bool = False
-    """Print what is left to do, and start nothing."""
     report: bool = False
-    """Write docs/results.md and docs/results-2.md from the rows, and run nothing."""
-
-
-def rows_of(part: str) -> Rows:
-    """Return the rows of the study that `part` belongs to."""
-    return Rows(ROWS if part in PARTS else ROWS_2)
-
-
-def runs_left(part: str, rows: Rows) -> list[StudyRun]:
-    """Return the runs of a part that have no row. Raises InputError if they need rows of an earlier part."""
-    return [run for run in ALL_PARTS[part](rows.all) if run.name not in rows.names]
-
-
-def print_runs_left(parts: tuple[str, ...], jobs: int) -> None:
-    """Print the runs that are left, and their hours: from the rows of the part or, if it has none, from all rows."""
-    table = Table("part", "runs left", "rows", "hours left", title=f"{jobs} runs side by side")
-    for part in parts:
-        rows = rows_of(part)
-        done = [row for row in rows.all if row["part"] == part]
-        took = [row["seconds_in_all"] for row in done or rows.all or Rows().all]
-        try:
-            left = len(runs_left(part, rows))
-        except InputError:  # earlier parts, which choose its learning rates, are not finished
-            left = len(list(ALL_PARTS[part](None)))
-        hours = f"{left * np.mean(took) / jobs / 3600:.1f}" if took else "?"
-        table.add_row(part, str(left), str(len(done)), hours)
-    Console(width=120).print(table)
-    measured = json.loads(NOISE.read_text()) if NOISE.exists() else {}
-    left = sum(len(EVALUATED[regime]) for regime in REGIMES) - len(measured)
-    seconds = [checkpoint["seconds"] for checkpoint in measured.values()]
-    hours = f"{left * np.mean(seconds) / 3600:.1f}" if seconds else "?"
-    print(
-        f"noise (python scripts/study/gradient_noise.py): {left} checkpoints left of {left + len(measured)}, "
-        f"{hours} hours"
-    )
+    """Write the reports."""
+    again: tuple[str, ...] = ()
+    """Names of recorded runs, or beginnings of names, to train again: half a minute to two minutes each."""
 
 
 def main(args: Args) -> None:
-    parts = args.only or tuple(ALL_PARTS)
-    if unknown := set(parts) - ALL_PARTS.keys():
-        raise InputError(f"--only: unknown part '{unknown.pop()}'; known: {', '.join(ALL_PARTS)}")
+    rows, rows_2 = read_rows(), read_rows(ROWS_2)
     if args.report:
-        from study.results import write_results
-        from study.results_2 import write_results_2
-
-        write_results(Rows().all)
-        return write_results_2(Rows(ROWS_2).all)
-    if args.dry_run:
-        return print_runs_left(parts, args.jobs)
-    made_by = commit()
-    from study.jobs import run_side_by_side
-
-    os.chdir(ROOT)  # the paths of data and models start there
-    count = args.limit
-    for part in parts:
-        rows = rows_of(part)
-        # Again after each batch of runs: the results of tuning may add learning rates beyond the grid.
-        while runs := runs_left(part, rows)[:count]:
-            run_side_by_side(runs, rows, args.work_dir, args.jobs, made_by)
-            if count is not None and (count := count - len(runs)) == 0:
-                return
+        write_results(rows)
+        write_results_2(rows_2)
+    chosen = [row for row in (*rows, *rows_2) if row["name"].startswith(args.again)]
+    if not chosen and not args.report:
+        raise InputError("use --report, or --again with the beginning of the name of a recorded run")
+    for row in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            print(compare_with(row, train_again(row, Path(folder) / "run")), flush=True)
 
 
 if __name__ == "__main__":

@@ -204,6 +204,7 @@ def test_help_names_the_preset_and_has_no_none(capsys):
         parse("--preset", "smollm2", "--help")
     text = capsys.readouterr().out
     assert text.splitlines()[2] == "Defaults are those of preset smollm2 (asked for)."
+    assert "None)" not in text
     assert "{None}" not in text
     assert parse("--steps", "None", "--lora-rank", "None").batch.steps is None
 
@@ -397,4 +398,4 @@ def test_help_does_not_break_lines_where_the_source_does(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         parse("--preset", "tiny", "--help")
     text = capsys.readouterr().out
-    assert "`paper-format` reproduces Table 2, `tiny` runs anywhere," in text
+    assert "Different questions per step, over all ranks (n). (default: 32)" in text

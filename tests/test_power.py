@@ -19,7 +19,7 @@ from bnpo.evaluation.scores import (
     paired_bootstrap,
 )
 from bnpo.files import InputError, write_json, write_json_lines
-from study.rows import Rows
+from study.rows import read_rows
 
 
 def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
@@ -75,7 +75,7 @@ def test_seeds_problems_and_answers(capsys):
     printed = capsys.readouterr().out
     assert "study, spread" in printed
     assert "paper, MATH500" in printed
-    settings = [power.study_setting(Rows().all, regime) for regime in ("spread", "concentrated", "rare")]
+    settings = [power.study_setting(read_rows(), regime) for regime in ("spread", "concentrated", "rare")]
     for setting in settings:
         assert 0.01 < setting.training**0.5 < 0.04
         assert setting.within + setting.between < 0.25

@@ -204,9 +204,9 @@ def test_without_a_network(data_dir, cache, tmp_path):
 
 @pytest.mark.program
 def test_an_unknown_set_is_named(tmp_path):
-    done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm8k", home=tmp_path)
+    done = run("--output-dir", tmp_path / "data", "--only", "math500", "gsm9k", home=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: --only gsm8k: unknown; sets: {', '.join(NAMES)}; suites: arithmetic, ")
+    assert done.stderr.startswith(f"error: --only gsm9k: unknown; sets: {', '.join(NAMES)}; suites: arithmetic, ")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
 
@@ -228,7 +228,7 @@ def test_the_real_client_downloads_the_pinned_revision(data_dir, tmp_path):
 def test_a_suite_stands_for_its_sets():
     assert script.sets_of("contests-2026") == ["aime2026", "hmmt_feb_2026"]
     assert script.sets_of("svamp") == ["svamp"]
-    for suite in ("school", "olympiad", "contests-2025", "contests-2026", "paper"):
+    for suite in ("school", "gsm8k", "olympiad", "contests-2025", "contests-2026", "paper"):
         problems = load_suite(suite).datasets
         assert len(script.sets_of(suite)) == len(problems)  # all of them can be downloaded
 

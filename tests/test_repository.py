@@ -25,8 +25,8 @@ def test_the_citation_names_this_version_and_the_paper():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["version"]
     assert citation["license"] == PROJECT["license"]
-    assert citation["repository-code"] == PROJECT["urls"]["Repository"]
     paper = citation["preferred-citation"]
+    assert paper["url"] == PROJECT["urls"]["Paper"]
     assert [author["family-names"] for author in paper["authors"]] == ["Xiao", "Zhang", "Cao"]
     assert (paper["title"], paper["year"]) == ("BNPO: Beta Normalization Policy Optimization", 2025)
 

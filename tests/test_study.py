@@ -1,8 +1,6 @@
-"""The miniature study: its list of runs, its statistics, its measure of noise, and that a row can be made again."""
+"""The miniature studies: their recorded runs, their statistics and measure of noise, the report of the first."""
 
-import json
 import subprocess
-import sys
 from collections import defaultdict
 from functools import partial
 from itertools import product
@@ -14,60 +12,53 @@ from matplotlib.image import imread
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
-from conftest import make_model, users_environment
+from conftest import make_model
 from study import noise
-from study.design import ALGORITHMS, EVALUATED, LEARNING_RATES, REGIMES, SEEDS, TUNING_SEEDS
+from study.again import compare_with, train_again
+from study.design import ALGORITHMS, EVALUATED, REGIMES, SEEDS, command
 from study.paper import average_error, paper_table
-from study.registry import PARTS, first_fit, tagged_methods
+from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
 from study.results import write_results
-from study.rows import ROWS, Rows, area, chosen_lr, final, first_grid
-from study.statistics import sign_flip, t_interval
+from study.rows import ROWS, area, chosen_lr, final, first_grid, read_rows
+from study.statistics import sign_flip, smallest_found, t_interval
 from study.verdict import verdict_table
 from study.weights import base_accuracies, base_weights, cosines
 from test_same_results import arithmetic
 
 ARITHMETIC = "692ca92a848e941d on 2 cores"
 """The machine that computed the rows, as `arithmetic()` names it."""
-TAGGED_METHODS = [name for name, _ in tagged_methods()]
-TUNED = [
-    {"part": f"{prefix}tuning", "regime": regime, "method": method, "lr": lr, "seed": seed, "evals": {"0": 1 - lr}}
-    for prefix, regimes, methods in (("", REGIMES, ALGORITHMS), ("tags-", ("tags",), TAGGED_METHODS))
-    for regime, method, lr, seed in product(regimes, methods, (*LEARNING_RATES, 2.5e-5), TUNING_SEEDS)
-]
-FIRST_FIT = {"alpha": [1.5, 9], "beta": [2, 9]}
-FITTED = [
-    {"part": "main", "regime": regime, "method": "bnpo", "lr": 1e-4, "seed": seed, "curves": FIRST_FIT}
-    for regime, seed in product(REGIMES, SEEDS)
-]
-EVERY_RUN = [run for part in PARTS.values() for run in part(TUNED + FITTED)]
+FIRST, SECOND = read_rows(), read_rows(ROWS_2)
 
 
-def test_every_run_is_one_that_train_py_takes_and_has_a_name_of_its_own():
-    assert len({run.name for run in EVERY_RUN}) == len(EVERY_RUN)
-    beyond_the_grid = len(TUNING_SEEDS) * (len(REGIMES) * (len(ALGORITHMS) - 1) + len(TAGGED_METHODS))
-    assert sum(len(list(part(None))) for part in PARTS.values()) == len(EVERY_RUN) - beyond_the_grid
-    for run in {run.flags: run for run in EVERY_RUN if run.part not in ("tuning", "adaptive")}.values():
-        config, _ = parse_train_config(list(run.command()), has_cuda=False)
+def test_every_row_is_a_run_that_train_py_takes_and_has_a_name_of_its_own():
+    rows = [*FIRST, *SECOND]
+    assert len({row["name"] for row in rows}) == len(rows)
+    for row in {(row["part"], row["regime"], row["method"]): row for row in rows}.values():
+        config, _ = parse_train_config(command(row, method_flags(row["part"], row["method"])), has_cuda=False)
         check_config(config, ranks=1)
-        assert (config.update.lr, config.sampling.seed) == (run.lr, run.seed)
+        assert (config.update.lr, config.sampling.seed) == (row["lr"], row["seed"])
+        assert config.batch.steps == {"cliff": 24, "concentrated": 6}.get(row["regime"], 12)
+        assert config.update.max_grad_norm == (1e9 if row["method"].endswith("unclipped") else 1)
+        assert config.method.algo == row["method"].split()[0].removeprefix("ad-")
+        assert config.method.decompose == row["method"].startswith("ad-")
+        assert config.method.rescale_advantages == (row["part"] == "scale")
+    assert {row["method"] for row in FIRST if row["part"] == "tags"} == set(tagged_methods())
 
 
-def test_seeds_are_paired_and_tuning_has_its_own():
+def test_runs_are_those_that_were_registered_and_seeds_are_paired():
     seeds = defaultdict(set)
-    for run in EVERY_RUN:
-        seeds[run.part.endswith("tuning"), run.part, run.regime, run.method].add(run.seed)
-    tuning = {frozenset(found) for (is_tuning, *_), found in seeds.items() if is_tuning}
-    counted = {frozenset(found) for (is_tuning, *_), found in seeds.items() if not is_tuning}
-    assert tuning == {frozenset({100, 101})}
-    assert counted == {frozenset(range(12))}
-
-
-def test_the_first_fit_is_the_mean_of_bnpos_own_first_steps():
-    assert first_fit(FITTED, "rare") == (1.5, 2)
-    with pytest.raises(InputError, match="rare, bnpo: seed 3 has no row; run --only main first"):
-        first_fit([row for row in FITTED if row["seed"] != 3], "rare")
-    with pytest.raises(InputError, match=r"main, rare, bnpo: rows at learning rates 0\.0001, 0\.0002: tuning has"):
-        first_fit([row | {"lr": 2e-4 if row["seed"] == 3 else 1e-4} for row in FITTED], "rare")
+    for row in (*FIRST, *SECOND):
+        seeds[row["part"], row["regime"], row["method"]].add(row["seed"])
+    expected = {"tuning": (100, 101), "tags-tuning": (100, 101), "cliff": CLIFF_SEEDS}
+    expected |= {"cliff-controls": CLIFF_SEEDS[:12], "prior-tuning": PRIOR_GRID.seeds}
+    expected |= {part: PRIOR_SEEDS for part in ("prior", "prior-controls", "prior-same-rate")}
+    for (part, *_), found in seeds.items():
+        assert found == set(expected.get(part, SEEDS))
+    counts = {part: sum(row["part"] == part for row in SECOND) for part in REGISTERED}
+    assert 0 <= counts.pop("prior-tuning") - REGISTERED["prior-tuning"] <= 60
+    assert counts.items() < REGISTERED.items()
+    # No seed of the second study was used before, neither in the first study nor in the pilot.
+    assert not {*CLIFF_SEEDS, *PRIOR_SEEDS, *PRIOR_GRID.seeds} & {*SEEDS, 100, 101, 200}
 
 
 def test_the_learning_rate_is_that_of_the_greatest_area():
@@ -101,6 +92,27 @@ def test_the_sign_flip_test_counts_all_signs():
     assert sign_flip(np.zeros(5)) == 1
     scores, others = [0.824, 0.8255, 0.7935, 0.798, 0.836], [0.8215, 0.826, 0.793, 0.7975, 0.8355]
     assert sign_flip(np.subtract(scores, others)) == 10 / 32  # 5, -1, 1, 1, 1 of a size: ties that floats do not see
+
+
+def test_exact_sign_flips_of_forty_seeds():
+    """Against random signs; and with one outlier, which decides the sign of every sum, the p-value is known."""
+    rng = np.random.default_rng(0)
+    differences = rng.normal(0.3, 1, size=40)
+    signs = rng.choice([-1, 1], size=(400_000, 40))
+    share = (np.abs(signs @ differences) >= abs(differences.sum())).mean()
+    assert sign_flip(differences) == pytest.approx(share, abs=4 * np.sqrt(share / 400_000))
+    assert sign_flip(np.full(40, 0.1)) == 2 / 2**40
+    assert sign_flip(np.tile([0.1, -0.1], 20)) == 1
+
+
+def test_the_difference_that_is_found_by_simulation():
+    """docs/study-2.md, "Sample size": what 40 seeds find at the standard deviation of the pilot."""
+    deviation, rng = 12.24, np.random.default_rng(0)
+    found = smallest_found(deviation, 40, 0.05)
+    assert f"| {found:.2f} |" in (ROOT / "docs" / "study-2.md").read_text(encoding="utf-8")
+    samples = rng.normal(found, deviation, size=(20_000, 40))
+    half = 2.0227 * samples.std(axis=1, ddof=1) / np.sqrt(40)
+    assert (np.abs(samples.mean(axis=1)) > half).mean() == pytest.approx(0.8, abs=0.02)
 
 
 def outcome(leads: dict[str, float], noise: float = 0.004) -> list[dict]:
@@ -237,54 +249,34 @@ def test_the_sketch_keeps_inner_products():
     assert np.std(found) < 1.5 * bound
 
 
-def run_short(folder, *runs: dict) -> subprocess.CompletedProcess:
-    command = [sys.executable, "tests/programs/study_runs.py", folder, *map(json.dumps, runs)]
-    run = {"cwd": ROOT, "env": users_environment(), "capture_output": True, "text": True, "timeout": 300}
-    return subprocess.run(list(map(str, command)), **run)
-
-
-def short(row: dict, steps: int, *flags: str) -> dict:
-    """A run of the study that is cut short, as `row` names it."""
-    names = ("part", "regime", "method", "lr", "seed")
-    return {name: row[name] for name in names} | {"steps": steps, "flags": ["--algo", row["method"], *flags]}
-
-
 @pytest.mark.sampler
-def test_runs_start_from_a_process_that_has_imported_everything(tmp_path):
-    done = run_short(tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    imported = (tmp_path / "imports.txt").read_text().split()
-    assert {"study.preload", "bnpo.loop", "vllm.v1.worker.cpu_worker"} <= set(imported)
-
-
-@pytest.mark.sampler
-@pytest.mark.skipif(arithmetic() != ARITHMETIC, reason=f"recorded with other arithmetic than {arithmetic()}")
-def test_a_run_of_the_study_is_what_its_row_says_and_one_that_fails_has_a_row(tmp_path):
-    stored = next(row for row in Rows().all if (row["part"], row["method"]) == ("main", "bnpo"))
-    diverging = stored | {"seed": 7, "lr": 1e30}
-    done = run_short(tmp_path, short(stored, 3), short(diverging, 3))
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = {row["seed"]: row for row in Rows(tmp_path / "rows.jsonl").all}
-    assert rows[stored["seed"]]["ended"] == "done"
+def test_a_run_that_is_trained_again_is_what_its_row_says(tmp_path):
+    stored = next(row for row in FIRST if (row["part"], row["method"]) == ("main", "bnpo"))
+    result = train_again(stored, tmp_path / "run", steps=3)
+    assert (result["ended"], len(result["curves"]["reward"])) == ("done", 3)
+    line = compare_with(stored, result)
+    assert line.startswith(f"{stored['name']}: done (recorded: done), 0 of 9 curves are equal, pass@1 after step ")
+    assert "9 of 9 curves are equal" in compare_with(result | {"name": "x", "evals": {"0": 0.5}}, result)
+    if arithmetic() != ARITHMETIC:
+        pytest.skip(f"bits were recorded with other arithmetic than {arithmetic()}")
     for name, curve in stored["curves"].items():
-        assert rows[stored["seed"]]["curves"][name] == curve[:3], name
-    assert "SyncError" in rows[7]["ended"]
+        assert result["curves"][name] == curve[:3], name
 
 
-@pytest.mark.sampler
-def test_a_run_that_cannot_start_has_no_row(tmp_path):
-    row = {"part": "main", "regime": "rare", "method": "bnpo", "lr": 1e-4, "seed": 0}
-    done = run_short(tmp_path, short(row, 1, "--rewards", "accuracy,nothing.py:none"))
-    assert "main/rare-bnpo-lr0.0001-seed0: stopped, or could not start" in done.stderr
-    assert "no file nothing.py" in (tmp_path / "work/main/rare-bnpo-lr0.0001-seed0.log").read_text()
-    assert Rows(tmp_path / "rows.jsonl").all == []
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_line_that_was_cut_off_is_dropped(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"name": "a"}\n{"name": "b"')
-    rows = Rows(tmp_path / "rows.jsonl")
-    rows.add({"name": "c"})
-    assert [row["name"] for row in Rows(tmp_path / "rows.jsonl").all] == ["a", "c"]
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: the age of commits is unknown")
+def test_the_registration_is_older_than_every_row():
+    """The commits that computed the rows have the registration, and the file of rows was added after it."""
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("a shallow clone does not have the registration's commit")
+    registered = git("log", "--diff-filter=A", "--format=%H", "--", "docs/study-2.md").split()[-1]
+    added = git("log", "--diff-filter=A", "--format=%H", "--", str(ROWS_2.relative_to(ROOT))).split()
+    for commit in {*added, *(row["commit"] for row in SECOND)}:
+        git("merge-base", "--is-ancestor", registered, commit)  # fails otherwise
+    assert registered not in added
 
 
 def figures(folder) -> dict[str, np.ndarray]:
@@ -292,7 +284,7 @@ def figures(folder) -> dict[str, np.ndarray]:
 
 
 def test_the_report_is_what_the_rows_say(tmp_path):
-    write_results(Rows().all, tmp_path / "results.md")
+    write_results(FIRST, tmp_path / "results.md")
     assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
     drawn, committed = figures(tmp_path), figures(ROOT / "docs")
     assert drawn.keys() == committed.keys()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
-from study.registry import frozen
 from study.rows import RowList, area, final, select
 from study.statistics import Paired, holm, paired
 
@@ -80,8 +79,8 @@ def against_fixed(rows: RowList, regime: str) -> Pairs:
     ours = ("main", regime, "bnpo")
     pairs = {"reinforce: 1 1": (ours, ("main", regime, "reinforce"))}
     pairs["grpo: 1.5 1.5"] = (ours, ("main", regime, "grpo"))
-    for parameters in FROZEN:
-        name, _ = frozen(*parameters)
+    for alpha, beta in FROZEN:
+        name = f"beta {alpha:g} {beta:g}"
         pairs[name] = (ours, ("adaptive", regime, name))
     run = {row["method"] for row in rows if (row["part"], row["regime"]) == ("adaptive", regime)}
     first_fit = next(iter(run - pairs.keys()), FIRST_FIT)

@@ -1,6 +1,6 @@
-"""The settings that all runs of the study share, and the class of one run. docs/study.md has the reasons."""
+"""The settings that all runs of the study share, and the flags of one run. docs/study.md has the reasons."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 REGIMES = ("spread", "concentrated", "rare")
@@ -48,30 +48,17 @@ GRID = Grid("tuning", LEARNING_RATES, BEYOND, TUNING_SEEDS)
 GRID_OF_TAGS = Grid("tags-tuning", LEARNING_RATES, BEYOND, TUNING_SEEDS)
 
 
-@dataclass(frozen=True)
-class StudyRun:
-    """A run of the study. `flags` are the flags of its method; the other fields name it."""
+def command(row: Mapping, flags: Sequence[str], steps: int | None = None) -> list[str]:
+    """Return the flags of train.py for the run of a row, whose method stands for `flags`; without --output-dir.
 
-    part: str
-    regime: str
-    method: str
-    flags: tuple[str, ...]
-    lr: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        method = self.method.replace(" ", "-")
-        return f"{self.part}/{self.regime}-{method}-lr{self.lr:g}-seed{self.seed}"
-
-    def command(self) -> tuple[str, ...]:
-        """Return the flags of train.py without --output-dir. Paths start at the repository's root."""
-        split = "validation" if self.part.endswith("tuning") else "test"
-        questions = QUESTIONS_OF.get(self.regime, self.regime)
-        suite = self.regime if self.regime == "tags" else questions
-        task = ("--train-data", f"data/study/{questions}-train.jsonl")
-        task += ("--eval-suite", f"data/study/{suite}-{split}.json")
-        task += TAGS if self.regime == "tags" else ()
-        _, every, *_, last = map(str, EVALUATED[self.regime])
-        task += ("--steps", last, "--eval-every", every, "--save-every", last)
-        return (*COMMON, *task, *self.flags, "--lr", f"{self.lr:g}", "--seed", str(self.seed))
+    `steps` cut the run short and leave its evaluations out. Paths start at the repository's root.
+    """
+    regime = row["regime"]
+    split = "validation" if row["part"].endswith("tuning") else "test"
+    questions = QUESTIONS_OF.get(regime, regime)
+    suite = regime if regime == "tags" else questions
+    task = ["--train-data", f"data/study/{questions}-train.jsonl", "--eval-suite", f"data/study/{suite}-{split}.json"]
+    task += TAGS if regime == "tags" else ()
+    _, every, *_, last = EVALUATED[regime]
+    task += ["--steps", str(steps or last), "--eval-every", str(0 if steps else every), "--save-every", str(last)]
+    return [*COMMON, *task, *flags, "--lr", f"{row['lr']:g}", "--seed", str(row["seed"])]

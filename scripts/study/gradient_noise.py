@@ -48,7 +48,7 @@ from bnpo.report.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
 from study.results import NOISE_COLUMNS, noise_cells
-from study.rows import NOISE, Rows, chosen_lr, commit, first_grid
+from study.rows import NOISE, chosen_lr, first_grid, read_rows
 from verify_theorem import log_variance
 
 ESTIMATORS = ("reinforce", "remax", "grpo", "reinforce_pp", "maxrl", "opo", "bnpo")
@@ -73,7 +73,7 @@ def train(regime: str, folder: Path) -> None:
     """A run of REINFORCE in `folder`, unless it is there: a checkpoint in the middle and at the end, the learning rate
     that tuning has chosen."""
     if not (folder / "end.json").exists() or why_ended(folder) != "done":
-        lr = chosen_lr(Rows().all, regime, "reinforce", first_grid(regime))
+        lr = chosen_lr(read_rows(), regime, "reinforce", first_grid(regime))
         flags = (*COMMON, "--algo", "reinforce", "--train-data", f"data/study/{regime}-train.jsonl", "--lr", f"{lr:g}")
         command = [sys.executable, "scripts/launch.py", "--num_gpus", "1", "train.py", *flags, "--overwrite"]
         _, middle, last = map(str, EVALUATED[regime])
@@ -160,15 +160,16 @@ def show(title: str, result: dict) -> None:
 
 def main(args: Args) -> None:
     found = json.loads(args.output.read_text()) if args.output.exists() else {}
+    commit = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True).strip()
     places = [(regime, step) for regime in args.regimes for step in EVALUATED[regime]]
     for regime, step in places:
         if (name := f"{regime}, step {step}") not in found:
-            run, made_by = args.work_dir / regime, commit()
+            run = args.work_dir / regime
             if step:
                 train(regime, run)
             model = run / "checkpoints" / step_name(step) if step else TINY_MODEL
             started = time.perf_counter()
-            found[name] = measure_checkpoint(model, regime) | {"commit": made_by}
+            found[name] = measure_checkpoint(model, regime) | {"commit": commit}
             found[name]["seconds"] = round(time.perf_counter() - started)
             args.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(args.output, found)

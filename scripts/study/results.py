@@ -219,7 +219,7 @@ def _clipped(rows: RowList) -> Table:
 
 def _tags(rows: RowList) -> list[Table]:
     lines = {}
-    for name, _ in tagged_methods():
+    for name in tagged_methods():
         runs = select(rows, "tags", "tags", name)
         if len(runs) > 1:
             scores = ([metric(row) for row in runs.values()] for metric in (middle, final, area, trained))

@@ -18,10 +18,10 @@ from study.registry import (
     CLIFF_CONTROLS,
     CLIFF_METHODS,
     CLIPS,
-    PARTS_2,
     PRIOR_CONTROLS,
     PRIOR_GRID,
     PRIOR_METHODS,
+    REGISTERED,
     SAME_RATE,
 )
 from study.results import filled, interval, rate_cells, runs_line
@@ -47,7 +47,7 @@ def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") 
         "[study-2.md](study-2.md).",
         runs_line(rows),
     ]
-    missing = {part: len(list(runs(None))) - sum(row["part"] == part for row in rows) for part, runs in PARTS_2.items()}
+    missing = {part: count - sum(row["part"] == part for row in rows) for part, count in REGISTERED.items()}
     if left := {part: count for part, count in missing.items() if count > 0}:  # tuning may add runs to its part
         parts.append(
             f"**Interim: {sum(left.values())} registered runs are missing**, of {', '.join(left)}. The numbers of "
@@ -66,10 +66,10 @@ def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") 
 
 def _counts(rows: RowList) -> Table:
     lines = {}
-    for part, runs in PARTS_2.items():
+    for part, count in REGISTERED.items():
         done = [row for row in rows if row["part"] == part]
         failed = sum(row["ended"] != "done" for row in done)
-        lines[part] = [str(len(list(runs(None)))), str(len(done)), str(failed)]
+        lines[part] = [str(count), str(len(done)), str(failed)]
     notes = [
         "Registered: without the rates that tuning may add at the ends of the grid. `prior-same-rate` was added later, "
         "for comparisons without a verdict."

@@ -1,17 +1,13 @@
-"""A finished run of the study as one row, and the file of all rows."""
+"""The rows of the study, one for each finished run, and what the reports take from them."""
 
-import hashlib
-import json
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.report.summary import NO_END, why_ended
-from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid, StudyRun
+from bnpo.report.summary import why_ended
+from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid
 
 RESULTS = ROOT / "evals" / "results" / "study"
 ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"
@@ -29,81 +25,28 @@ CURVES = {
 """What is kept of every step, by its name in metrics.jsonl; the last four only where there is one fit, BNPO's."""
 DIGITS = 6
 RowList = Sequence[Mapping]
-"""Rows, as `row_of` makes them."""
+"""Rows: of a run its name, part, regime, method, lr, seed and commit, its `result_of`, and medians of seconds."""
 
 
-class Rows:
-    """The rows of a file, in the order in which runs ended; `add` writes one more. A last line that was cut off, as a
-    kill leaves it, is no row."""
-
-    def __init__(self, path: Path = ROWS):
-        self._path = path
-        self.all = whole_json_lines(path) if path.exists() else []
-        self.names = {row["name"] for row in self.all}
-        if len(self.names) < len(self.all):
-            raise InputError(f"{path}: a run has two rows; keep the one that is committed")
-
-    def add(self, row: dict) -> None:
-        """Keep a row; it is on the disk when this returns."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.touch()
-        os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self.all.append(row)
-        self.names.add(row["name"])
+def read_rows(path: Path = ROWS) -> RowList:
+    """Return the rows of a file, in the order in which the runs ended."""
+    return whole_json_lines(path)
 
 
-def row_of(run: StudyRun, folder: Path, status: int, made_by: str) -> dict:
-    """The row of `run`, made by commit `made_by`, which left `folder` and ended with exit status `status`.
-
-    Training that failed has a row, whose `ended` says why. Raises InputError for a run that was stopped, or that could
-    not start: it says nothing of its method.
-    """
-    end = why_ended(folder)
-    log = folder.with_name(f"{folder.name}.log")
-    if status < 0 or not (folder / "metrics.jsonl").exists() or end.startswith(("signalled", NO_END)):
-        raise InputError(f"{run.name}: stopped, or could not start ({end}). See {log}, fix the cause and start again")
+def result_of(folder: Path) -> dict:
+    """Return what a row says of the run in `folder`: why it ended, `curves` by step, and accuracies by step."""
     lines = whole_json_lines(folder / "metrics.jsonl")
-    settings = json.loads((folder / "config.json").read_text()) | {"output_dir": None}
-    settings["model"] = Path(settings["model"]).name
-    row: dict = {"name": run.name, "part": run.part, "regime": run.regime, "method": run.method, "lr": run.lr}
-    row |= {"seed": run.seed, "commit": made_by, "ended": end}
-    row["config_sha256"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     steps = [line for line in lines if line["step"]]
-    row["curves"] = {name: _column(steps, metric) for name, metric in CURVES.items() if _has(steps, metric)}
-    row["evals"] = {str(line["step"]): _short(line["eval/average"]) for line in lines if "eval/average" in line}
-    for name in ("seconds/generate", "seconds/update", "seconds/total", "tokens/sampled", "tokens/greedy"):
-        if _has(steps, name):
-            row[name] = _short(float(np.median([step[name] for step in steps])))
-    return row
-
-
-def _has(steps: Sequence[Mapping], metric: str) -> bool:
-    return bool(steps) and all(metric in step for step in steps)
-
-
-def _column(steps: Sequence[Mapping], metric: str) -> list[float | None]:
-    return [None if step[metric] is None else _short(step[metric]) for step in steps]
+    curves = {}
+    for name, metric in CURVES.items():
+        if steps and all(metric in step for step in steps):
+            curves[name] = [None if step[metric] is None else _short(step[metric]) for step in steps]
+    evals = {str(line["step"]): _short(line["eval/average"]) for line in lines if "eval/average" in line}
+    return {"ended": why_ended(folder), "curves": curves, "evals": evals}
 
 
 def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
-
-
-def commit() -> str:
-    """The commit that computes. Raises InputError where files that can change a result differ from it."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-
-    files = ("src", "data", "scripts", "train.py", "requirements-cpu.txt")
-    changed = git("status", "--porcelain", "--untracked-files=no", *files)
-    if changed:
-        raise InputError(f"files of {', '.join(files)} are not committed: commit them, so that results can name theirs")
-    return git("rev-parse", "--short=12", "HEAD")
 
 
 def final(row: Mapping) -> float:

@@ -16,7 +16,7 @@ WEIGHING = ("reinforce", "grpo", "maxrl", "bnpo")
 """Methods whose advantage is w(p) (R - p), p the accuracy of the question."""
 COMPARED = ("reinforce", "grpo", "maxrl", "reinforce_pp")
 SAMPLED = 32
-"""Answers to each question from which scripts/study/make_study_data.py took its accuracy."""
+"""Answers to each question from which its accuracy in data/study was taken."""
 MEANS = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9)
 CONCENTRATIONS = (1, 3, 10, 30)
 """Beta distributions of accuracies, by mean and a + b."""

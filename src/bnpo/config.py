@@ -47,27 +47,26 @@ class DataSettings:
     """The model to start from, the problems, and how answers are rewarded."""
 
     model: str = "Qwen/Qwen2.5-Math-1.5B"
-    """Model to start from: a Hugging Face folder or a hub name."""
+    """Model to start from: a folder or a name on the Hugging Face hub."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
-    """Training problems, one source or several: files (.jsonl, .json, .csv, .parquet), data sets of the Hugging Face
-    hub (hub:OWNER/NAME:CONFIG@REVISION#SPLIT), `arithmetic` or `word-problems:LARGEST:STEPS` (built in)."""
+    """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built-in
+    `arithmetic` or `word-problems:LARGEST:STEPS`. Several sources are joined."""
     template: str = "chat"
-    """Prompt: `chat` is the tokenizer's chat template; `think` adds a system prompt that asks for think and answer
-    tags; the path of a Jinja file replaces the chat template."""
+    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
+    tags. Or the path of a Jinja file."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. The default is that of the chat template. '' is an empty
-    one, which keeps a chat template from adding its own."""
+    """System prompt, as text or as the path of a text file. '' is an empty one. The default is the chat template's
+    own."""
     thinking: Literal["on", "off"] | None = None
-    """Handed to chat templates with `enable_thinking`, such as Qwen3's. The default is the template's."""
+    """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the template's own."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
-    """Rewards, separated by commas: `accuracy` (the final answer is right), `format` (think and answer tags, each
-    once), `last_number` (the last number is the answer's), or path/to/file.py:function (your own, see
-    docs/training.md)."""
+    """Rewards: `accuracy` (the final answer is right), `format` (think and answer tags, each once), `last_number` (the
+    last number is the answer), or your own: path/to/file.py:function."""
     grader: Literal["default", "reference", "last_number"] = "default"
-    """Rules that judge accuracy and format: `default` is this project's, `reference` the authors' released code.
-    `last_number` compares the last number in the text, as GSM8K's evaluators do: for models that write no boxes."""
+    """How accuracy and format are judged: by this project's rule, by the paper's code, or by the last number of a text,
+    for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Built-in rewards are 0 or 1."""
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,17 @@ class BatchSettings:
     """The number of answers per step, and the number of updates on them."""
 
     questions_per_step: Positive[int] = 32
-    """Different questions per step, over all ranks (n in the paper)."""
+    """Different questions per step, over all ranks (n)."""
     samples_per_question: Positive[int] = 16
-    """Answers sampled for every question (m in the paper)."""
+    """Answers sampled for each question (m)."""
     ppo_iterations: Positive[int] = 1
-    """Passes of the learner over the answers of a step (T in the paper)."""
+    """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
     """Optimizer updates per pass, each on an equal share of the questions."""
     epochs: Positive[int] = 5
-    """Passes over the training data. Sets the number of steps, unless --steps does."""
+    """Passes over the training data, which set the number of steps. --steps overrides it."""
     steps: Positive[int] | None = None
-    """Number of steps. With None, --epochs sets the number of steps."""
+    """Number of steps. With None, --epochs decides."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class SamplingSettings:
     """How answers are sampled."""
 
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
-    """Sampling temperature. The learner's log-probabilities are taken at the same temperature."""
+    """Sampling temperature. The learner's log-probabilities use the same."""
     max_prompt_tokens: Positive[int] = 1024
     """Longest prompt in tokens, template included. Longer questions are left out and counted."""
     max_answer_tokens: Positive[int] = 3072
@@ -107,11 +106,10 @@ class UpdateSettings:
     """Loss and optimizer."""
 
     lr: Positive[float] | None = 1e-6
-    """Learning rate of AdamW, constant after the warm-up. The default is the preset's, 1e-6 with those of the paper,
-    and ten times as much with --lora-rank."""
+    """Learning rate of AdamW, constant after the warm-up. The default is the preset's (1e-6 in those of the paper), or
+    ten times as much with --lora-rank."""
     lora_rank: Positive[int] | None = None
-    """Train low-rank additions (LoRA) of this rank to all linear layers but the head, and freeze all other weights:
-    less memory. None: all weights are trained."""
+    """Train LoRA adapters of this rank on all linear layers but the head. With None, train all weights."""
     lora_alpha: Positive[float] | None = None
     """LoRA adds alpha / rank * B A to a weight. The default is twice the rank."""
     warmup_steps: NotNegative[int] = 10
@@ -121,17 +119,18 @@ class UpdateSettings:
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay rates of AdamW's moments."""
     max_grad_norm: Positive[float] = 1.0
-    """Gradients with a larger norm are scaled down to it. The norm before scaling is logged."""
+    """Gradients with a larger norm are scaled down to it."""
     clip_low: Decay = 0.2
-    """The probability ratio is clipped below at 1 - clip_low. With one update per step the ratio is always 1."""
+    """Probability ratios are clipped at 1 - clip_low. With one update per step all ratios are 1."""
     clip_high: NotNegative[float] = 0.2
-    """The probability ratio is clipped above at 1 + clip_high."""
+    """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
-    """How token losses are averaged, over all answers of an update on all ranks. docs/estimators.md has formulas."""
+    """How token losses are averaged over the batch. docs/estimators.md has formulas."""
     importance_cap: Positive[float] | None = None
-    """Weight tokens by min(pi_learner / pi_sampler, cap), since both round differently. None: no weights."""
+    """Multiply the loss of a token by min(p_learner / p_sampler, cap), which corrects for rounding. With None, it is
+    not corrected."""
     max_bad_steps: Positive[int] = 3
-    """The run stops after this many steps in a row with a skipped update (loss or gradient norm not finite)."""
+    """Stop after this many steps in a row whose update was skipped, since its loss or gradient norm was not finite."""
 
 
 @dataclass(frozen=True)
@@ -139,32 +138,27 @@ class HardwareSettings:
     """Memory, speed and number format."""
 
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    """Number format of learner and sampler. With bfloat16 and float16 the optimizer keeps fp32 master weights."""
+    """Number format of learner and sampler. With the 16-bit formats, the optimizer keeps fp32 master weights."""
     loss_scale: Positive[float] = 2.0**8
-    """With float16, the loss is multiplied by this power of two, and gradients are divided by it after the backward
-    pass. Lower it if updates are skipped."""
+    """With float16, a power of two by which the loss is multiplied. Lower it if updates are skipped."""
     micro_batch_tokens: Positive[int] = 16384
-    """Tokens per forward and backward pass of a rank, packed without padding. Lower it to save memory, but not below
-    the longest prompt plus the longest answer."""
+    """Tokens per forward and backward pass of a rank. Lower it to save memory, but not below the longest prompt plus
+    the longest answer."""
     gradient_checkpointing: bool = True
-    """Keep only the inputs of layers and recompute the rest in the backward pass: less memory, a third more compute."""
+    """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
-    """Keep master weights, gradients (twice) and AdamW's moments in CPU memory: 20 bytes per parameter. It saves GPU
-    memory and is slower."""
+    """Keep optimizer and gradients in CPU memory, 20 bytes per parameter. Slower."""
     offload_weights: bool = False
-    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower. With --lora-rank, a
-    GPU can train a model of which it cannot hold two copies."""
+    """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1
-    """Number of ranks of a machine that share one sampler, each with a part of its weights and its cache. Set it for
-    models whose weights leave little of a GPU for anything else."""
+    """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler while it samples. The default is all that the learner leaves free, but no
-    more than the answers of one step can use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, as far as it is of use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
     sync_tolerance: Positive[float] | None = None
-    """Largest allowed mean difference between the sampler's and the learner's log-probabilities, at the start and after
-    every weight sync. The default follows from the model: a multiple of the effect of one rounding."""
+    """Largest mean difference between the log-probabilities of sampler and learner. The default is measured at the
+    start."""
 
 
 @dataclass(frozen=True)
@@ -174,17 +168,17 @@ class FolderSettings:
     output_dir: Path | None = None
     """Folder for everything that the run writes. The default is runs/<preset>-<algo>-seed<seed>."""
     overwrite: bool = False
-    """Delete an earlier run in the output folder."""
+    """Replace an earlier run in the output folder."""
     resume: bool = False
-    """Continue from the newest checkpoint in the output folder, or start from the beginning if there is none."""
+    """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings, separated by commas, that a resumed run may change."""
+    """Settings that a resumed run may change, such as lr,epochs."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
     """Number of newest checkpoints to keep, besides `best`. 0 keeps all."""
     save_merged: bool = False
-    """With LoRA, write the merged model into every checkpoint, not only into that of the best evaluation."""
+    """With LoRA, write the merged model into every checkpoint, not only into `best`."""
 
 
 @dataclass(frozen=True)
@@ -192,17 +186,17 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Number of steps between evaluations. With 0 there are none. Otherwise the model is also evaluated before the
-    first and after the last step. The checkpoint of the best step, not counting the start, is named `best`."""
+    """Steps between evaluations, besides those before the first and after the last step. 0: none at all. The best
+    checkpoint is named `best`."""
     eval_suite: str = "quick"
-    """Evaluation suite: a name in evals/ or the path of a suite file."""
+    """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
-    """Write the answers, rewards and advantages of every k-th step as text, from step 1 on. With 0 none are written."""
+    """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: none."""
     watch_questions: NotNegative[int] = 8
-    """Number of fixed training questions that are answered before training, after every --rollouts-every steps and at
-    the end, to see how the answers to one question change. 0: none. Also none with --rollouts-every 0."""
+    """Number of fixed training questions that are answered again every --rollouts-every steps, to see how their answers
+    change. 0: none."""
     exact_entropy: bool = False
-    """Also log `entropy_trained`, the mean entropy over the whole vocabulary. `entropy` uses sampled tokens only."""
+    """Also log `entropy_trained`, the entropy over the whole vocabulary. `entropy` is estimated from sampled tokens."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 
@@ -212,12 +206,11 @@ class Planning:
     """Dry run: print what a run would take, and start nothing."""
 
     dry_run: bool = False
-    """Check settings and data, print the disk space and, with --gpu, the memory and hours that the run needs. Exit."""
+    """Check settings and data, and print disk space, prompts and, with --gpu, memory and hours. Start nothing."""
     gpus: Positive[int] | None = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
-    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090; a wrong name lists all. Without it, memory and
-    hours are left out."""
+    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. A wrong name lists all."""
     answer_tokens: Positive[int] = 600
     """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 
@@ -227,12 +220,11 @@ class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
     preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
-    """Sets the defaults of all other flags. `paper-1.5b` and `paper-7b` reproduce Table 1 of the paper, `paper-format`
-    reproduces Table 2, `tiny` runs anywhere, and `smollm2` trains SmolLM2-135M-Instruct on word problems. `auto` is
-    paper-1.5b on a machine with a GPU and tiny elsewhere."""
+    """Sets the defaults of all other flags: those of the paper's runs, `tiny`, or `smollm2` (SmolLM2-135M-Instruct on
+    word problems). `auto` is paper-1.5b with a GPU, and tiny without."""
     config: Path | None = None
-    """config.json of an earlier run. Its settings are the defaults of all other flags, in place of a preset's, except
-    for --output-dir, --overwrite, --resume and --allow-changes."""
+    """config.json of an earlier run, whose settings become the defaults. Folder, --overwrite, --resume and
+    --allow-changes are not taken from it."""
     method: Method = Method()
     data: DataSettings = DataSettings()
     columns: Columns = Columns()
@@ -447,7 +439,13 @@ def _join_help_lines(config: type) -> None:
             _join_help_lines(hint)
     for setting in docstring_parser.parse_from_object(config).params:
         hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
-        config.__annotations__[setting.arg_name] = Annotated[hint, tyro.conf.arg(help=text)]
+        annotation = tyro.conf.arg(help=text, help_behavior_hint=_default_in_help)
+        config.__annotations__[setting.arg_name] = Annotated[hint, annotation]
+
+
+def _default_in_help(default: str) -> str:
+    """Return what the help says of a default. Where there is none, the text of the flag says what happens."""
+    return "" if default in ("", "None", "''") else f"(default: {default})"
 
 
 def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:

@@ -49,12 +49,11 @@ class Columns:
     """Where a data set has its problems and answers."""
 
     problem_field: str = "problem"
-    """Field or column with the question, or with a list of chat messages. `a.b` is field b inside field a."""
+    """Field or column with the question, as text or as chat messages. `a.b` is field b inside field a."""
     answer_field: str = "answer"
     """Field or column with the reference answer, such as `reward_model.ground_truth`."""
     answer_pattern: str | None = None
-    r"""Regular expression with one group, which is the reference answer within its field: '####\s*(.*)' for GSM8K. The
-    default takes the whole field."""
+    r"""Regular expression whose one group is the reference answer within its field: '####\s*(.*)' for GSM8K."""
 
     def check(self) -> None:
         """Raise InputError for a pattern that is no regular expression with one group."""

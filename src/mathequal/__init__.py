@@ -14,7 +14,8 @@ from concurrent.futures import Future
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["MAX_LENGTH", "equal", "explain", "final_answer", "instant_verdict", "parse", "simple_number", "verify"]
+__all__ = ["MAX_LENGTH", "accuracy_reward", "compute_score", "equal", "explain", "final_answer"]
+__all__ += ["instant_verdict", "parse", "simple_number", "start_equal", "submit", "verify"]
 
 MAX_LENGTH = 500
 """Characters. A longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
@@ -124,16 +125,25 @@ _LOCK = threading.RLock()
 """mpmath has one precision for all threads, so only one of them may compare."""
 _POOLS: dict[float, Any] = {}
 """The worker processes for each limit of processor time."""
+TIME_LIMIT = 5.0
+"""Seconds of processor time for one verdict."""
 
 
-def submit(function: str, reference: str, answer: str, seconds: float) -> Future:
-    """Call `function`, such as `mathequal:equal`, in a worker process with a limit of processor time."""
+def submit(function: str, reference: str, answer: str, seconds: float = TIME_LIMIT) -> Future:
+    """Call a function of this package in a worker process with a limit of processor time. Any thread may do so."""
     with _LOCK:
         if seconds not in _POOLS:
             from bnpo.grading.workers import Workers
 
             _POOLS[seconds] = Workers(min(4, os.cpu_count() or 1), seconds, preload="mathequal.warm")
     return _POOLS[seconds].submit(function, reference, answer)
+
+
+def start_equal(reference: str, answer: str, seconds: float = TIME_LIMIT) -> Future:
+    """Return the future of whether two answers are equal, or of a Failure."""
+    future: Future = Future()
+    future.set_result(instant_verdict(reference, answer))
+    return submit("mathequal:equal", reference, answer, seconds) if future.result() is None else future
 
 
 def parse(pred: str, *_: object, **_settings: object) -> list[str]:
@@ -149,27 +159,29 @@ def parse(pred: str, *_: object, **_settings: object) -> list[str]:
     return [answer] if answer else []
 
 
+Answers = str | Sequence[str]
+"""One answer, or what `parse` returns."""
+
+
 def verify(
-    gold: str | Sequence[str],
-    target: str | Sequence[str],
+    gold: Answers,
+    target: Answers,
     *,
-    timeout_seconds: float | None = 5,
+    timeout_seconds: float | None = TIME_LIMIT,
     raise_on_error: bool = False,
     **_settings: object,
 ) -> bool:
-    """Whether one of the answers `target` equals one of `gold`. Both are strings or what `parse` returns.
+    """Whether one of the answers `target` equals one of `gold`, by worker processes, so that any thread may ask.
 
-    Has the signature of `math_verify.verify`, whose other settings are accepted and have no effect. Any thread may call
-    it. Every pair is compared in a worker process with 2 GB and `timeout_seconds` of processor time; with None it is
-    compared here, without limits. A pair that exceeds a limit is different, or a RuntimeError if `raise_on_error`.
+    Has the signature of `math_verify.verify`, whose other settings are accepted and have no effect. A pair that takes
+    more processor time or memory is different, or a RuntimeError if `raise_on_error`. With None there are no limits.
     """
     for reference in [gold] if isinstance(gold, str) else gold:
         for answer in [target] if isinstance(target, str) else target:
-            verdict = instant_verdict(reference, answer)
-            if verdict is None and timeout_seconds is None:
-                verdict = equal(reference, answer)
-            elif verdict is None:
-                verdict = submit("mathequal:equal", reference, answer, timeout_seconds or 0).result()
+            if timeout_seconds is None:
+                verdict: Any = equal(reference, answer)
+            else:
+                verdict = start_equal(reference, answer, timeout_seconds).result()
             if raise_on_error and not isinstance(verdict, bool):
                 raise RuntimeError(f"no verdict on {answer[:80]!r}: {verdict.kind}: {verdict.message}")
             if verdict is True:
@@ -177,11 +189,24 @@ def verify(
     return False
 
 
-def explain(gold: str | Sequence[str], target: str | Sequence[str], *, timeout_seconds: float = 5) -> str:
-    r"""Return "equal", or why the first answer of `target` is different from the first of `gold`, in one sentence.
-
-    The reason is computed as in `verify`. It is for people to read; the verdict does not depend on it.
-    """
-    reference, answer = ([*answers, ""][0] if not isinstance(answers, str) else answers for answers in (gold, target))
-    reason = submit("mathequal.explain:reason", reference, answer, timeout_seconds).result()
+def explain(gold: Answers, target: Answers, *, timeout_seconds: float = TIME_LIMIT) -> str:
+    """Return "equal", or how the first answers of both are read, which shows why they are different."""
+    reference, answer = (answers if isinstance(answers, str) else [*answers, ""][0] for answers in (gold, target))
+    reason = submit("mathequal.compare:reason", reference, answer, timeout_seconds).result()
     return reason if isinstance(reason, str) else f"no verdict: {reason.kind}"
+
+
+def accuracy_reward(completions: Sequence, solution: Sequence[str], **_: object) -> list[float]:
+    """Return 1.0 for each completion with the right answer in a box: `reward_funcs=mathequal.accuracy_reward` of TRL.
+
+    `solution` is a column of the data set: answers, or solutions with the answer in a box.
+    """
+    texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+    pairs = zip(map(parse, solution), map(final_answer, texts), strict=True)
+    verdicts = [start_equal("".join(reference), answer or "") for reference, answer in pairs]
+    return [float(verdict.result() is True) for verdict in verdicts]
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
+    """Return 1.0 for the right answer in a box: verl's `reward.custom_reward_function` with the path pkg://mathequal."""
+    return accuracy_reward([solution_str], [ground_truth])[0]

@@ -8,12 +8,10 @@ from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 
-from mathequal import final_answer, instant_verdict, submit
+from mathequal import final_answer, start_equal, submit
 
 RULES = ("default", "reference")
 """Our rule, and that of the authors' released code."""
-TIME_LIMIT = 5.0
-"""Seconds of processor time for one verdict."""
 
 
 def read_cases(path: Path) -> list[dict]:
@@ -41,21 +39,19 @@ def _case(case: object) -> dict:
     return case
 
 
-def start_verdict(rule: str, reference: str, text: str) -> bool | Future:
-    """Return the verdict on a text with a box or a bare answer, or the future of a verdict or a Failure."""
+def start_verdict(rule: str, reference: str, text: str) -> Future:
+    """Return the future of the verdict on a text with a box or a bare answer, or of a Failure."""
     answer = final_answer(text)
     if rule == "reference":
         boxed = f"\\boxed{{{text}}}" if answer is None else text
-        return submit("mathequal.released:released_verdict", reference, boxed, TIME_LIMIT)
-    answer = text if answer is None else answer
-    verdict = instant_verdict(reference, answer)
-    return submit("mathequal:equal", reference, answer, TIME_LIMIT) if verdict is None else verdict
+        return submit("mathequal.released:released_verdict", reference, boxed)
+    return start_equal(reference, text if answer is None else answer)
 
 
 def grade(pairs: list[tuple[str, str]], rule: str) -> tuple[list[bool], Counter[str]]:
     """Return the verdicts, and the number of different pairs without one by the reason. Those count as different."""
     started = {pair: start_verdict(rule, *pair) for pair in dict.fromkeys(pairs)}
-    outcomes = {pair: call.result() if isinstance(call, Future) else call for pair, call in started.items()}
+    outcomes = {pair: call.result() for pair, call in started.items()}
     failures = Counter(outcome.kind for outcome in outcomes.values() if not isinstance(outcome, bool))
     return [outcomes[pair] is True for pair in pairs], failures
 

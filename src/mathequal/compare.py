@@ -5,22 +5,19 @@ No text is ever evaluated as Python.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 
+import pint
+from sympy.polys.polyerrors import BasePolynomialError
+
+import mathequal
+from mathequal.formula import Undefined, names, parse, rounded, same_value, value
 from mathequal.read import read
-from mathequal.scalars import (
-    rounded,
-    same_families,
-    same_functions,
-    same_quantity,
-    same_set,
-    same_solutions,
-    same_value,
-)
+from mathequal.sets import same_families, same_functions, same_set, same_solutions
 from mathequal.text import spelled
-from mathequal.values import LETTER, Based, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
 from mathequal.words import plain_number, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
@@ -46,6 +43,19 @@ _FAMILY = re.compile(
     r".*(?<![a-zA-Z\\])[kmnl](?![a-zA-Z])"
 )
 _OF_ALL_INTEGERS = re.compile(r"\\mathbb\s*\{?\s*Z|ℤ|integer|\\pm|,|;|\bor\b")
+
+
+_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
+_FUNCTION_OF = re.compile(rf"\s*\$?\s*{_CALL.pattern}\s*=")
+
+
+def _with_same_variable(reference: str, answer: str) -> str:
+    """Return `f(x)=2x` for the answer `f(y)=2y`, if the reference is `f(x)=...`; if it has both, they change places."""
+    matches = _FUNCTION_OF.match(reference), _FUNCTION_OF.match(answer)
+    if not (matches[0] and matches[1] and matches[0][1] == matches[1][1]):
+        return answer
+    new_names = {matches[0][2]: matches[1][2], matches[1][2]: matches[0][2]}
+    return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]{3,}|[a-zA-Z]", lambda match: new_names.get(match[0], match[0]), answer)
 
 
 def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
@@ -85,14 +95,14 @@ def verdict(reference: str, answer: str) -> bool:
     bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
     if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
         return True
-    expected, given = map(read, _with_same_letters(reference, answer))
+    expected, given = map(read, _with_same_letters(reference, _with_same_variable(reference, answer)))
     if equal(expected, given):
         return True
     are_families = _FAMILY.match(reference) and _FAMILY.match(answer) and _OF_ALL_INTEGERS.search(reference + answer)
-    if are_families and same_families(expected, given):
+    if are_families and _decided(same_families, expected, given):
         return True
     has_constant = _MAYBE_CONSTANT.search(reference) or _MAYBE_CONSTANT.search(answer)
-    if has_constant and same_functions(read(reference), read(answer)):
+    if has_constant and _decided(same_functions, read(reference), read(answer)):
         return True
     values = choices[0][1], choices[1][1]
     if bool(values[0]) != bool(values[1]) and equal(read(values[0] or reference), read(values[1] or answer)):
@@ -104,7 +114,7 @@ def verdict(reference: str, answer: str) -> bool:
         center, tolerance = Fraction(inexact[1]), Fraction(inexact[2])
         # A large tolerance is more likely a formula with two values, such as 1 \pm 0.5.
         return tolerance * 10 <= abs(number) and abs(number - center) <= tolerance
-    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and rounded(given, expected)
+    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
 
 
 Rule = Callable[..., bool]
@@ -127,8 +137,16 @@ def equal(first: Value, second: Value) -> bool:
     for one, other in ((first, second), (second, first)):
         rule = _RULES.get((type(one), type(other)))
         if rule is not None:
-            return rule(one, other)
+            return _decided(rule, one, other)
     return False
+
+
+def _decided(compare: Rule, first: Value, second: Value) -> bool:
+    """Return `compare(first, second)`, False where something has no value."""
+    try:
+        return compare(first, second)
+    except (Undefined, TypeError, BasePolynomialError):  # TypeError: a matrix where a number is needed
+        return False
 
 
 def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
@@ -175,6 +193,27 @@ def _scalars(first: Scalar, second: Scalar) -> bool:
     return same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
 
 
+@lru_cache(maxsize=1)
+def _registry() -> pint.UnitRegistry:
+    registry = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
+    registry.define("dollar = [money]")
+    registry.define("cent = 1/100 dollar")
+    return registry
+
+
+def same_quantity(first: Scalar, second: Scalar) -> bool:
+    if {first.unit, second.unit} == {"degree", "radian"}:
+        factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
+    elif re.search("celsius|fahrenheit|kelvin", first.unit + second.unit):  # no factor converts them
+        return False
+    else:
+        try:
+            factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
+        except pint.PintError:  # of another dimension, or without a size: euros
+            return False
+    return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
+
+
 _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
 """The units that are numbers: 20 % is 20 as well as 0.2."""
 
@@ -212,24 +251,13 @@ def _time_and_value(time: Time, value: Value) -> bool:
     return time.ratio is not None and equal(time.ratio, value)
 
 
-@rule_for(Based, Based)
-def _based(first: Based, second: Based) -> bool:
-    return first.base == second.base and first.digits.lstrip("0") == second.digits.lstrip("0")
-
-
-@rule_for(Based, Scalar)
-def _based_and_scalar(based: Based, scalar: Scalar) -> bool:
-    """`1101` may leave out the base of `1101_2`."""
-    return based.digits == scalar.latex.replace(",", "").casefold()
-
-
 @rule_for(Group, Group)
 def _groups(first: Group, second: Group) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
     items = (*first.items, *second.items)
     if any(group.items and all(isinstance(item, Relation) for item in group.items) for group in (first, second)):
-        return same_set(first, second) or in_any_order(first.items, second.items)
+        return in_any_order(first.items, second.items) or same_set(first, second)
     if first.names and second.names:
         if set(first.names) != set(second.names):
             return False
@@ -349,7 +377,7 @@ def _matrix_and_scalar(matrix: Matrix, scalar: Scalar) -> bool:
     return r"\begin" in scalar.latex and same_value(Scalar(matrix.latex), scalar)
 
 
-@rule_for(Equation, Scalar, Word, Time, Based, Group, Matrix, Region, Relation)
+@rule_for(Equation, Scalar, Word, Time, Group, Matrix, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
@@ -388,19 +416,13 @@ def _same_side(side: Value, last: Value, approximate: bool) -> bool:
     return rounded(side, last)
 
 
-_CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
-
-
 @rule_for(Equation, Equation)
 def _equations(first: Equation, second: Equation) -> bool:
     names = first.names[0] or "", second.names[0] or ""
     if names[0] == names[1] != "":
         values = product(_stated_values(first), _stated_values(second))
         return any(equal(one, other) for one, other in values)
-    first_call, second_call = map(_CALL.fullmatch, names)
-    if first_call and second_call and first_call[1] == second_call[1]:  # f(x) = 2x and f(y) = 2y
-        return _equations(first, _with_variable(second, second_call[2], first_call[2]))
-    for call, name in ((first_call, names[1]), (second_call, names[0])):
+    for call, name in ((_CALL.fullmatch(names[0]), names[1]), (_CALL.fullmatch(names[1]), names[0])):
         is_same = call and (name == call[1] or (name == "y" and call[2] == "x"))
         if is_same and len(first.sides) == len(second.sides) == 2:  # f(x) = 2x, f = 2x and y = 2x
             return equal(first.sides[1], second.sides[1])
@@ -410,43 +432,21 @@ def _equations(first: Equation, second: Equation) -> bool:
     return is_curve and same_solutions(first, second)
 
 
-def _with_variable(equation: Equation, old: str, new: str) -> Equation:
-    """Return an equation with another variable, `f(y)=2y` for `f(x)=2x`; the variables exchanged if it has both."""
-    other = {old: new, new: old}
-
-    def replaced(text: str) -> str:
-        return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]", lambda match: other.get(match[0], match[0]), text)
-
-    def renamed(value: Value) -> Value:
-        if isinstance(value, Scalar):
-            return Scalar(replaced(value.latex))
-        if isinstance(value, Relation):
-            return Relation(tuple(Scalar(replaced(side.latex)) for side in value.sides), value.operators)
-        return replace(value, items=tuple(map(renamed, value.items))) if isinstance(value, Group) else value
-
-    return Equation(
-        tuple(map(renamed, equation.sides)),
-        (replaced(equation.names[0] or ""), *equation.names[1:]),
-        equation.constant,
-        False,
-    )
-
-
 @rule_for(Relation, Relation, Region, Group)
 @rule_for(Region, Relation, Region, Group)
 def _sets(first: Value, second: Value) -> bool:
-    """Sets of numbers; or else conditions on several variables that are the same one by one."""
-    if same_set(first, second):
-        return True
+    """Sets of numbers, or conditions on several variables that are the same one by one."""
     first_conditions, second_conditions = _conditions(first), _conditions(second)
     if len(first_conditions) > 1 and len(second_conditions) > 1:  # a<b<c and b<c, a<b
-        return in_any_order(first_conditions, second_conditions)
+        return in_any_order(first_conditions, second_conditions) or same_set(first, second)
     if isinstance(first, Relation) and isinstance(second, Group):  # a<b<c and the order a, b, c
         is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
-        return is_order and second.opening == "" and in_order(first.sides, second.items)
-    if not (isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator):
-        return False
-    return first.operator != r"\setminus" and in_any_order(first.parts, second.parts)
+        if is_order and second.opening == "" and in_order(first.sides, second.items):
+            return True
+    is_join = isinstance(first, Region) and first.operator != r"\setminus"
+    if is_join and isinstance(second, Region) and first.operator == second.operator:
+        return in_any_order(first.parts, second.parts) or same_set(first, second)
+    return same_set(first, second)
 
 
 def _conditions(value: Value) -> list[Relation]:
@@ -458,3 +458,34 @@ def _conditions(value: Value) -> list[Relation]:
     parts = value.parts if isinstance(value, Region) and value.operator == r"\cap" else parts
     conditions = [_conditions(part) for part in parts]
     return [condition for part in conditions for condition in part] if all(conditions) else []
+
+
+_KINDS = {"Word": "the word", "Time": "a time of day", "Equation": "an equation"}
+_KINDS |= {"Relation": "a condition", "Matrix": "a matrix", "Region": "a set of numbers"}
+_GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
+
+
+def reason(reference: str, answer: str) -> str:
+    """Return "equal", or how both are read, which shows why they are different."""
+    if mathequal.equal(reference, answer):
+        return "equal"
+    if not (reference.strip() and answer.strip()):
+        return "different: an empty answer equals nothing"
+    if max(len(reference), len(answer)) > mathequal.MAX_LENGTH:
+        return f"different: not letter by letter the same, and one has more than {mathequal.MAX_LENGTH} characters"
+    return f"different: the reference is {_described(read(reference))}, the answer is {_described(read(answer))}"
+
+
+def _described(answer: Value) -> str:
+    if isinstance(answer, Group):
+        kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
+        return f"{kind} ({'; '.join(map(_described, answer.items))})"
+    if not isinstance(answer, Scalar):
+        return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
+    try:
+        formula = parse(answer)
+        number = None if names(formula) else value(formula, {})
+    except Undefined:
+        return f"{answer.latex}, which is no formula with a value"
+    text = str(formula) if number is None else f"{complex(number):.8g}".removesuffix("+0j")
+    return f"{text} {answer.unit}".strip()

@@ -22,7 +22,7 @@ from sympy.core.function import AppliedUndef
 
 from mathequal.text import rewrite, table
 from mathequal.values import TRIGONOMETRY, Scalar, Value
-from mathequal.words import FUNCTIONS, GREEK
+from mathequal.words import FUNCTIONS, GREEK, decimal_places, fewest_decimal_places, is_rounded, plain_number
 
 # Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
@@ -146,6 +146,14 @@ def points(variables: set[str]) -> list[Point]:
 
 def is_real(number: mpmath.mpc) -> bool:
     return abs(mpmath.im(number)) <= CLOSE * abs(number)
+
+
+def real_value(expression: sympy.Expr, point: Point) -> mpmath.mpf:
+    """Return the value at `point`. Raises Undefined if it is not real."""
+    number = value(expression, point)
+    if not is_real(number):
+        raise Undefined("no real number")
+    return mpmath.re(number)
 
 
 def names(*expressions: sympy.Basic) -> set[str]:
@@ -405,3 +413,69 @@ def parse(value: Value) -> sympy.Expr:
     if not isinstance(parsed, sympy.Expr):
         raise Undefined(value)
     return parsed
+
+
+# White space, but not between digits: 1 1/2 is not 11/2.
+_NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
+# A single letter that is no constant, as `e` and `i` are
+_VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
+
+
+def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
+    """Whether two formulas have one value where no parser is needed to see it; else None."""
+    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1] or "" in texts:
+        return texts[0] == texts[1] != ""
+    one, other = plain_number(first.latex), plain_number(second.latex)
+    if one is not None and other is not None:
+        return one == other or is_rounded(one, other, fewest_decimal_places(first.latex, second.latex))
+    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
+        return True
+    if any(map(_VARIABLE.fullmatch, texts)) and (one, other) != (None, None):  # x is not 5
+        return False
+    return None
+
+
+def same_value(first: Scalar, second: Scalar) -> bool:
+    """Whether two formulas have one value, whatever their units."""
+    quick = _quick_same_value(first, second)
+    if quick is not None:
+        return quick
+    one, other = expression(first.latex), expression(second.latex)
+    if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
+        return one.shape == other.shape and all(map(same_values, one, other))
+    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
+        return False
+    decimals = fewest_decimal_places(first.latex, second.latex)
+    return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
+
+
+def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
+    if first.free_symbols or second.free_symbols:
+        return False
+    # Few digits tell most numbers apart, and many can take seconds.
+    for digits in (DIGITS, MORE_DIGITS):
+        with mp.workdps(digits):
+            one, other = value(first, {}), value(second, {})
+            if one.imag or other.imag or not is_rounded(one.real, other.real, decimals):
+                return False
+    return True
+
+
+_DECIMAL = re.compile(r"[-+]?[\d,]*\.?\d+")
+
+
+def rounded(first: Scalar, second: Scalar) -> bool:
+    r"""Whether a number, written `\pi \approx 3.14` or the other way round, is the decimal to its last digit.
+
+    The two must also be within 1 % of each other.
+    """
+    exact, decimal = (first, second) if _DECIMAL.fullmatch(second.latex) else (second, first)
+    if not _DECIMAL.fullmatch(decimal.latex):
+        return same_value(exact, decimal)
+    with mp.workdps(DIGITS):
+        exact_value, decimal_value = value(parse(exact), {}), value(parse(decimal), {})
+        difference = abs(exact_value - decimal_value)
+        half_last_place = mpmath.mpf(10) ** -decimal_places(decimal.latex) / 2
+        within_last_place = difference <= half_last_place * (1 + mpmath.mpf(10) ** -30)
+        return bool(within_last_place and difference * 100 <= abs(exact_value))

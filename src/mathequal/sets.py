@@ -1,4 +1,4 @@
-r"""Compare sets: of real numbers, of angles for every whole number, and of functions with constants of integration.
+r"""Compare sets: of real numbers, points of a curve, angles for every whole number, and functions with constants.
 
 - Two conditions on a real variable, intervals or unions of them are the same set of numbers if they agree on every
   number at which either may begin or end, and between each two of these.
@@ -6,11 +6,10 @@ r"""Compare sets: of real numbers, of angles for every whole number, and of func
 - Functions with constants that may be any number are `x^2+C` and `C_1e^x+C_2e^{-x}`.
 """
 
-import math
 import operator
 import re
 from collections.abc import Callable
-from fractions import Fraction
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,8 +17,21 @@ import mpmath
 import sympy
 from mpmath import mp
 
-from mathequal.formula import CLOSE, DIGITS, Point, Undefined, expression, is_real, names, parse, points, value
-from mathequal.values import Equation, Group, Region, Relation, Scalar, Value
+from mathequal.formula import (
+    CLOSE,
+    DIGITS,
+    Point,
+    Undefined,
+    expression,
+    names,
+    parse,
+    points,
+    real_value,
+    same_value,
+    same_zeros,
+    zeros_shared,
+)
+from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, is_constant
 
 _END_DIGITS = 4 * DIGITS
 _SAME_END = mpmath.mpf(10) ** (DIGITS - _END_DIGITS)
@@ -64,7 +76,7 @@ def _variables(region: Value) -> set[str]:
 
 def _set_of(region: Value) -> _Set:
     if isinstance(region, Scalar):
-        number = _real_value(parse(region))
+        number = _number(parse(region))
         return _Set([number], lambda x: abs(x - number) <= _SAME_END)
     if isinstance(region, Relation | Equation):
         return _solutions(region)
@@ -102,7 +114,7 @@ def _has_points(region: Region | Group) -> bool:
 
 
 def _interval(interval: Group) -> _Set:
-    low, high = (_real_value(parse(limit)) for limit in interval.items)
+    low, high = (_number(parse(limit)) for limit in interval.items)
 
     def contains(x: mpmath.mpf) -> bool:
         at_low, at_high = abs(x - low) <= _SAME_END, abs(x - high) <= _SAME_END
@@ -153,7 +165,7 @@ _COMPARISONS = {"<": operator.lt, ">": operator.gt, r"\le": operator.le, r"\ge":
 def _holds(left: sympy.Expr, sign: str, right: sympy.Expr, x: mpmath.mpf) -> bool:
     """Whether a relation is true at `x`. It is not where a side has no real value."""
     try:
-        one, other = _real_value(left, x), _real_value(right, x)
+        one, other = _number(left, x), _number(right, x)
     except Undefined:
         return False
     if one != other and abs(one - other) <= _SAME_END * max(1, min(abs(one), abs(other))):
@@ -161,32 +173,71 @@ def _holds(left: sympy.Expr, sign: str, right: sympy.Expr, x: mpmath.mpf) -> boo
     return _COMPARISONS.get(sign, operator.eq)(one, other)
 
 
-def _real_value(side: sympy.Expr, x: mpmath.mpf | None = None) -> mpmath.mpf:
-    if side in _INFINITIES:
-        return _INFINITIES[side]
-    number = value(side, dict.fromkeys(names(side), x))
-    if not is_real(number):
-        raise Undefined("no real number")
-    return mpmath.re(number)
+def _number(side: sympy.Expr, x: mpmath.mpf | None = None) -> mpmath.mpf:
+    return _INFINITIES[side] if side in _INFINITIES else real_value(side, dict.fromkeys(names(side), x))
+
+
+def _differences(first: Equation | Relation, second: Equation | Relation) -> tuple[sympy.Basic, sympy.Basic]:
+    """Return left minus right of both."""
+    first_left, first_right, second_left, second_right = map(parse, (*first.sides, *second.sides))
+    return first_left - first_right, second_left - second_right
+
+
+def same_solutions(first: Equation, second: Equation) -> bool:
+    """Whether left minus right is the same for both, up to a constant factor, or zero in the same places."""
+    one, other = _differences(first, second)
+    if same_zeros(one, other):
+        return True
+    one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
+    # n = d(d-1)/2 solved for d, which is a root, is meant for positive numbers. In x, y and z it would be a curve.
+    solved_for = {first.names[0], second.names[0]}
+    choices = (False, True) if len(solved_for - {"x", "y", "z", None}) == 2 else (False,)
+    shared = (zeros_shared(one, other, positive) and zeros_shared(other, one, positive) for positive in choices)
+    return len(names(one, other)) > 1 and any(shared)
+
+
+def same_set(first: Value, second: Value) -> bool:
+    """Whether two sets are the same; or two relations of several variables, up to a factor above zero."""
+    try:
+        return same_region(first, second)
+    except Undefined:
+        pass
+    if not (isinstance(first, Relation) and isinstance(second, Relation)):
+        return False
+    one, other = _ascending(first), _ascending(second)
+    if one.operators != other.operators:
+        return False
+    all_constant = all(is_constant(side.latex) for side in (*one.sides, *other.sides))
+    if len(one.operators) > 1 or all_constant:
+        return all(map(same_value, one.sides, other.sides))
+    return same_zeros(*_differences(one, other), positive=one.operators != (r"\ne",))
+
+
+_MIRRORED = {">": "<", r"\ge": r"\le", "<": ">", r"\le": r"\ge"}
+
+
+def _ascending(relation: Relation) -> Relation:
+    """Return the same chain from the least to the greatest side: `1 < x` for `x > 1`."""
+    if relation.operators[0] not in (">", r"\ge"):
+        return relation
+    operators = tuple(_MIRRORED.get(operator, operator) for operator in reversed(relation.operators))
+    return Relation(relation.sides[::-1], operators)
 
 
 _LETTERS = {"k", "l", "m", "n"}
-_MOST_RESIDUES = 500
+_NUMBERS = 60
+"""Numbers of each progression that are looked at: enough where one step is up to 60 times, or 5/12 of, another."""
 
 
 def same_families(first: Value, second: Value) -> bool:
-    """Whether both hold the same numbers. Raises Undefined if one is no list of families."""
+    """Whether both hold the same numbers. Raises Undefined if one is no list of arithmetic progressions."""
     with mp.workdps(DIGITS):
-        families = [_families(first), _families(second)]
-        steps = [_ratio(step / families[0][0][1]) for family in families for _, step in family]
-        # The common period is the least common multiple of all steps, here in units of the first step.
-        numerator = math.lcm(*(step.numerator for step in steps))
-        period = families[0][0][1] * numerator / math.gcd(*(step.denominator for step in steps))
-        return _residues(families[0], period) == _residues(families[1], period)
+        one, other = _families(first), _families(second)
+        return _holds_families(one, other) and _holds_families(other, one)
 
 
 def _families(listed: Value) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
-    """Return the first number and the step of each arithmetic progression; of (-1)^k there are two."""
+    """Return the first number and the step of each progression; of (-1)^k there are two."""
     is_solution = isinstance(listed, Equation) and re.fullmatch(r"[a-z]|\\[a-z]+", listed.names[0] or "")
     if isinstance(listed, Equation) and is_solution and len(listed.sides) == 2:  # x=\pi k, but not a_n or f(n)
         return _families(listed.sides[1])
@@ -199,35 +250,21 @@ def _families(listed: Value) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
     letters = names(formula)
     if len(letters) != 1 or not letters <= _LETTERS:
         raise Undefined("no family of numbers")
-    values = [value(formula, dict.fromkeys(letters, mpmath.mpf(k))) for k in range(8)]
-    at = [mpmath.re(number) for number in values]
+    at = [real_value(formula, dict.fromkeys(letters, mpmath.mpf(k))) for k in range(8)]
     step = at[2] - at[0]
-    if (
-        not all(map(is_real, values))
-        or abs(step) < CLOSE
-        or any(abs(at[k + 2] - at[k] - step) > CLOSE for k in range(6))
-    ):
-        raise Undefined("no arithmetic progression of real numbers")
+    if abs(step) < CLOSE or any(abs(at[k + 2] - at[k] - step) > CLOSE for k in range(6)):
+        raise Undefined("no arithmetic progression")
     return [(at[0], step), (at[1], step)]
 
 
-def _ratio(number: mpmath.mpf) -> Fraction:
-    ratio = Fraction(str(mpmath.nstr(abs(number), 40))).limit_denominator(1000)
-    if abs(abs(number) - mpmath.mpf(ratio.numerator) / ratio.denominator) > CLOSE:
-        raise Undefined("steps without a common period")
-    return ratio
-
-
-def _residues(families: list[tuple[mpmath.mpf, mpmath.mpf]], period: mpmath.mpf) -> set[str]:
-    """Return the numbers from zero up to the period, as parts of it."""
-    found: set[str] = set()
-    for start, step in families:
-        count = int(mpmath.nint(abs(period / step)))
-        if count > _MOST_RESIDUES:
-            raise Undefined("too many numbers in a period")
-        parts = ((start + k * step) / period for k in range(count))
-        found |= {mpmath.nstr(part - mpmath.floor(part + CLOSE) + CLOSE, 20) for part in parts}
-    return found
+def _holds_families(families: list[tuple[mpmath.mpf, mpmath.mpf]], others: list[tuple[mpmath.mpf, mpmath.mpf]]) -> bool:
+    """Whether the numbers of `others` are all in `families`."""
+    for other_start, other_step in others:
+        for number in (other_start + k * other_step for k in range(_NUMBERS)):
+            places = [(number - start) / step for start, step in families]
+            if not any(abs(place - mpmath.nint(place)) < CLOSE for place in places):
+                return False
+    return True
 
 
 # Letters that may be such constants, if one of the two formulas has one that certainly is
@@ -239,9 +276,6 @@ _NAME = re.compile(r"([f-hs-zFGH])(?:\([a-z]\))?")
 _LARGE = 10**9
 """Formulas are compared where neither has larger values, which would hide small ones."""
 
-Rows = list[list[mpmath.mpf]]
-"""For each point the value of a formula without its constants, and the factor of each constant."""
-
 
 def same_functions(first: Value, second: Value) -> bool:
     """Whether every function of either is one of the other. Raises Undefined if one is no such set of functions.
@@ -252,18 +286,26 @@ def same_functions(first: Value, second: Value) -> bool:
     formulas = _formula(first), _formula(second)
     certain = set(filter(_CERTAIN.fullmatch, names(*formulas)))
     shared = names(formulas[0]) & names(formulas[1]) - certain
-    constants = [names(formula) - shared for formula in formulas]
-    if not (certain and all(constants) and all(map(_CONSTANT.fullmatch, constants[0] | constants[1]))):
+    constants = [sorted(names(formula) - shared) for formula in formulas]
+    if not (certain and all(constants) and all(map(_CONSTANT.fullmatch, constants[0] + constants[1]))):
         raise Undefined("no functions with constants")
     if len(shared) != 1 or not all(map(_VARIABLE.fullmatch, shared)):
         raise Undefined("no functions of one variable")
     with mp.workdps(DIGITS):
-        first_rows, second_rows = _rows(formulas, constants, shared)
-        is_antiderivative = all(len(row) == 2 and abs(row[1] - 1) < CLOSE for row in first_rows + second_rows)
+        rows = []
+        for point in points(shared):
+            with suppress(Undefined):
+                rows.append(
+                    [_row(formula, point, letters) for formula, letters in zip(formulas, constants, strict=True)]
+                )
+        if len(rows) < max(map(len, constants)) + 3:
+            raise Undefined("too few points")
+        one, other = (mpmath.matrix(side) for side in zip(*rows, strict=True))  # [points, 1 + constants]
+        is_antiderivative = all(side.cols == 2 and mpmath.norm(side[:, 1] - 1) < CLOSE for side in (one, other))
         letters = _function_names(first, second)
         if letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
             raise Undefined("different functions, or constants that may be given numbers")
-        return _holds_all(first_rows, second_rows) and _holds_all(second_rows, first_rows)
+        return _holds_all(one, other) and _holds_all(other, one)
 
 
 def _formula(side: Value) -> sympy.Expr:
@@ -273,60 +315,43 @@ def _formula(side: Value) -> sympy.Expr:
 
 def _function_names(*sides: Value) -> set[str]:
     """Return what two sides are called: y for `y=x^2+C`, nothing for a formula alone. Raises Undefined for `y'`."""
-    letters = set()
-    for side in sides:
-        match = _NAME.fullmatch(side.names[0] or "") if isinstance(side, Equation) else None
-        if match:
-            letters.add(match[1])
-        elif isinstance(side, Equation):
-            raise Undefined("no name of a function")
-    return letters
-
-
-def _rows(formulas: tuple[sympy.Expr, sympy.Expr], constants: list[set[str]], variables: set[str]) -> tuple[Rows, Rows]:
-    rows: tuple[Rows, Rows] = ([], [])
-    for point in points(variables):
-        try:
-            both = [_row(formulas[i], point, sorted(constants[i])) for i in (0, 1)]
-        except Undefined:
-            continue
-        for i in (0, 1):
-            rows[i].append(both[i])
-    if len(rows[0]) < max(map(len, constants)) + 3:
-        raise Undefined("too few points")
-    return rows
+    matches = [_NAME.fullmatch(side.names[0] or "") for side in sides if isinstance(side, Equation)]
+    if not all(matches):
+        raise Undefined("no name of a function")
+    return {match[1] for match in matches}
 
 
 def _row(formula: sympy.Expr, point: Point, constants: list[str]) -> list[mpmath.mpf]:
+    """Return the value of a formula without its constants, and the factor of each constant."""
+
     def at(*numbers: float) -> mpmath.mpf:
-        number = value(formula, {**point, **dict(zip(constants, map(mpmath.mpf, numbers), strict=True))})
-        if not is_real(number) or abs(number) > _LARGE:
-            raise Undefined("not real, or too large")
-        return mpmath.re(number)
+        number = real_value(formula, {**point, **dict(zip(constants, map(mpmath.mpf, numbers), strict=True))})
+        if abs(number) > _LARGE:
+            raise Undefined("too large")
+        return number
 
     count = len(constants)
     without = at(*[0] * count)
     factors = [at(*(int(i == j) for j in range(count))) - without for i in range(count)]
-    others = [(-1) ** i * (i + 1.5) for i in range(count)]
     for sign in (1, -1):
-        expected = without + sum(sign * other * factor for other, factor in zip(others, factors, strict=True))
-        if abs(at(*(sign * other for other in others)) - expected) > CLOSE * max(1, abs(expected)):
+        others = [sign * (-1) ** i * (i + 1.5) for i in range(count)]
+        expected = without + mpmath.fdot(others, factors)
+        if abs(at(*others) - expected) > CLOSE * max(1, abs(expected)):
             raise Undefined("not linear")
     return [without, *factors]
 
 
-def _holds_all(rows: Rows, others: Rows) -> bool:
-    """Whether `rows` can be made any of `others` by a choice of constants: a least squares fit without residuals."""
-    if len(rows[0]) == 2 and not any(row[0] for row in rows + others):
+def _holds_all(functions: mpmath.matrix, others: mpmath.matrix) -> bool:
+    """Whether a choice of constants makes any of `others` of `functions`: a least squares fit without residuals."""
+    if functions.cols == 2 and not any(functions[:, 0]) and not any(others[:, 0]):
         raise Undefined("a factor, which may be a given number")
-    factors = mpmath.matrix([row[1:] for row in rows])
-    wanted = [[other[0] - row[0] for row, other in zip(rows, others, strict=True)]]
-    wanted += [[other[i] for other in others] for i in range(1, len(others[0]))]
-    for column in map(mpmath.matrix, wanted):
+    factors = functions[:, 1:]
+    for i in range(others.cols):
+        wanted = others[:, i] - functions[:, 0] if i == 0 else others[:, i]
         try:
-            fit = mp.lu_solve(factors, column)
+            fit = mp.lu_solve(factors, wanted)
         except (ValueError, ZeroDivisionError) as error:
             raise Undefined("constants that do the same") from error
-        if mpmath.norm(factors * fit - column) > CLOSE * max(1, mpmath.norm(column)):
+        if mpmath.norm(factors * fit - wanted) > CLOSE * max(1, mpmath.norm(wanted)):
             return False
     return True

@@ -49,14 +49,6 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Based:
-    """A number in a base, by its digits: `1101_2`."""
-
-    digits: str
-    base: int
-
-
-@dataclass(frozen=True)
 class Equation:
     """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x = 5`."""
 
@@ -104,7 +96,7 @@ class Region:
 
 
 REALS = Group("(", ")", (Scalar(r"-\infty"), Scalar(r"\infty")))
-Value = Scalar | Word | Time | Based | Equation | Relation | Group | Matrix | Region
+Value = Scalar | Word | Time | Equation | Relation | Group | Matrix | Region
 
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
@@ -241,8 +233,8 @@ _BASED = re.compile(
 _BASE = re.compile(r"(\(?(?:in )?base )?(\w+)\)?")
 
 
-def read_based(text: Spelled) -> Based | None:
-    """Read a number in a base."""
+def read_based(text: Spelled) -> Scalar | None:
+    """Read a number in a base, which is its unit: `1101_2` may leave it out."""
     match = _BASED.fullmatch(text.formula)
     base = _BASE.fullmatch(text.part(match[2] or match[3] or match[4]).text()) if match else None
     if not match or not base or (match["in_words"] and not base[1]):
@@ -253,7 +245,7 @@ def read_based(text: Spelled) -> Based | None:
         int(digits, number)
     except ValueError:  # no digits of that base
         return None
-    return Based(digits, number)
+    return Scalar(digits, f"base_{number}")
 
 
 # 5 cm, 5 cm^2, 5 m/s^2, 5 m s^{-1}

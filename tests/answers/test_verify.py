@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mathequal import equal, explain, parse, verify
-from mathequal.rewards import accuracy_reward, compute_score
+from mathequal import accuracy_reward, compute_score, equal, explain, parse, verify
 
 HUGE = "9^{9^{9^9}}"
 

@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from verl.trainer.ppo.reward import get_custom_reward_fn
 
 from bnpo.config import TINY_MODEL
-from mathequal.rewards import accuracy_reward
+from mathequal import accuracy_reward
 
 if __name__ == "__main__":
     config = GRPOConfig(
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     )
     trainer.train()
     logged = trainer.state.log_history[0]["rewards/accuracy_reward/mean"]
-    reward = {"path": "pkg://mathequal.rewards", "name": "compute_score"}
+    reward = {"path": "pkg://mathequal", "name": "compute_score"}
     score = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": reward}}))
     scores = [
         score(data_source="", solution_str=text, ground_truth="0.5", extra_info={}) for text in (r"\boxed{1/2}", "1/2")

@@ -44,26 +44,23 @@ class Method:
     algo: Algorithm = "bnpo"
     """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
     decompose: bool = False
-    """Compute the advantages of each reward separately, then average them over the rewards (Eq. 17 of the paper).
-    Otherwise the rewards of an answer are summed first, or averaged for bnpo, beta, curverl, eb and weight."""
+    """Compute the advantages of each reward separately, then average them. Otherwise rewards are added first."""
     reward_weights: tuple[float, ...] | None = None
-    """Weights of the rewards in these sums and averages, in the order of --rewards, such as 1 0.2. With weight 0 a
-    reward is recorded, but not trained on. The default is 1 for each."""
+    """Weights of the rewards, in the order of --rewards, such as 1 0.2. A reward with weight 0 is only recorded. The
+    default is 1 for each."""
     rescale_advantages: bool = False
-    """Divide the advantages by their root mean square, so that they have the same scale with every method."""
+    """Divide the advantages by their root mean square, so that all methods have the same scale."""
     beta_parameters: tuple[float, float] | None = None
-    """Alpha and beta of the fixed density of --algo beta: 1 1 is REINFORCE, 1.5 1.5 is GRPO up to a factor."""
+    """Alpha and beta of --algo beta. 1 1 is REINFORCE, and 1.5 1.5 is GRPO up to a factor."""
     weight: str | None = None
-    """Weight w of --algo weight, whose advantages are (R - p) w, as an expression of p, the answers per question m and
-    the questions per step n, such as '(1-p)**0.5'. docs/estimators.md lists weights of published methods."""
+    """Weight w of --algo weight, whose advantages are (R - p) w: an expression of p, m and n such as '(1-p)**0.5'."""
     weight_wrong: str | None = None
-    """Another weight for wrong answers, those with R < p, with --algo weight. The default is --weight."""
+    """With --algo weight, another weight for wrong answers. The default is --weight."""
     beta_moments: Literal["sample", "corrected"] = "sample"
-    """How BNPO estimates the variance of the accuracies. `sample`: the sample variance, as in the paper. `corrected`
-    subtracts the part that comes from having only m answers per question."""
+    """Variance of the accuracies in BNPO's fit: `sample`, as in the paper, or `corrected` for the noise of m
+    answers."""
     max_concentration: float = MAX_CONCENTRATION
-    """BNPO fits Beta(a, b) to the accuracies. This is the upper limit of a + b, reached only if all questions are about
-    equally hard. The density that divides advantages is Beta(1 + a/3, 1 + b/3)."""
+    """Upper limit of a + b in BNPO's fit of Beta(a, b). It matters only if all questions are about equally hard."""
 
     def check(self, questions: int, answers: int, rewards: int) -> None:
         """Raise InputError, one line, for settings that do not go together, or not with a batch of shape [n, m, K].
