@@ -189,7 +189,7 @@ def test_a_table_is_planned_without_network_or_model(checkout):
 
 
 def test_the_page_on_training_has_the_table_of_what_fits():
-    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
     assert "\n".join(fitting.table()) in page, "python scripts/fitting.py prints another table"
 
 
