@@ -95,7 +95,7 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
                     "answer": "7",
                     "correct": right,
                 }
-                | {"verdicts": {"default": right == 1, "reference": right == 1 and i == 0}}
+                | {"verdicts": {"default": right == 1, "paper": right == 1 and i == 0}}
                 for i, right in enumerate(verdicts)
             ],
         )
@@ -119,7 +119,7 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
     seen.settle()
     assert seen.tab.locator(".side .text").all_text_contents() == ["base", "trained"]
     assert seen.tab.locator(".asked math").count() == 1
-    assert "default: right, reference: wrong" in seen.tab.locator(".side").first.text_content()
+    assert "default: right, paper: wrong" in seen.tab.locator(".side").first.text_content()
     assert "default:" not in seen.tab.locator(".side").last.text_content()
 
 

@@ -23,13 +23,12 @@ from typing import Literal
 # Started as a file, this folder is first on the path, where `study` is not found and `statistics` hides Python's own.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bnpo.environment import setup_environment
+from bnpo.environment import parse_command, setup_environment
 
 setup_environment()
 
 import numpy as np
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -178,6 +177,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -124,11 +124,11 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
     questions, answers = batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
     tokens = questions * prompt + answers * answer  # the answers to a question share one pass of its prompt
     # The mean square of an exponentially distributed length is twice the square of its mean.
-    pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
+    double_pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
     multiplied = shape.parameters if shape.tied else shape.parameters - shape.head  # the embedding is only looked up
     adapter = shape.adapter(run.config)
     frozen = multiplied if adapter else 0
-    operations = update_operations(multiplied + adapter, shape.layers, shape.hidden, tokens, pairs, frozen)
+    operations = update_operations(multiplied + adapter, shape.layers, shape.hidden, tokens, double_pairs, frozen)
     computing = operations / (ranks * speed.flops * MFU)
     # In every micro-batch, offloaded fp32 gradients go to CPU memory and back, and offloaded weights come twice.
     micro_batches = ceil(tokens / ranks / hardware.micro_batch_tokens)

@@ -3,15 +3,19 @@
 import io
 import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from bnpo.files import InputError
+
+T = TypeVar("T")
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that every launcher of ranks sets. Programs that are no ranks ignore them."""
@@ -185,3 +189,22 @@ def launcher_flags(ranks: int) -> list[str]:
     if len(gpus) < ranks:
         raise InputError(f"{problem}: names {len(gpus)} GPUs, but {ranks} ranks are started; lower --num_gpus")
     return ["--include", "localhost:" + ",".join(gpus[:ranks])]
+
+
+def parse_command(config: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
+    """Return the settings that a command line sets in a dataclass `config`. tyro exits on wrong flags.
+
+    Of every program: what it prints cannot fail, and ~ is expanded in all its flags. The default is `sys.argv`.
+    """
+    import tyro  # here, since workers and ranks parse nothing
+
+    secure_output()
+    return tyro.cli(config, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+
+
+def expand_home(argv: Sequence[str]) -> list[str]:
+    """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
+    for word in argv:
+        if not word.isascii() and word != word.encode(errors="replace").decode():
+            raise InputError(f"{word!r}: is not UTF-8 text")
+    return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]

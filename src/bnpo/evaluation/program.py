@@ -64,8 +64,8 @@ class EvalConfig:
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
-    """Rule of the scores: `default` is this project's, `reference` the authors' released code. A function of your own
-    is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
+    """Rule of the scores: `default` is this project's, `paper` that of the paper's released code. A function of your
+    own is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int] | None = None

@@ -18,7 +18,7 @@ from bnpo.evaluation.records import GraderIdentity, Protocol, Request, SampleRec
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS, stated_answer
+from bnpo.grading.rewards import GRADERS, check_references, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup
@@ -78,6 +78,8 @@ class Evaluation(LoadedSuite):
     def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
         """Read and encode all problems of `suite`. Raises InputError."""
         problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+        for name, dataset in suite.datasets.items():
+            check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
         prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
         tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values()))
         return cls(suite, problems, seed, prompts, tokenizer, tags)

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import InputError
 
 
@@ -49,4 +50,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, prog="python -m bnpo.report", description=__doc__))
+    main(parse_command(Args, prog="python -m bnpo.report", description=__doc__))
