@@ -52,7 +52,7 @@ def with_data(**fields) -> str:
         (json.dumps(GOOD | {"system_prompt": ["x"]}), r"system_prompt is \['x'\]: must be a valid string"),
         (json.dumps(GOOD | {"thinking": True}), "thinking is True: must be 'on' or 'off'"),
         (json.dumps(GOOD | {"template": "think", "system_prompt": "x"}), "template think is a system prompt itself"),
-        (json.dumps(GOOD | {"grader": "mine"}), "grader is 'mine', known: default, reference"),
+        (json.dumps(GOOD | {"grader": "mine"}), "grader is 'mine', known: default, paper"),
     ],
 )
 def test_a_broken_suite_is_named(tmp_path, text, message):

@@ -191,15 +191,15 @@ def launcher_flags(ranks: int) -> list[str]:
     return ["--include", "localhost:" + ",".join(gpus[:ranks])]
 
 
-def parse_command(config: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
-    """Return the settings that a command line sets in a dataclass `config`. tyro exits on wrong flags.
+def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
+    """Return the settings that a command line sets in a dataclass `settings`. tyro exits on wrong flags.
 
     Of every program: what it prints cannot fail, and ~ is expanded in all its flags. The default is `sys.argv`.
     """
     import tyro  # here, since workers and ranks parse nothing
 
     secure_output()
-    return tyro.cli(config, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+    return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:
