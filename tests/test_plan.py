@@ -188,7 +188,7 @@ def test_a_table_is_planned_without_network_or_model(checkout):
     assert "9,600 answers per evaluation" in printed
 
 
-def test_the_page_on_training_has_the_table_of_what_fits():
+def test_the_page_on_gpus_has_the_table_of_what_fits():
     page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
     assert "\n".join(fitting.table()) in page, "python scripts/fitting.py prints another table"
 

@@ -28,21 +28,13 @@ RUNS = {
 }
 """Number of ranks, then flags."""
 RECORDED = {
-    "692ca92a848e941d on 2 cores": {
-        "bnpo, one rank": ["b761fa7080e92abc", "f8253651c78008d2", "f7d3316cca8fcc8b"],
-        "bnpo, two ranks": ["7ee773264d6882f8", "f8253651c78008d2", "b4072c504760bbfc"],
-        "remax decomposed, one rank": ["bf88991d5964306d", "ca0e61637951f1e2", "d72c1196551a457f"],
-        "remax decomposed, two ranks": ["826e7e12308eaec3", "ca0e61637951f1e2", "439db32abdd780c7"],
-        "reinforce_pp decomposed, one rank": ["756e8c4e2addbe21", "c14283ffa6f6fb2f", "b7cd286d50def283"],
-        "reinforce_pp decomposed, two ranks": ["e6d9fb7a55d28ef1", "c14283ffa6f6fb2f", "079718ef884c0487"],
-    },
     "91d6e1a39503f677 on 2 cores": {
-        "bnpo, one rank": ["451d6795f5526720", "f8253651c78008d2", "cd63e23f1ed2028f"],
-        "bnpo, two ranks": ["0dfd6dcbc4f646be", "f8253651c78008d2", "1e985e4d4f9e0806"],
-        "remax decomposed, one rank": ["e6611053d542a781", "ca0e61637951f1e2", "0db7694dcccbd886"],
-        "remax decomposed, two ranks": ["0e43a989441fe8d9", "ca0e61637951f1e2", "00e828cb131c1bbf"],
-        "reinforce_pp decomposed, one rank": ["c3bcd7351256da96", "c14283ffa6f6fb2f", "438cde690d8fe3b6"],
-        "reinforce_pp decomposed, two ranks": ["262254b3a72bb968", "c14283ffa6f6fb2f", "4a10359403151eca"],
+        "bnpo, one rank": ["7fcd02deafc0c214", "f8253651c78008d2", "d9745c75e1c208c6"],
+        "bnpo, two ranks": ["a21d5a204106afbf", "f8253651c78008d2", "83b5c8a057b331c6"],
+        "remax decomposed, one rank": ["6414ce3286b9ea86", "ca0e61637951f1e2", "28cd1c60d37bf333"],
+        "remax decomposed, two ranks": ["6228a96221fe912b", "ca0e61637951f1e2", "aece663cfcc18a54"],
+        "reinforce_pp decomposed, one rank": ["559b663810fe97ae", "c14283ffa6f6fb2f", "73221a94feb6237e"],
+        "reinforce_pp decomposed, two ranks": ["3e0544e950bcfa66", "c14283ffa6f6fb2f", "ed956aaea8fd4c41"],
     },
 }
 """By machine (`arithmetic()`) and run: hashes of metrics, rollouts and weights."""

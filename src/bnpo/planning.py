@@ -26,7 +26,7 @@ from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
 from bnpo.policy.weight_sync import GROUP_BYTES
-from bnpo.policy.zero import prefetch_bucket
+from bnpo.policy.zero import REDUCE_BUCKET, prefetch_bucket
 from bnpo.ranks import gather
 
 GIB = 2**30
@@ -136,13 +136,13 @@ def rank_memory(
     trained = adapter or shape.parameters
     partition = ceil(trained / ranks)  # elements of a rank's gradients and optimizer
     weights = size * ceil((shape.parameters + adapter) / ranks)
-    bucket = min(zero.reduce_bucket_size, trained)  # elements that are reduced together
+    bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
     on_device = on_cpu or not offloads
     held = Counter(
         {
             "weights": weights if on_cpu or not hardware.offload_weights else 0,
             # In fp32, and the buffer in which they are reduced.
-            "gradients": 4 * partition * on_device + 4 * (bucket if on_cpu or adapter else zero.reduce_bucket_size),
+            "gradients": 4 * partition * on_device + 4 * (bucket if on_cpu or adapter else REDUCE_BUCKET),
             "optimizer": (16 if offloads else 12) * partition * on_device,  # fp32 weights, moments, gradients again
             "CUDA and NCCL": CONTEXTS * (not on_cpu),
         }

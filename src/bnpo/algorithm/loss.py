@@ -82,12 +82,12 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx, upstream, _):
         hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
-        # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trained else None  # [head rows, hidden size]
+        weight_gradient = None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
         wide_weight = _widened(weight) if only_chunk is None else None
-        for part in _slices(len(targets), ctx.chunk_tokens):
+        parts = _slices(len(targets), ctx.chunk_tokens)
+        for part in parts:
             scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
             # -scale * pi, written over the logits or the kept probabilities to save memory.
             if only_chunk is not None:
@@ -107,10 +107,16 @@ class _TokenLogprobs(torch.autograd.Function):
                 bias_gradient += d.sum(dim=0)
             d = d.to(hidden.dtype)
             hidden_gradient[part] = d @ weight
-            if trained:
-                weight_gradient += _product(d.t(), hidden[part])
+            if trained and len(parts) == 1:
+                weight_gradient = d.t() @ hidden  # summed up in fp32, and rounded once
+            elif trained:
+                # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
+                product = _product(d.t(), hidden[part])
+                weight_gradient = product if weight_gradient is None else weight_gradient.add_(product)
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
-        of_weight = None if weight_gradient is None else weight_gradient.to(weight.dtype)
+        of_weight = None
+        if trained:  # without answers there is no product
+            of_weight = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 6
 
 

@@ -7,7 +7,6 @@ import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
@@ -28,7 +27,7 @@ from bnpo.policy.model import (
 )
 from bnpo.policy.speed import update_operations
 from bnpo.policy.update import Experience, TokenSums, Update
-from bnpo.policy.zero import create_moments, deepspeed_settings, prefetch_bucket
+from bnpo.policy.zero import REDUCE_BUCKET, create_moments, deepspeed_settings, prefetch_bucket
 
 
 class Learner:
@@ -82,9 +81,8 @@ class Learner:
         policy = Policy(model, vocab_size)
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         if config.update.lora_rank:
-            # DeepSpeed allocates a whole bucket, and its default is ten times as large as a typical adapter.
-            elements = sum(parameter.numel() for parameter in trained)
-            zero["reduce_bucket_size"] = min(DeepSpeedZeroConfig(stage=3).reduce_bucket_size, elements)
+            # DeepSpeed allocates a whole bucket, which would be larger than a typical adapter.
+            zero["reduce_bucket_size"] = min(REDUCE_BUCKET, sum(parameter.numel() for parameter in trained))
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
         if with_optimizer:
@@ -117,8 +115,8 @@ class Learner:
         if universal:
             # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
             # share one step counter, which AdamW would increment once per group. So every group gets a copy.
-            for state in self._engine.optimizer.optimizer.state.values():
-                state["step"] = torch.as_tensor(state["step"]).clone()
+            for weights, state in self._engine.optimizer.optimizer.state.items():
+                state["step"] = torch.tensor(float(state["step"]), device=weights.device)
         # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
         update = self.config.update
         for group in self._engine.optimizer.param_groups:

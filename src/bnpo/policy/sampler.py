@@ -20,8 +20,6 @@ from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYN
 from vllm.distributed import get_tp_group
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils.flashinfer import has_flashinfer
-from vllm.v1.engine.logprobs import LogprobsProcessor
-from vllm.v1.outputs import LogprobsLists
 
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
@@ -33,6 +31,7 @@ from bnpo.policy.engine_settings import (
     attention_backend,
 )
 from bnpo.policy.folder import running
+from bnpo.policy.patches import hold_wide_head, leave_out_ranks
 from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.ranks import gather
 
@@ -88,7 +87,9 @@ class Sampler:
                 **(_gpu_arguments(settings, torch.cuda.get_device_capability()[0]) if on_gpu else _CPU_ARGUMENTS),
             )
         gc.freeze()  # what loading the model has made lives as long as the engine, too
-        LogprobsProcessor._update_sample_logprobs = _keep_logprobs
+        if not on_gpu:
+            self._llm.apply_model(hold_wide_head)
+            self._llm.collective_rpc(leave_out_ranks)
         self._next_request_id = 0
         self._sharing_ranks = get_tp_group().cpu_group if shared else None
         self.place = get_tp_group().rank_in_group if shared else 0
@@ -198,6 +199,7 @@ class Sampler:
         """
         if not self._can_sleep:
             self._llm.apply_model(_set_up_experts_again)
+            self._llm.apply_model(_forget_wide_head)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -261,15 +263,6 @@ def _exchange_without_files() -> None:
     MessageQueue.create_from_process_group = lambda *_: None
 
 
-def _keep_logprobs(processor: LogprobsProcessor, new: LogprobsLists) -> None:
-    """Add the log-probabilities of a request's new tokens, and nothing else.
-
-    This replaces a method of vLLM that also adds ids, ranks and places of the tokens, number by number. With the tiny
-    model that takes 2 % of sampling.
-    """
-    processor.logprobs.logprobs += new.logprobs[:, 0].tolist()
-
-
 def _answer(completion, logprobs: bool) -> Answer:
     """Return vLLM's CompletionOutput as an Answer."""
     return Answer(
@@ -277,6 +270,10 @@ def _answer(completion, logprobs: bool) -> Answer:
         finished=completion.finish_reason == "stop",
         logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
     )
+
+
+def _forget_wide_head(model: torch.nn.Module) -> None:
+    model.forget_wide_head()
 
 
 def _set_up_experts_again(model: torch.nn.Module) -> None:

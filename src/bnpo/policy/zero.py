@@ -6,6 +6,9 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from bnpo.config import TrainConfig
 
+REDUCE_BUCKET = 50_000_000
+"""Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
+
 
 def prefetch_bucket(layer: int) -> int:
     """Return how many elements ZeRO-3 prefetches: one layer of `layer` elements, or DeepSpeed's default if larger.
@@ -20,8 +23,7 @@ def create_moments(zero: DeepSpeedZeroOptimizer_Stage3) -> None:
     adamw = zero.optimizer
     for weights in zero.fp32_partitioned_groups_flat:
         adamw.state[weights] = {
-            # A fused AdamW counts its steps on the device of the weights.
-            "step": torch.tensor(0.0, device=weights.device if adamw.defaults["fused"] else "cpu"),
+            "step": torch.tensor(0.0, device=weights.device),  # where a fused AdamW counts
             "exp_avg": torch.zeros_like(weights),
             "exp_avg_sq": torch.zeros_like(weights),
         }
@@ -32,7 +34,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     # Two limits of how many weights ZeRO-3 keeps gathered, stage3_max_live_parameters and stage3_max_reuse_distance,
     # must stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
     # leave prefetched weights gathered, and the weight sync fails.
-    zero: dict[str, object] = {"stage": 3}
+    zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
@@ -59,6 +61,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
                 "betas": list(config.update.betas),
                 "weight_decay": config.update.weight_decay,
                 "torch_adam": True,
+                "fused": True,  # one pass over the memory of a weight, its gradient and its moments, instead of ten
             },
         },
         "steps_per_print": 10**9,
