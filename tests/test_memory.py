@@ -93,17 +93,17 @@ def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
 
 
 def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
-    """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 74 together, which is too much when the learner scores.
+    """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 73 together, which is too much when the learner scores.
 
     Gathered are a layer, the next one, one that stays, their copies on arrival, and the head."""
     plan = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
     parts, shape = plan.rank.phases["sampling"], shapes["7b"]
     gathered = 2 * (5 * shape.layer + shape.head)
     held = sum(parts[name] for name in ("weights", "gradients", "optimizer")) - gathered
-    assert held / GIB == pytest.approx(31.9 + 1.9, abs=0.05)  # and the buffer of 5e8 gradients in fp32
+    assert held / GIB == pytest.approx(31.9 + 0.2, abs=0.05)  # and the buffer of 5e7 gradients in fp32
     assert parts["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
     assert plan.scoring == gathered + parts["activations"]
-    assert (plan.rank.total("sampling") - plan.scoring) / GIB == pytest.approx(74, abs=1)
+    assert (plan.rank.total("sampling") - plan.scoring) / GIB == pytest.approx(73, abs=1)
     assert plan.problem
     assert 0.35 <= planned(shapes, "7b", 4).gpu_memory < 0.5
 
