@@ -31,7 +31,7 @@ def main() -> None:
     try:
         config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
         if config.planning.dry_run:
-            from bnpo.dry_run import dry_run_evaluation
+            from bnpo.planning.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run

@@ -41,7 +41,7 @@ def run(argv: list[str]) -> None:
     config, preset_line = parse_train_config(argv, has_cuda=not preset_is_open or has_cuda())
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
-        from bnpo.dry_run import dry_run_training
+        from bnpo.planning.dry_run import dry_run_training
 
         return dry_run_training(config) if rank == 0 else None
     if not preset_is_open:

@@ -113,7 +113,7 @@ def measure_shape(shape: str, args: Args, total: int) -> bool:
 def memory_problem(shape: str, folder: Path, total: int) -> str:
     """Return why the model with the config.json in `folder` does not fit into `total` bytes, or an empty string."""
     from bnpo.config import parse_train_config
-    from bnpo.planning import GIB, USABLE, rank_memory, read_shape
+    from bnpo.planning.memory import GIB, USABLE, rank_memory, read_shape
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
     model = read_shape(folder)

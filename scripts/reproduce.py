@@ -94,7 +94,7 @@ def is_trained(row: Row) -> bool:
 
 def check_disk_space(row: Row) -> None:
     """Raise InputError if the row's checkpoints that exist at once do not fit the disk."""
-    from bnpo.dry_run import disk_problem, plan_training, training_inputs  # imports torch
+    from bnpo.planning.dry_run import disk_problem, plan_training, training_inputs  # imports torch
 
     plan = plan_training(row.train, training_inputs(row.train))
     files = (row.run / "checkpoints").rglob("*")

@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.dry_run import run_on, speed_of
 from bnpo.files import ROOT, InputError
-from bnpo.planning import (
+from bnpo.planning.dry_run import run_on, speed_of
+from bnpo.planning.memory import (
     GIB,
     USABLE,
     MemoryPlan,

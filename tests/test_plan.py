@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from bnpo.config import TINY_MODEL, Planning, parse_train_config
-from bnpo.dry_run import (
+from bnpo.files import ROOT, InputError
+from bnpo.planning.dry_run import (
     TokenLengths,
     checkpoints_at_once,
     find_model,
@@ -25,8 +26,7 @@ from bnpo.dry_run import (
     training_inputs,
     update_seconds,
 )
-from bnpo.files import ROOT, InputError
-from bnpo.planning import PlannedRun, flags_text, read_shape
+from bnpo.planning.memory import PlannedRun, flags_text, read_shape
 from conftest import run_ranks
 from paper import fitting
 

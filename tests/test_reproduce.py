@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.dry_run import checkpoint_bytes
 from bnpo.files import ROOT, InputError
-from bnpo.planning import read_shape
+from bnpo.planning.dry_run import checkpoint_bytes
+from bnpo.planning.memory import read_shape
 from conftest import run_ranks
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")

@@ -11,7 +11,7 @@ import torch
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.planning import check_sampler_ranks, read_shape
+from bnpo.planning.memory import check_sampler_ranks, read_shape
 from bnpo.policy.speed import TIMINGS
 from bnpo.policy.weight_sync import comparable
 from conftest import run_ranks

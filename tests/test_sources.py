@@ -12,9 +12,9 @@ import pytest
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources
-from bnpo.dry_run import training_inputs
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
+from bnpo.planning.dry_run import training_inputs
 from hub import COMMIT, hub
 
 ROWS = [

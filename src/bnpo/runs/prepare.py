@@ -24,7 +24,7 @@ from bnpo.evaluation.suites import load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import check_format, check_references
-from bnpo.planning import MemoryPlan, plan_here
+from bnpo.planning.memory import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model

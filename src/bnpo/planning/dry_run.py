@@ -13,14 +13,27 @@ import numpy as np
 from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
-from bnpo import planning
 from bnpo.config import TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
-from bnpo.planning import GIB, ModelShape, PlannedRun, SamplerNeeds, answers_per_question, number_bytes, read_shape
+from bnpo.planning.memory import (
+    GIB,
+    MemoryPlan,
+    ModelShape,
+    PlannedRun,
+    SamplerNeeds,
+    answers_per_question,
+    check_sampler_ranks,
+    explain_problem,
+    fitting_changes,
+    flags_text,
+    number_bytes,
+    plan_memory,
+    read_shape,
+)
 from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
@@ -84,10 +97,6 @@ class TokenLengths:
     prompt: float
     answer: float
     longest: int
-
-    @classmethod
-    def of(cls, prompt: float, answer: float, longest: int) -> "TokenLengths":
-        return cls(prompt, min(answer, longest), longest)
 
 
 def sampling_seconds(
@@ -301,7 +310,8 @@ class TrainingPlan:
 def plan_training(config: TrainConfig, inputs: Inputs) -> TrainingPlan:
     """Return what a training run needs. Raises InputError for an unknown GPU."""
     batch, gpu, shape = config.batch, config.planning.gpu, inputs.shape
-    lengths = TokenLengths.of(inputs.prompt, config.planning.answer_tokens, config.sampling.max_answer_tokens)
+    longest_answer = config.sampling.max_answer_tokens
+    lengths = TokenLengths(inputs.prompt, min(config.planning.answer_tokens, longest_answer), longest_answer)
     epoch = inputs.problems // batch.questions_per_step
     steps = batch.steps or batch.epochs * epoch
     updates = steps * batch.ppo_iterations * batch.mini_batches
@@ -317,10 +327,10 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> TrainingPlan:
     else:
         speed = speed_of(gpu)
         run = run_on(config.planning.gpus or 1, speed, shape, config, inputs.longest)
-        planning.check_sampler_ranks(shape, config.hardware.sampler_ranks, run.ranks_here)
-        changes = planning.fitting_changes(run)
+        check_sampler_ranks(shape, config.hardware.sampler_ranks, run.ranks_here)
+        changes = fitting_changes(run)
         fitting = run.with_settings(**changes)
-        memory = planning.plan_memory(fitting)
+        memory = plan_memory(fitting)
         if not memory.problem:
             seconds = training_seconds(fitting, speed, lengths, memory.sequences, steps, inputs.eval_answers)
         lines += _memory_lines(run, changes, memory)
@@ -328,12 +338,12 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> TrainingPlan:
     return TrainingPlan(updates, answers * lengths.answer, *sizes, changes, seconds, lines)
 
 
-def _memory_lines(run: PlannedRun, changes: dict[str, object], memory: planning.MemoryPlan) -> list[str]:
+def _memory_lines(run: PlannedRun, changes: dict[str, object], memory: MemoryPlan) -> list[str]:
     """Return lines about the memory of a rank of `run`, which is `memory` with `changes` of its settings."""
-    problem = planning.plan_memory(run).problem
-    lines = [f"does not fit: {planning.explain_problem(run, problem)}"] if problem else []
+    problem = plan_memory(run).problem
+    lines = [f"does not fit: {explain_problem(run, problem)}"] if problem else []
     gpus = f"{run.ranks} x {run.config.planning.gpu} with {run.gpu / GIB:.1f} GiB"
-    flags = f" with {planning.flags_text(changes)}" if changes else ""
+    flags = f" with {flags_text(changes)}" if changes else ""
     lines += [f"memory per rank on {gpus}{flags}, estimated:", str(memory.rank)]
     if memory.rank.offloaded:
         lines.append(f"CPU memory per rank: {memory.rank.offloaded / GIB:.1f} GiB")
