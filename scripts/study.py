@@ -1,15 +1,15 @@
 """Write the reports of the miniature studies from their recorded runs, and train recorded runs again.
 
-    python scripts/study.py --report                             # docs/results.md, docs/results-2.md, their figures
+    python scripts/study.py --report                             # the results in docs/study/, and tables with the rows
     python scripts/study.py --again main/rare-bnpo-lr0.0002-seed0 main/rare-grpo    # a run, and those of a prefix
 
-docs/study.md and docs/study-2.md are the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl
-for the second study. On the type of processor that a row was computed on, a run that is trained again is equal bit for
-bit. Elsewhere it is another draw. The commit that a row names has the programs that made the list of all runs, chose
-the learning rates, and ran them side by side. Other numbers of the studies have programs of their own:
+docs/study/ has the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. On
+the type of processor that a row was computed on, a run that is trained again is equal bit for bit. Elsewhere it is
+another draw. The commit that a row names has the programs that made the list of all runs, chose the learning rates, and
+ran them side by side. Other numbers of the studies have programs of their own:
 
     python scripts/study/gradient_noise.py     # the noise of the gradients, evals/results/study/noise.json
-    python scripts/study/ceiling.py            # what a weight of BNPO's kind can gain (docs/theory.md)
+    python scripts/study/ceiling.py            # what a weight of BNPO's kind can gain (docs/study/theory.md)
 """
 
 import sys
@@ -29,7 +29,7 @@ from study.rows import read_rows
 @dataclass
 class Args:
     report: bool = False
-    """Write the reports."""
+    """Write the pages, figures and tables of results."""
     again: tuple[str, ...] = ()
     """Names of recorded runs, or beginnings of names, to train again: half a minute to two minutes each."""
 

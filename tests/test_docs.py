@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("", "docs", "data", "examples", "src/mathequal")
+FOLDERS = ("", "docs", "docs/study", "data", "examples", "src/mathequal")
 PAGES = [str(page.relative_to(ROOT)) for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
+PAGES += ["evals/results/study/tables.md", "evals/results/study/tables-2.md"]
 
 
 def anchors(page: Path) -> set[str]:

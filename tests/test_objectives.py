@@ -43,7 +43,7 @@ def test_weights_are_the_slopes_of_the_advantages(m, p):
 
 
 def test_grpo_at_the_divisors_of_its_deviation():
-    """docs/theory.md: ours divides by m - 1; with many answers both tend to 1 / sqrt(p (1 - p))."""
+    """docs/study/theory.md: ours divides by m - 1; with many answers both tend to 1 / sqrt(p (1 - p))."""
     p, k = np.array([0.05]), shares(16)
     assert exact_weight(p, group_gains("grpo", 16))[0] == pytest.approx(3.163, abs=5e-4)
     assert exact_weight(p, gains(1 / np.sqrt(k * (1 - k))))[0] == pytest.approx(3.267, abs=5e-4)
@@ -54,7 +54,7 @@ def test_grpo_at_the_divisors_of_its_deviation():
 
 @pytest.mark.parametrize("m", [2, 5, 16])
 def test_other_forms_of_the_weight_and_its_integral(m):
-    """docs/theory.md, 5: the polynomials of degree m - 2 and m - 1 that one weight for all answers gives."""
+    """docs/study/theory.md, 5: the polynomials of degree m - 2 and m - 1 that one weight for all answers gives."""
     weights = np.random.default_rng(0).random(m - 1)
     for p in (0.1, 0.6):
         expected = (m - 1) / m * binom.pmf(np.arange(m - 1), m - 2, p) @ weights

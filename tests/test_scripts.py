@@ -18,7 +18,7 @@ def test_theorem_1_is_confirmed():
     assert float(re.search(r"monte_carlo_largest_z: (\S+)", output)[1]) < 4
     # At a = b = 3/2 the best Beta density is GRPO's.
     assert re.search(r"1\.5 .* 1\.5 .*0\.822 .* 1\.000 .* 1\.000", output)
-    # docs/theory.md: no signal under the assumption, the least squared cosine and its limits, the best weight.
+    # docs/study/theory.md: no signal under the assumption, the least squared cosine and its limits, the best weight.
     for name in ("mean_gradient_largest_z", "squared_cosine_largest_z"):
         assert float(re.search(rf"{name}: (\S+)", output)[1]) < 4
     assert 0.75 <= float(re.search(r"squared_cosine_least: (\S+)", output)[1]) < 0.751

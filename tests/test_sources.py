@@ -222,9 +222,7 @@ def test_ids_that_are_not_unique_are_replaced_by_the_position(tmp_path):
 
 
 def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
-    [line] = [
-        line for line in (ROOT / "docs" / "training.md").read_text().splitlines() if "--answer-pattern '(?s)" in line
-    ]
+    [line] = [line for line in (ROOT / "docs" / "data.md").read_text().splitlines() if "--answer-pattern '(?s)" in line]
     solution = r"So \boxed{3} or {x,\n better \boxed{\frac{1}{2}}. Done {."
     rows = [{"problem": "1", "answer": solution}, {"problem": "2", "answer": r"\boxed{x}"}]
     columns = Columns(answer_pattern=line.split("'")[1])

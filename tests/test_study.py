@@ -18,8 +18,8 @@ from study.again import compare_with, train_again
 from study.design import ALGORITHMS, EVALUATED, REGIMES, SEEDS, command
 from study.paper import average_error, paper_table
 from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
-from study.results import write_results
-from study.rows import ROWS, area, chosen_lr, final, first_grid, read_rows
+from study.results import PAGES, write_results
+from study.rows import RESULTS, ROWS, area, chosen_lr, final, first_grid, read_rows
 from study.statistics import sign_flip, smallest_found, t_interval
 from study.verdict import verdict_table
 from study.weights import base_accuracies, base_weights, cosines
@@ -106,10 +106,10 @@ def test_exact_sign_flips_of_forty_seeds():
 
 
 def test_the_difference_that_is_found_by_simulation():
-    """docs/study-2.md, "Sample size": what 40 seeds find at the standard deviation of the pilot."""
+    """docs/study/plan-2.md, "Sample size": what 40 seeds find at the standard deviation of the pilot."""
     deviation, rng = 12.24, np.random.default_rng(0)
     found = smallest_found(deviation, 40, 0.05)
-    assert f"| {found:.2f} |" in (ROOT / "docs" / "study-2.md").read_text(encoding="utf-8")
+    assert f"| {found:.2f} |" in (ROOT / "docs" / "study" / "plan-2.md").read_text(encoding="utf-8")
     samples = rng.normal(found, deviation, size=(20_000, 40))
     half = 2.0227 * samples.std(axis=1, ddof=1) / np.sqrt(40)
     assert (np.abs(samples.mean(axis=1)) > half).mean() == pytest.approx(0.8, abs=0.02)
@@ -269,7 +269,10 @@ def git(*words: str) -> str:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: the age of commits is unknown")
 def test_the_registration_is_older_than_every_row():
-    """The commits that computed the rows have the registration, and the file of rows was added after it."""
+    """The commits that computed the rows have the registration, and the file of rows was added after it.
+
+    The registration was docs/study-2.md then.
+    """
     if git("rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("a shallow clone does not have the registration's commit")
     registered = git("log", "--diff-filter=A", "--format=%H", "--", "docs/study-2.md").split()[-1]
@@ -280,13 +283,15 @@ def test_the_registration_is_older_than_every_row():
 
 
 def figures(folder) -> dict[str, np.ndarray]:
-    return {file.name: imread(file) for file in (folder / "study").glob("*.png")}
+    others = ("theory.png", "cliff.png")  # of scripts/study/ceiling.py and of the second study
+    return {file.name: imread(file) for file in (folder / "figures").glob("*.png") if file.name not in others}
 
 
 def test_the_report_is_what_the_rows_say(tmp_path):
-    write_results(FIRST, tmp_path / "results.md")
-    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
-    drawn, committed = figures(tmp_path), figures(ROOT / "docs")
+    write_results(FIRST, tmp_path, tmp_path / "tables.md")
+    assert (tmp_path / "results.md").read_text() == (PAGES / "results.md").read_text()
+    assert (tmp_path / "tables.md").read_text() == (RESULTS / "tables.md").read_text()
+    drawn, committed = figures(tmp_path), figures(PAGES)
     assert drawn.keys() == committed.keys()
     for name, pixels in drawn.items():
         np.testing.assert_array_equal(pixels, committed[name], err_msg=f"{name}: run scripts/study.py --report")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from bnpo.files import ROOT
 from study.comparisons import MISSING, Compared
 from study.design import EVALUATED
 from study.registry import CLIFF, ROWS_2
+from study.results import PAGES
 from study.results_2 import fall, write_results_2
-from study.rows import read_rows
+from study.rows import RESULTS, read_rows
 from study.statistics import Paired, paired
 from study.verdict_2 import CLIFF_FAMILY, FAMILIES, check, judge, verdict_table
 
@@ -56,8 +56,8 @@ def differences_in(page: str, part: str) -> dict[str, list[str]]:
 def test_p_values_wait_for_the_last_row(incomplete, tmp_path):
     """Of equal runs, as those of RLOO and REINFORCE often are: the deviation of their differences is 0."""
     rows = [row for row in made_up(WORKING, noise=0.0) if row["part"] != incomplete or row["seed"] not in (23, 35)]
-    write_results_2(rows, tmp_path / "page.md")
-    page = (tmp_path / "page.md").read_text()
+    write_results_2(rows, tmp_path, tmp_path / "tables.md")
+    page = (tmp_path / "results-2.md").read_text()
     assert ("**Interim: " in page) == (incomplete != "nothing")
     for part, line, needed in (
         ("cliff", "BNPO less GRPO, clipped", ("cliff",)),
@@ -122,8 +122,9 @@ def test_a_fall_of_exactly_ten_points_is_no_more_than_ten(tmp_path):
     rows = made_up({}, noise=0.0)
     for row in rows:
         row["evals"] |= {"6": 0.547, "24": 0.447} if row["regime"] == CLIFF else {}
-    write_results_2(rows, tmp_path / "page.md")
-    assert "| bnpo clipped | 40 | 54.7 | 44.7 ± 0.0 | 0.0 | 10.0 ± 0.0 | 0% |" in (tmp_path / "page.md").read_text()
+    write_results_2(rows, tmp_path, tmp_path / "tables.md")
+    page = (tmp_path / "results-2.md").read_text()
+    assert "| bnpo clipped | 40 | 54.7 | 44.7 ± 0.0 | 0.0 | 10.0 ± 0.0 | 0% |" in page
 
 
 def test_no_verdict_before_all_rows_are_there():
@@ -142,16 +143,16 @@ def test_a_run_that_fails_counts_zero_and_is_named(tmp_path):
     row = next(row for row in rows if row["name"] == "cliff/cliff-bnpo-clipped-lr0.0004-seed24")
     row |= {"ended": "SyncError", "evals": {"0": 0.06, "6": 0.5}}
     assert fall(row) == 0.5
-    write_results_2(rows, tmp_path / "results-2.md")
+    write_results_2(rows, tmp_path, tmp_path / "tables.md")
     page = (tmp_path / "results-2.md").read_text(encoding="utf-8")
     assert "Failed: cliff/cliff-bnpo-clipped-lr0.0004-seed24 (SyncError)." in page
-    assert "| cliff | 240 | 240 | 1 |" in page
+    assert "| cliff | 240 | 240 | 1 |" in (tmp_path / "tables.md").read_text(encoding="utf-8")
 
 
 def test_numbers_of_the_page_computed_again(tmp_path):
     """Means, intervals and differences of the page from the rows, without the study's own statistics."""
     rows = made_up(WORKING | {"bnpo clipped": 0.03}, noise=0.05)
-    write_results_2(rows, tmp_path / "results-2.md")
+    write_results_2(rows, tmp_path, tmp_path / "tables.md")
     page = (tmp_path / "results-2.md").read_text(encoding="utf-8")
     ends = {
         name: [row["evals"]["24"] for row in rows if (row["part"], row["method"]) == ("cliff", name)]
@@ -162,7 +163,7 @@ def test_numbers_of_the_page_computed_again(tmp_path):
     differences = [ours - theirs for ours, theirs in zip(*ends.values(), strict=True)]
     mean, half = 100 * fmean(differences), 100 * 2.0226909 * stdev(differences) / 40**0.5
     assert f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})" in page
-    assert imread(tmp_path / "study-2" / "cliff.png").shape[2] == 4
+    assert imread(tmp_path / "figures" / "cliff.png").shape[2] == 4
     assert check(rows, CLIFF_FAMILY, CLIFF_FAMILY.null) == paired(
         np.array([r["evals"]["24"] for r in rows if r["method"] == "rloo unclipped"])
         - np.array([r["evals"]["24"] for r in rows if r["method"] == "reinforce unclipped"][:12])
@@ -170,11 +171,8 @@ def test_numbers_of_the_page_computed_again(tmp_path):
 
 
 def test_the_report_is_what_the_rows_say(tmp_path):
-    write_results_2(SECOND, tmp_path / "results-2.md")
-    committed = ROOT / "docs"
-    assert (tmp_path / "results-2.md").read_text() == (committed / "results-2.md").read_text()
-    drawn, kept = ({file.name for file in folder.glob("study-2/*.png")} for folder in (tmp_path, committed))
-    assert drawn == kept
-    for name in drawn:
-        pixels, expected = (imread(folder / "study-2" / name) for folder in (tmp_path, committed))
-        np.testing.assert_array_equal(pixels, expected, err_msg=f"{name}: run scripts/study.py --report")
+    write_results_2(SECOND, tmp_path, tmp_path / "tables-2.md")
+    assert (tmp_path / "results-2.md").read_text() == (PAGES / "results-2.md").read_text()
+    assert (tmp_path / "tables-2.md").read_text() == (RESULTS / "tables-2.md").read_text()
+    drawn, committed = (imread(folder / "figures" / "cliff.png") for folder in (tmp_path, PAGES))
+    np.testing.assert_array_equal(drawn, committed, err_msg="cliff.png: run scripts/study.py --report")

@@ -1,4 +1,4 @@
-"""docs/theory.md: the statements that scripts/verify_theorem.py does not check, and that its table is up to date."""
+"""docs/study/theory.md: statements that scripts/verify_theorem.py does not check, and that its table is up to date."""
 
 import numpy as np
 from scipy.stats import beta as beta_distribution
@@ -6,7 +6,7 @@ from scipy.stats import beta as beta_distribution
 from bnpo.files import ROOT
 from study.ceiling import best_gain, draw, read_checkpoints
 
-PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "study" / "theory.md").read_text(encoding="utf-8")
 
 
 def test_the_best_density_of_all_is_a_beta_density():

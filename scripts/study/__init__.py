@@ -1,1 +1,1 @@
-"""The miniature study of docs/study.md: the list of its runs, the program that runs them, statistics and report."""
+"""The miniature studies of docs/study/: the list of their runs, the program that runs them, statistics and report."""

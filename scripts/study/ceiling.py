@@ -1,9 +1,9 @@
 """Print and draw what a weight of BNPO's kind can gain over REINFORCE, in theory and as the study measured it.
 
-    python scripts/study/ceiling.py        # prints a table, writes docs/theory.png
+    python scripts/study/ceiling.py        # prints a table, writes docs/study/figures/theory.png
 
 Theory: the squared cosine between the advantages of BNPO and REINFORCE, for accuracies with a Beta(a, b) distribution
-(docs/theory.md). Measured: the ratio of their signals over noise at the nine checkpoints of evals/results/study/
+(docs/study/theory.md). Measured: the ratio of their signals over noise at the nine checkpoints of evals/results/study/
 noise.json, and its two parts, the ratio of squared signals and the ratio of noises.
 """
 
@@ -61,7 +61,7 @@ def simulated_cosine(a: float, b: float) -> float:
 
 
 def best_gain(a: float, b: float, ratio: float) -> tuple[float, float]:
-    """Return rho and what the best weight gains over REINFORCE, in the model of docs/theory.md, section 4.
+    """Return rho and what the best weight gains over REINFORCE, in the model of docs/study/theory.md, section 4.
 
     `ratio` is REINFORCE's signal over noise for batches of BATCH questions. In units of the noise of a question, the
     signal is E[v]^2 rho, and the variance of a batch (E[v^2] rho + E[v] - E[v]^2 rho) / BATCH. This gives rho.
@@ -135,7 +135,7 @@ def main() -> None:
         cells += [f"{value:.3f}" for value in (point.signal, point.noise, point.lowest, point.rho)]
         table.add_row(name, *cells, f"{point.gain - 1:+.3%}")
     Console(width=160).print(table)
-    draw(checkpoints).savefig(ROOT / "docs" / "theory.png", metadata={"Software": None})
+    draw(checkpoints).savefig(ROOT / "docs" / "study" / "figures" / "theory.png", metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The methods of both studies, and the flags that their names stand for. docs/study.md, docs/study-2.md say why."""
+"""The methods of both studies, and the flags that their names stand for. docs/study/ says why."""
 
 from study.design import TAGGED, TAGGED_LATER, Grid
 from study.rows import RESULTS

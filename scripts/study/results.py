@@ -1,4 +1,7 @@
-"""docs/results.md and its figures, from what is committed in evals/results/study: rows, noise, findings in words."""
+"""docs/study/results.md and its figures, from the rows, the noise and the findings in evals/results/study.
+
+The page has the verdicts and the numbers that decide them. tables.md beside the rows has all other tables.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +14,7 @@ import numpy as np
 from bnpo.config import UpdateSettings
 from bnpo.files import ROOT
 from paper.curves import variation
-from paper.tables import Table, make_tables, to_markdown
+from paper.tables import Table, to_markdown
 from study.comparisons import (
     FIRST_FIT,
     METRICS,
@@ -55,24 +58,31 @@ FINDINGS = RESULTS / "findings.md"
 ALL_RATES = sorted((*LEARNING_RATES, *BEYOND.values()))
 
 
-def write_results(rows: RowList, path: Path = ROOT / "docs" / "results.md") -> None:
-    """Write `path`, and figures in study/ beside it."""
-    figures = draw_all(rows, path.parent / "study")
+PAGES = ROOT / "docs" / "study"
+MADE_BY = "Made by `python scripts/study.py --report`."
+
+
+def write_results(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "tables.md") -> None:
+    """Write results.md and figures/ in the folder `pages`, and the file `tables`."""
+    figures = draw_all(rows, pages / "figures")
     noise = json.loads(NOISE.read_text()) if NOISE.exists() else {}
     measured = sorted({checkpoint["commit"] for checkpoint in noise.values()})
-    tables = chain([verdict_table(rows, noise)], _main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise(noise))
-    parts = [
-        "# Results",
-        "Made by `python scripts/study.py --report` from `evals/results/study/`; what is registered is in `study.md`.",
+    page = [
+        "# Results of the first study",
+        f"{MADE_BY} [plan.md](plan.md) has the rules, [tables.md](../../evals/results/study/tables.md) all other "
+        "numbers.",
         f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at {', '.join(measured) or 'none'}.",
+        to_markdown([verdict_table(rows, noise)]).strip(),
         FINDINGS.read_text(encoding="utf-8").strip(),
-        to_markdown(filled(tables)).strip(),
-        *(f"![{title}](study/{file.name})" for title, file in figures.items()),
-        "The paper's own tables follow. Rows of ours are blank: `python scripts/reproduce.py table1` and `table2` "
-        "train and print them, on GPUs (`reproduce.md`).",
-        to_markdown([*make_tables([], "Table 1"), *make_tables([], "Table 2"), paper_table()]).strip(),
+        to_markdown(filled([_means(rows), _claimed(rows), _nulls(rows), _noise_in_short(noise)])).strip(),
     ]
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    if (shown := "Every seed, at the end and as area") in figures:
+        page.append(f"![{shown}](figures/{figures[shown].name})")
+    (pages / "results.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    found = chain(_main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise(noise), [paper_table()])
+    images = [f"![{title}](../../../docs/study/figures/{file.name})" for title, file in figures.items()]
+    parts = ["# All tables of the first study", MADE_BY, to_markdown(filled(found)).strip(), *images]
+    tables.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def runs_line(rows: RowList) -> str:
@@ -89,6 +99,46 @@ def filled(tables: Iterable[Table]) -> list[Table]:
         if blocks := {name: lines for name, lines in table.blocks.items() if lines}:
             filled.append(replace(table, blocks=blocks))
     return filled
+
+
+def _means(rows: RowList) -> Table:
+    """Return the mean scores of all methods, a line for each regime and metric."""
+    lines: dict[str, list[str]] = {}
+    for regime in REGIMES:
+        found = [select(rows, "main", regime, name) for name in ALGORITHMS]
+        for name, metric in METRICS.items():
+            if all(len(runs) > 1 for runs in found):
+                lines[f"{regime}, {name}"] = [interval([metric(row) for row in runs.values()]) for runs in found]
+    notes = ["Held-out pass@1 in percent: mean over seeds ± half the 95 % t interval, each at its own learning rate."]
+    return Table("Means", list(ALGORITHMS), {"questions, metric": lines}, notes)
+
+
+def _claimed(rows: RowList) -> Table:
+    """Return the differences that decide whether BNPO learns better."""
+    rivals = {regime: against_others(regime) for regime in REGIMES}
+    table = _differences(rows, "BNPO less REINFORCE and GRPO", rivals)
+    lines = {f"{regime}, {name}": lines[name] for regime, lines in table.blocks.items() for name in lines}
+    kept = {label: cells for label, cells in lines.items() if label.endswith((" reinforce", " grpo"))}
+    return replace(table, blocks={"questions, other method": kept})
+
+
+def _nulls(rows: RowList) -> Table:
+    null = _differences(rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": nulls()})
+    return replace(null, notes=["As above. AdamW with clipping forgets the factor, so the two should not differ."])
+
+
+def _noise_in_short(found: Mapping[str, Mapping]) -> Table:
+    """Return signal over noise of the methods that the claim about noise compares."""
+    lines = {}
+    for checkpoint, result in found.items():
+        methods = result["methods"]
+        cells = [_with_error(*methods[name]["ratio"], "") for name in ("reinforce", "grpo", "bnpo")]
+        lines[checkpoint] = cells + [_with_error(*methods[name]["bnpo_less"], "+") for name in ("reinforce", "grpo")]
+    columns = ["REINFORCE", "GRPO", "BNPO", "BNPO less REINFORCE", "BNPO less GRPO"]
+    notes = [
+        "|E g|² / tr Cov(g) of the gradient of batches of 32 questions x 16 answers, ± its jackknife standard error."
+    ]
+    return Table("Signal over noise", columns, {"checkpoint": lines}, notes)
 
 
 def _main(rows: RowList) -> list[Table]:
@@ -118,7 +168,6 @@ def _main(rows: RowList) -> list[Table]:
         *likeness_tables(),
         Table("Each method at its own learning rate", columns, blocks, notes),
         _differences(rows, "BNPO less each other method", {regime: against_others(regime) for regime in REGIMES}),
-        _differences(rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": nulls()}),
         _surcharge(rows),
     ]
 

@@ -1,4 +1,4 @@
-"""docs/results-2.md and its figure, from the rows of the second study."""
+"""docs/study/results-2.md and its figure, from the rows of the second study, and tables-2.md beside them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,6 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bnpo.files import ROOT
 from paper.curves import variation
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 from paper.tables import Table, to_markdown
@@ -24,7 +23,7 @@ from study.registry import (
     REGISTERED,
     SAME_RATE,
 )
-from study.results import filled, interval, rate_cells, runs_line
+from study.results import MADE_BY, PAGES, filled, interval, rate_cells, runs_line
 from study.rows import RESULTS, RowList, area, final, select, tuned
 from study.statistics import Paired, smallest_found, t_interval
 from study.verdict_2 import CLIFF_FAMILY, CONTROL_SEEDS, NAMES, PRIOR_FAMILY, Family, in_points, verdict_table
@@ -37,31 +36,35 @@ FALL = 0.1
 """A run that falls by more than this share of answers has fallen off the cliff."""
 
 
-def write_results_2(rows: RowList, path: Path = ROOT / "docs" / "results-2.md") -> None:
-    """Write `path`, and its figure in study-2/ beside it."""
-    tables = [verdict_table(rows), _counts(rows), _cliff(rows), _differences(rows, CLIFF_FAMILY)]
-    tables += [_prior(rows), _differences(rows, PRIOR_FAMILY), _explored(rows), _tuning(rows)]
-    parts = [
+def write_results_2(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "tables-2.md") -> None:
+    """Write results-2.md and its figure in figures/ in the folder `pages`, and the file `tables`."""
+    page = [
         "# Results of the second study",
-        "Made by `python scripts/study.py --report` from `evals/results/study/rows-2.jsonl`; what is registered is in "
-        "[study-2.md](study-2.md).",
+        f"{MADE_BY} [plan-2.md](plan-2.md) has the rules, [tables-2.md](../../evals/results/study/tables-2.md) all "
+        "other numbers.",
         runs_line(rows),
     ]
     missing = {part: count - sum(row["part"] == part for row in rows) for part, count in REGISTERED.items()}
     if left := {part: count for part, count in missing.items() if count > 0}:  # tuning may add runs to its part
-        parts.append(
+        page.append(
             f"**Interim: {sum(left.values())} registered runs are missing**, of {', '.join(left)}. The numbers of "
             "seeds are fixed, so no decision depends on what these parts show so far."
         )
+    page.append(to_markdown([verdict_table(rows)]).strip())
     if FINDINGS_2.exists():
-        parts.append(FINDINGS_2.read_text(encoding="utf-8").strip())
-    parts.append(to_markdown(filled(tables)).strip())
+        page.append(FINDINGS_2.read_text(encoding="utf-8").strip())
+    page.append(
+        to_markdown(filled([_cliff(rows), *(_differences(rows, f) for f in (CLIFF_FAMILY, PRIOR_FAMILY))])).strip()
+    )
     if any(row["part"] == "cliff" for row in rows):
-        folder = path.parent / "study-2"
+        folder = pages / "figures"
         folder.mkdir(parents=True, exist_ok=True)
         draw_cliff(rows).savefig(folder / "cliff.png", metadata={"Software": None})
-        parts.append("![pass@1 on the cliff: mean over seeds with its 95 % interval](study-2/cliff.png)")
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        page.append("![pass@1 on the cliff: mean over seeds with its 95 % interval](figures/cliff.png)")
+    (pages / "results-2.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    found = filled([_counts(rows), _prior(rows), _explored(rows), _tuning(rows)])
+    parts = ["# All other tables of the second study", MADE_BY, to_markdown(found).strip()]
+    tables.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _counts(rows: RowList) -> Table:

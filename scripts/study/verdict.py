@@ -1,4 +1,4 @@
-"""The verdicts on the registered questions, by the rules of docs/study.md, section "What would count"."""
+"""The verdicts on the registered questions, by the rules of docs/study/plan.md, section "What would count"."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def verdict_table(rows: RowList, noise: Mapping[str, Mapping]) -> Table:
     lines = {"BNPO learns better": _learning(rows), "its gradient is less noisy": _noise(noise)}
     lines["the nulls hold"] = _nulls(rows)
     notes = [
-        "Computed by the rules of `study.md`. For and against: adjusted p below 0.05; against also if every 95 % "
+        "Computed by the rules of `plan.md`. For and against: adjusted p below 0.05; against also if every 95 % "
         "interval contains 0 and ends below 2 points. Less noisy: signal over noise above both by more than two "
         "standard errors."
     ]

@@ -1,7 +1,7 @@
 """Weights of questions that users type (--algo weight), and what an estimator with a weight maximises, exactly.
 
 With m answers to each question, the accuracy p is only known as k / m, where k answers are right. So with binary
-rewards a weight matters only at 1/m to (m - 1)/m. docs/theory.md derives the formulas.
+rewards a weight matters only at 1/m to (m - 1)/m. docs/study/theory.md derives the formulas.
 """
 
 import ast
