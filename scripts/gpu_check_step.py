@@ -20,8 +20,8 @@ MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-
 def first_step(_args, _gpus: int, rows: Rows) -> None:
     """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
 
-    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are refused by them. The second
-    sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
+    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are refused by them. The
+    second sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
     """
     import torch
     import torch.distributed as dist
