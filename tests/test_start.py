@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -77,33 +76,6 @@ def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
     assert grader([r"\boxed{1+x}"], ["x+1"]).rewards.tolist() == [[1.0, 1.0]]  # math-verify is there now
     assert grader(["1"], ["1"]).rewards.tolist() == [[0.0, 1.0]]
     grader.close()
-
-
-@pytest.mark.program
-def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, monkeypatch):
-    """As the kernel recorded it when they were started; for want of settings they end before they load a model."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    started: dict[int, list[str]] = {}
-
-    def watch() -> None:
-        deadline = time.monotonic() + 60
-        while len(started) < 2 and time.monotonic() < deadline:
-            for member in multiprocessing.active_children():
-                place = Path(f"/proc/{member.pid}")
-                if "spawn_main" in (place / "cmdline").read_text():
-                    started[member.pid] = (place / "environ").read_text().split("\0")
-            time.sleep(0.01)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    settings = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=2)
-    ends = pytest.raises(InputError, match=r"not the config\.json of a known language model")
-    with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, settings):
-        pass
-    watcher.join()
-    seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
-    assert seen == ["CUDA_VISIBLE_DEVICES=4,5", "CUDA_VISIBLE_DEVICES=6,7"]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"  # ours is what it was
 
 
 def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):

@@ -31,7 +31,7 @@ from bnpo.policy.model_check import check_model
 from bnpo.ranks import check_compiler, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
-from bnpo.runs.folder import ASIDE, MOVING, check_apart, check_changes, check_output_dir, lock_run, put_back
+from bnpo.runs.folder import ASIDE, check_apart, check_changes, check_output_dir, lock_run, put_back
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
 
 def recover_folder(folder: Path) -> None:
     """Put back an earlier run if --overwrite moved it aside and was killed before the new run made a step."""
-    if any((folder / name).exists() for name in (MOVING, ASIDE)):
+    if (folder / ASIDE).exists():
         lock = lock_run(folder)
         put_back(folder)
         lock.release()
