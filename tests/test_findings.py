@@ -9,13 +9,14 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
 from bnpo.data import Columns, Problem, encode_prompt, load_problems
+from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import check_format, check_references
 from bnpo.policy.sampled import Answer
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, Task
 from bnpo.runs.findings import FirstAnswers, find
+from bnpo.runs.prepare import check_format
 
 
 def answers(**changes) -> FirstAnswers:

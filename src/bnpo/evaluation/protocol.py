@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.records import GraderIdentity, Protocol, Request, SampleRecord
-from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
+from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS, check_references, stated_answer
+from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampled import Answer, SampledGroup

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from bnpo.data import (
     load_problems,
 )
 from bnpo.files import ROOT, InputError, read_text
-from bnpo.grading.rewards import BOTH_RULES, GRADERS
+from bnpo.grading.rewards import BOTH_RULES, GRADERS, last_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -144,6 +145,31 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     if repeated:
         raise InputError(f"{source}: the ids {', '.join(repeated[:5])} occur more than once; make them unique")
     return problems
+
+
+BAD_REFERENCES = 0.01
+"""Share of references that no answer can equal, from which on a run is refused. MATH has 2 empty ones in 7,500."""
+LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
+
+
+def check_references(problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str) -> None:
+    """Raise InputError if no answer can be equal to many of the references, so that their rewards are always 0."""
+    if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
+        return  # a function of the user's may need no reference
+    numbers_only = rule == "last_number" or "accuracy" not in rewards
+    checks = {
+        "is empty": [p for p in problems if not p.answer.strip()],
+        "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
+        "is a list": [p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())],
+    }
+    for fault, faulty in checks.items():
+        # A list is no certain fault: answers of some tasks are lists.
+        if len(faulty) > (0.5 if fault == "is a list" else BAD_REFERENCES) * len(problems):
+            raise InputError(
+                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled: that of "
+                f"problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}; correct them, or take the answer out of "
+                "its field with --answer-field and --answer-pattern"
+            )
 
 
 def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:

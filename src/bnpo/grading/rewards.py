@@ -14,13 +14,9 @@ from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from bnpo.files import InputError
 from mathequal import SEARCHED, final_answer
-
-if TYPE_CHECKING:  # workers need no problems
-    from bnpo.data import Problem
 
 Reward = Callable[[str, str], float]
 
@@ -135,42 +131,6 @@ def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> N
         raise InputError(
             "--reward-range: is the range of your own rewards, and --rewards has none; leave it out, or add "
             "path/to/file.py:function"
-        )
-
-
-MANY = 0.5
-"""Share from which on a finding about answers or references is worth a line."""
-BAD_REFERENCES = 0.01
-"""Share of references that no answer can equal, from which on a run is refused. MATH has 2 empty ones in 7,500."""
-LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
-
-
-def check_references(problems: "Sequence[Problem]", sources: Sequence[str], rewards: Sequence[str], rule: str) -> None:
-    """Raise InputError if no answer can be equal to many of the references, so that their rewards are always 0."""
-    if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
-        return  # a function of the user's may need no reference
-    numbers_only = rule == "last_number" or "accuracy" not in rewards
-    checks = {
-        "is empty": [p for p in problems if not p.answer.strip()],
-        "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
-        "is a list": [p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())],
-    }
-    for fault, faulty in checks.items():
-        # A list is no certain fault: answers of some tasks are lists.
-        if len(faulty) > (MANY if fault == "is a list" else BAD_REFERENCES) * len(problems):
-            raise InputError(
-                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled: that of "
-                f"problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}; correct them, or take the answer out of "
-                "its field with --answer-field and --answer-pattern"
-            )
-
-
-def check_format(rewards: Sequence[str], prompt: str) -> None:
-    """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
-    if "format" in rewards and prompt.rstrip().endswith("<think>"):
-        raise InputError(
-            "--rewards format: the chat template opens <think> itself, so no answer has that tag; take --thinking off, "
-            "another --template, or a reward of your own"
         )
 
 

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnpo.grading.rewards import BUILT_IN, MANY, stated_answer
+from bnpo.grading.rewards import BUILT_IN, stated_answer
 from bnpo.rollouts import Rollouts, Task
 
 FIRST_STEPS = 3
 """Steps of a run whose answers are looked at together."""
 MOST_TEXTS = 256
 """Answers that are decoded to look for a final answer in them."""
-FEW = 0.1
-"""Share up to which something is worth a line, as it is from MANY on."""
+MANY, FEW = 0.5, 0.1
+"""Shares from which on, and up to which, something is worth a line."""
 
 
 class Finding(NamedTuple):

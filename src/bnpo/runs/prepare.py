@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +21,9 @@ from bnpo.data import (
     load_sources,
 )
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import load_suite, longest_sequence, override
+from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import check_format, check_references
 from bnpo.planning.memory import MemoryPlan, plan_here
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
@@ -187,6 +187,15 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.
     tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
     return tokenizer
+
+
+def check_format(rewards: Sequence[str], prompt: str) -> None:
+    """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
+    if "format" in rewards and prompt.rstrip().endswith("<think>"):
+        raise InputError(
+            "--rewards format: the chat template opens <think> itself, so no answer has that tag; take --thinking off, "
+            "another --template, or a reward of your own"
+        )
 
 
 def input_hashes(
