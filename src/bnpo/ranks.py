@@ -157,14 +157,15 @@ class Ranks:
             return
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
-        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
-            return
-        # A collective failed: another rank has ended, and shows its error. If it is on this machine, the launcher
-        # signals this rank, too, which then has nothing to say.
+        # A collective fails when another rank has ended, which shows its error. And where all ranks find the same error,
+        # the first one of the machine shows it. The launcher then signals the others, which have nothing to add.
+        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
         waited_since = time.monotonic()
-        while time.monotonic() - waited_since < LAUNCHER_SECONDS:
+        while is_echo or os.environ["LOCAL_RANK"] != "0":
             if self._interrupt.requested:
                 raise SystemExit(1) from error
+            if time.monotonic() - waited_since > LAUNCHER_SECONDS:
+                break  # it is on another machine, or this rank's error is its own
             time.sleep(0.1)
 
 
