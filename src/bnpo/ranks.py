@@ -157,7 +157,7 @@ class Ranks:
             return
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
-        # A collective fails when another rank has ended, which shows its error. Where all ranks find the same error, the
+        # A collective fails when another rank has ended, which shows its error. If all ranks find the same error, the
         # first one of the machine shows it. The launcher then signals the others, which have nothing to add.
         is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
         waited_since = time.monotonic()
