@@ -15,6 +15,7 @@ from pathlib import Path
 
 import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import InputError, writing
 from bnpo.policy.folder import local_folder, model_folder
 
@@ -34,7 +35,7 @@ def main(args: Args) -> None:
     """Copy the model to the new folder. It is complete or absent."""
     if local_folder(args.checkpoint) is None:
         raise InputError(f"{args.checkpoint}: no such folder; name a run, one of its checkpoints or another model")
-    model, target = model_folder(args.checkpoint), args.target.expanduser()
+    model, target = model_folder(args.checkpoint), args.target
     if target.exists():
         raise InputError(f"{target}: exists already; name another folder, or delete it")
     unfinished = target.with_name(f".{target.name}.unfinished")
@@ -52,6 +53,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

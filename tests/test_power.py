@@ -7,7 +7,6 @@ import pytest
 
 import compare
 from bnpo.config import Planning
-from bnpo.dry_run import dry_run_evaluation
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.scores import (
     describe_detectable,
@@ -17,6 +16,7 @@ from bnpo.evaluation.scores import (
     paired_bootstrap,
 )
 from bnpo.files import InputError, write_json, write_json_lines
+from bnpo.planning.dry_run import dry_run_evaluation
 
 
 def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
