@@ -38,9 +38,9 @@ from bnpo.config import TrainConfig, parse_train_config
 from bnpo.data import encode_problems, load_sources, questions_at, stop_token_ids
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import model_folder
+from bnpo.policy.speed import update_operations
 from bnpo.ranks import gather
 from bnpo.runs.prepare import prepare_tokenizer
-from bnpo.speed import update_operations
 
 from vllm import LLM, SamplingParams  # isort: skip
 

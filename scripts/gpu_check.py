@@ -25,8 +25,8 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 import psutil
-import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import write_json
 from gpu_check_parts import CheckError, Rows, attention, long_answer, sleep
 from gpu_check_runs import sampler_ranks, tensor_parallel, train
@@ -250,4 +250,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_command(Args, description=__doc__))

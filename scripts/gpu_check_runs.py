@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.launcher import launcher_flags
+from bnpo.environment import launcher_flags
 from gpu_check_parts import TOLERANCE, Rows, require
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,13 +20,13 @@ MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-
 def first_step(_args, _gpus: int, rows: Rows) -> None:
     """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
 
-    The sizes may be at most those that bnpo/planning.py counts, because runs that do not fit are refused by them. The
+    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are refused by them. The
     second sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
     """
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning import ASLEEP, CONTEXTS, GRAPHS, read_shape
+    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS, read_shape
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -59,9 +59,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning import CONTEXTS, rank_memory
+    from bnpo.planning.memory import CONTEXTS, rank_memory
+    from bnpo.policy.speed import gpu_name, peak_tflops
     from bnpo.policy.update import Experience
-    from bnpo.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(0)
     answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]

@@ -142,7 +142,7 @@ def test_an_interrupted_script_leaves_what_it_has(monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return gpu_check.entry(check, "PASSED", "", 1.0, {"gap": 0.1})
 
-    monkeypatch.setattr("run_check", run_check)
+    monkeypatch.setattr(gpu_check, "run_check", run_check)
     with pytest.raises(KeyboardInterrupt):
         gpu_check.run_checks(checks, gpu_check.Args(output=output), 1, {})
     left = json.loads(output.read_text())["checks"]

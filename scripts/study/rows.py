@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
-from bnpo.summary import why_ended
+from bnpo.report.summary import why_ended
 from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid
 
 RESULTS = ROOT / "evals" / "results" / "study"

@@ -101,7 +101,7 @@ def test_labelled_cases_of_other_projects(data_dir):
     [
         (["--pair", r"-\frac12", "-0.5"], "equal"),
         (["--pair", "-x", "-y"], "different"),
-        (["--grader", "reference", "--pair", r"\frac34", r"so \boxed{0.75}"], "equal"),
+        (["--grader", "paper", "--pair", r"\frac34", r"so \boxed{0.75}"], "equal"),
         (["--json", "--pair", "x", "2x"], '{"equal": false, "failures": {}}'),
         (["--pair", "x", "9^{9^{9^{9}}}"], "different (no verdict: timeout)"),
     ],

@@ -15,7 +15,7 @@ setup_environment()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import torch.distributed as dist
 
-from bnpo.planning import read_shape
+from bnpo.planning.memory import read_shape
 from gpu_check_parts import open_learner
 from gpu_check_step import measure_gap, measure_sampling, measure_sync_speed, measure_update, measured, start_sampler
 
