@@ -13,7 +13,7 @@ from bnpo.evaluation.program import EvalConfig
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("", "docs", "docs/study", "data", "examples", "src/mathequal")
 PAGES = [str(page.relative_to(ROOT)) for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
-PAGES += ["evals/results/study/tables.md", "evals/results/study/tables-2.md"]
+PAGES += [*(f"evals/results/study/{name}.md" for name in ("plan", "plan-2", "tables", "tables-2"))]
 
 
 def anchors(page: Path) -> set[str]:
