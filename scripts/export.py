@@ -14,6 +14,7 @@ from pathlib import Path
 
 import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import InputError, line_of, writing
 from bnpo.policy.folder import local_folder, model_folder
 
@@ -88,6 +89,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

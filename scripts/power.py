@@ -23,11 +23,11 @@ from math import ceil, sqrt
 from statistics import fmean, median
 
 import numpy as np
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from bnpo.environment import parse_command
 from bnpo.evaluation.scores import DETECTED
 from bnpo.files import InputError
 from paper.results import PAPER_DATASETS
@@ -165,6 +165,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

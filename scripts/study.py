@@ -17,8 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from bnpo.environment import parse_command
 from bnpo.files import InputError
 from study.again import compare_with, train_again
 from study.registry import ROWS_2
@@ -50,6 +49,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -102,7 +102,7 @@ def commands(page: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_have_the_flags_of_commands(page):
     for command in commands(page):
-        without_values = re.sub(r"=\"[^\"]*\"|'[^']*'", "", command.replace("bash -c 'exec ", ""))
+        without_values = re.sub(r"\"[^\"]*\"|'[^']*'", "", command.replace("bash -c 'exec ", ""))
         programs = list(PROGRAM.finditer(without_values))
         ends = [program.start() for program in programs[1:]] + [len(without_values)]
         # The flags behind a program are its own, up to the next program.

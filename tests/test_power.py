@@ -9,7 +9,6 @@ from scipy.stats import ttest_1samp
 import compare
 import power
 from bnpo.config import Planning
-from bnpo.dry_run import dry_run_evaluation
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.scores import (
     describe_detectable,
@@ -19,6 +18,7 @@ from bnpo.evaluation.scores import (
     paired_bootstrap,
 )
 from bnpo.files import InputError, write_json, write_json_lines
+from bnpo.planning.dry_run import dry_run_evaluation
 from study.rows import read_rows
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from bnpo.config import PRESETS, with_settings
-from bnpo.dry_run import run_on, speed_of
 from bnpo.files import ROOT
-from bnpo.planning import GIB, LORA_RANK, PlannedRun, fitting_changes, flags_text, plan_memory, read_shape
+from bnpo.planning.dry_run import run_on, speed_of
+from bnpo.planning.memory import GIB, LORA_RANK, PlannedRun, fitting_changes, flags_text, plan_memory, read_shape
 
 MODELS = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Qwen2.5-32B", "Qwen2.5-72B")
 MACHINES = (

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bnpo.config import Planning, check_config, json_settings
-from bnpo.dry_run import (
+from bnpo.evaluation.program import chosen_suite
+from bnpo.planning.dry_run import (
     Inputs,
     assumption_lines,
     disk_problem,
@@ -16,8 +17,7 @@ from bnpo.dry_run import (
     speed_of,
     training_inputs,
 )
-from bnpo.evaluation.program import chosen_suite
-from bnpo.planning import flags_text
+from bnpo.planning.memory import flags_text
 from paper.rows import Row
 
 GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the overview

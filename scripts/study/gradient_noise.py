@@ -23,13 +23,12 @@ from typing import Literal
 # Started as a file, this folder is first on the path, where `study` is not found and `statistics` hides Python's own.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bnpo.environment import setup_environment
+from bnpo.environment import parse_command, setup_environment
 
 setup_environment()
 
 import numpy as np
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -44,7 +43,7 @@ from bnpo.grading.grader import Grader
 from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
-from bnpo.summary import why_ended
+from bnpo.report.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error
 from study.results import NOISE_COLUMNS, noise_cells
@@ -178,6 +177,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -5,6 +5,7 @@ from bnpo.config import TrainConfig
 from bnpo.data import questions_at
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
+from bnpo.policy.speed import Stopwatch
 from bnpo.policy.weight_sync import measure_sync, refresh_sampler
 from bnpo.ranks import Ranks
 from bnpo.rollouts import Task, collect, collect_watched, make_experience
@@ -12,7 +13,6 @@ from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
-from bnpo.speed import Stopwatch
 
 
 def train(config: TrainConfig) -> None:

@@ -25,9 +25,9 @@ from bnpo.policy.model import (
     refuse_overflow,
     switch_off_dropout,
 )
+from bnpo.policy.speed import update_operations
 from bnpo.policy.update import Experience, TokenSums, Update
 from bnpo.policy.zero import REDUCE_BUCKET, create_moments, deepspeed_settings, prefetch_bucket
-from bnpo.speed import update_operations
 
 
 class Learner:

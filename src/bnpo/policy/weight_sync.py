@@ -22,7 +22,7 @@ from bnpo.policy.folder import running
 from bnpo.policy.lora import Weight, named_weights
 from bnpo.ranks import gather
 
-if TYPE_CHECKING:  # vLLM takes seconds to import, and planning.py needs this module without it
+if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
     from bnpo.config import TrainConfig
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler

@@ -7,9 +7,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
+from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.policy.update import Update
 from bnpo.rollouts import Rollouts, Task
-from bnpo.speed import Stopwatch, gpu_name, speed_metrics
 
 TOKEN_GROUPS = 2
 """Questions per step whose answers are also written token by token."""
