@@ -88,9 +88,6 @@ def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
     assert (ours.pop("lr"), ours.pop("output_dir")) == (1e-5, Path("runs/tiny-grpo-seed0"))
     assert not ours.pop("overwrite")
     assert ours == {name: expected[name] for name in ours}
-    settings = json.loads(saved.read_text())
-    saved.write_text(json.dumps(settings | {"train_data": "arithmetic"}))  # as earlier versions wrote it
-    assert parse("--config", str(saved)).data.train_data == ("arithmetic",)
 
 
 @pytest.mark.parametrize(
