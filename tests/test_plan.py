@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fitting
 from bnpo.config import TINY_MODEL, Planning, parse_train_config
 from bnpo.files import ROOT, InputError
 from bnpo.planning.dry_run import (
@@ -28,7 +29,6 @@ from bnpo.planning.dry_run import (
 )
 from bnpo.planning.memory import PlannedRun, flags_text, read_shape
 from conftest import run_ranks
-from paper import fitting
 
 SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
 reproduce = importlib.util.module_from_spec(SPEC)
@@ -183,7 +183,8 @@ def test_a_table_is_planned_without_network_or_model(checkout):
     assert printed.count("1,170 steps of 32 x 16 answers (234 steps per epoch), 1,170 optimizer steps, 599,040 ") == 2
     for name, problems in (("MATH500", 500), ("AMC23", 40), ("AIME2024", 30), ("AIME2025", 30)):
         assert printed.count(f"paper: {name}: {problems} problems x 16 repetitions\n") == 2
-    assert sum(line.startswith("| Qwen2.5-Math-") for line in printed.splitlines()) == 12
+    assert printed.count("\n| 4 x H20 | 12.2 (49) | 37.1 (149) | 247.5 (990) |") == 1
+    assert " GB for all rows\n" in printed
     assert "missing" not in printed
     assert "9,600 answers per evaluation" in printed
 
