@@ -122,12 +122,12 @@ def measure_sampling(sampler, vocabulary: int, rows: Rows) -> None:
     import numpy as np
     from vllm import SamplingParams
 
-    prompts = np.random.default_rng(2).integers(0, vocabulary, (32, 96)).tolist()
-    common = {"n": 16, "temperature": 1.0, "max_tokens": 512}
+    prompts = np.random.default_rng(2).integers(0, vocabulary, (16, 96)).tolist()
+    common = {"n": 8, "temperature": 1.0, "max_tokens": 256}
     requests = [{"prompt_token_ids": prompt} for prompt in prompts]
     bare = partial(sampler._llm.generate, requests, SamplingParams(detokenize=False, **common), use_tqdm=False)
     measured(bare, "bare_vllm", rows)()
-    measured(lambda: list(sampler.sample(prompts, range(32), logprobs=True, **common)), "our_sampler", rows)()
+    measured(lambda: list(sampler.sample(prompts, range(16), logprobs=True, **common)), "our_sampler", rows)()
     rows["vllm_ratio"] = rows["bare_vllm_seconds"] / rows["our_sampler_seconds"]
 
 
