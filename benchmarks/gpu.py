@@ -155,10 +155,9 @@ def measure(folder: str, shape: str, enforce_eager: bool) -> None:
     from vllm import SamplingParams
 
     from bnpo.config import parse_train_config
-    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.learner import Learner
-    from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampler import EngineSettings, Sampler
     from bnpo.policy.weight_sync import sync_weights
 
     config, _ = parse_train_config(["--preset", "paper-1.5b"], has_cuda=True)
@@ -202,7 +201,7 @@ def measure_update(learner, prompts: list[list[int]]) -> None:
     import torch
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from bnpo.policy.update import Experience
+    from bnpo.policy.learner import Experience
     from bnpo.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(1)

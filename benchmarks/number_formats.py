@@ -46,10 +46,9 @@ def measure(model: str, train_data: str, longest: str, most: str, questions: str
 
     from bnpo.config import parse_train_config
     from bnpo.data import encode_problems, load_sources
-    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.learner import Learner
-    from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampler import EngineSettings, Sampler
 
     dist.init_process_group("gloo")
     flags = ["--preset", "tiny", "--model", model, "--train-data", train_data, "--max-prompt-tokens", longest]

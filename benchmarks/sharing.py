@@ -39,9 +39,9 @@ from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.data import encode_prompt, load_problems, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
-from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
-from bnpo.policy.update import Experience
+from bnpo.policy.learner import Experience
+from bnpo.policy.sampler import EngineSettings
 from bnpo.ranks import gather
 
 ROUNDS = 3

@@ -12,7 +12,7 @@ from bnpo.data import Columns, Problem, encode_prompt, load_problems
 from bnpo.files import InputError
 from bnpo.findings import FirstAnswers, check_format, check_references, find
 from bnpo.grading.grader import Grader
-from bnpo.policy.sampled import Answer
+from bnpo.policy.sampler import Answer
 from bnpo.rollouts import Rollouts, Task
 from bnpo.summary import summary
 

@@ -13,7 +13,7 @@ import pytest
 from transformers import Qwen2Config
 
 from bnpo.files import ROOT
-from bnpo.policy.engine_settings import attention_backend
+from bnpo.policy.sampler import attention_backend
 from conftest import make_model, run_ranks, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics

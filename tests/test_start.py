@@ -15,7 +15,7 @@ from bnpo.devices import check_compiler, check_float16, check_free_memory, cuda_
 from bnpo.evaluation.program import fleet
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
-from bnpo.policy.engine_settings import EngineSettings
+from bnpo.policy.sampler import EngineSettings
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 

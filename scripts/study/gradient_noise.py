@@ -41,9 +41,8 @@ from bnpo.config import TINY_MODEL
 from bnpo.data import encode_prompt, load_problems, sampling_seeds
 from bnpo.files import ROOT, InputError, step_name, write_json
 from bnpo.grading.grader import Grader
-from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
-from bnpo.policy.sampler import Sampler
+from bnpo.policy.sampler import EngineSettings, Sampler
 from bnpo.summary import why_ended
 from study.design import ANSWERS, COMMON, EVALUATED, REGIMES
 from study.noise import Sketch, likeness, measure, sample_gradients, score_sums, standard_error

@@ -21,9 +21,9 @@ from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
 from bnpo.planning import GIB, ModelShape, PlannedRun, SamplerNeeds, answers_per_question, number_bytes, read_shape
-from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
+from bnpo.policy.sampler import MOST_SEQUENCES
 from bnpo.speed import peak_tflops, update_operations
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"

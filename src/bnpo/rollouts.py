@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.config import TrainConfig
 from bnpo.data import Problem, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Grading
-from bnpo.policy.sampled import Answer, SampledGroup
-from bnpo.policy.update import Experience
+from bnpo.policy.learner import Experience
+from bnpo.policy.sampler import Answer, SampledGroup
 from bnpo.ranks import gather
 from bnpo.speed import Stopwatch
 

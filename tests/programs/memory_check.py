@@ -39,7 +39,7 @@ def status(field: str) -> int:
 def experience(answers: int):
     import numpy as np
 
-    from bnpo.policy.update import Experience
+    from bnpo.policy.learner import Experience
 
     tokens = np.random.default_rng(0).integers(20, 110, (answers, 252))
     return Experience(

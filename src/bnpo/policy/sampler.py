@@ -4,36 +4,72 @@ import gc
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-
-if not torch.cuda.is_available():
-    # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained on CPUs.
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-
 from transformers import PreTrainedTokenizerBase
-
-from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
-from vllm.distributed import get_tp_group
-from vllm.sampling_params import RequestOutputKind
-from vllm.utils.flashinfer import has_flashinfer
 
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
-from bnpo.policy.engine_settings import (
-    MOST_REQUESTS,
-    MOST_SEQUENCES,
-    PREFILL_TOKENS,
-    EngineSettings,
-    attention_backend,
-)
 from bnpo.policy.folder import running
 from bnpo.policy.patches import hold_wide_head, leave_out_ranks
-from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.ranks import gather
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens that the sampler processes at once, at least."""
+MOST_SEQUENCES = 512
+"""Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
+
+MOST_REQUESTS = 4096
+"""Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a `Sampler` is made with."""
+
+    max_tokens: int
+    """Longest prompt plus answer."""
+    dtype: str
+    gpu_memory: float | None = 0.5
+    """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
+    sequences: int | None = None
+    """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
+    enforce_eager: bool = False  # run without CUDA graphs
+    tensor_parallel: int = 1
+    """Number of GPUs that share one copy of the model."""
+
+
+def attention_backend(capability: int, can_compile: bool) -> str | None:
+    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
+
+    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
+    """
+    return "FLASH_ATTN" if capability == 10 and not can_compile else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled answer."""
+
+    token_ids: list[int]  # with the stop token, if it came
+    finished: bool  # it ended by itself; False: it was cut off at the length limit
+    logprobs: np.ndarray | None  # [tokens], under the sampler at the sampling temperature, if asked for
+
+
+class SampledGroup(NamedTuple):
+    """All answers to one prompt. A greedy answer comes in a group of its own."""
+
+    prompt_index: int
+    greedy: bool
+    answers: list[Answer]
 
 
 class SamplingError(RunError):
@@ -52,6 +88,9 @@ class Sampler:
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
+        from vllm import LLM  # takes seconds, like all of vLLM below
+        from vllm.distributed import get_tp_group
+
         on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         self._can_sleep = on_gpu
@@ -118,6 +157,9 @@ class Sampler:
 
         Clears the prefix cache first. Cached prefixes change the last bits, which would break exact resume.
         """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
         self._llm.reset_prefix_cache()
         shares = self._of_sharing_ranks((prompts, seeds))
         first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
@@ -137,7 +179,7 @@ class Sampler:
         for greedy in (False, True) if greedy_too else (False,):
             asked += [(prompt, greedy) for prompt in range(len(prompts))]
 
-        def parameters(prompt: int, greedy: bool) -> SamplingParams:
+        def parameters(prompt: int, greedy: bool) -> "SamplingParams":
             if greedy:
                 return SamplingParams(temperature=0.0, **common)
             return SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seeds[prompt], **common)
@@ -156,7 +198,7 @@ class Sampler:
         self,
         prompts: Sequence[list[int]],
         asked: Sequence[tuple[int, bool]],
-        parameters: Callable[[int, bool], SamplingParams],
+        parameters: Callable[[int, bool], "SamplingParams"],
     ) -> Iterator[tuple[int, bool, list]]:
         """Yield (prompt, greedy, vLLM's completions) for each (prompt, greedy) in `asked`, in the order of their ends.
 
@@ -182,6 +224,8 @@ class Sampler:
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
+        from vllm import SamplingParams
+
         parameters = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
         asked = [{"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)]
         output = self._llm.generate(asked, parameters, use_tqdm=False)[self.place]
@@ -237,6 +281,9 @@ _CPU_ARGUMENTS = {"block_size": 32}
 
 
 def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
+    from vllm import EngineArgs
+    from vllm.utils.flashinfer import has_flashinfer
+
     arguments = {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),

@@ -24,9 +24,8 @@ from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning.py needs this module without it
     from bnpo.config import TrainConfig
-    from bnpo.policy.learner import Learner
+    from bnpo.policy.learner import Experience, Learner
     from bnpo.policy.sampler import Sampler
-    from bnpo.policy.update import Experience
 
 GROUP_BYTES = 2**30
 """Bytes of parameters gathered at once: few collectives, and little memory beside the model."""

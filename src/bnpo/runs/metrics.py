@@ -7,7 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.policy.update import Update
+from bnpo.policy.learner import Update
 from bnpo.rollouts import Rollouts, Task
 from bnpo.speed import Stopwatch, gpu_name, speed_metrics
 

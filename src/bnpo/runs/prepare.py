@@ -26,9 +26,9 @@ from bnpo.files import InputError, file_hash
 from bnpo.findings import check_format, check_references
 from bnpo.grading.grader import Grader
 from bnpo.planning import MemoryPlan, plan_here
-from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
+from bnpo.policy.sampler import EngineSettings
 from bnpo.ranks import check_port, gather
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
