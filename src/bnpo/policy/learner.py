@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
@@ -22,11 +21,17 @@ from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import (
     ATTENTION,
     Policy,
-    compute_buffers_again,
     largest_layer,
-    layer_classes,
     refuse_overflow,
     switch_off_dropout,
+)
+from bnpo.policy.patches import (
+    compile_no_ops,
+    compute_buffers_again,
+    create_moments,
+    keep_uncompiled,
+    layer_classes,
+    separate_step_counters,
 )
 from bnpo.speed import update_operations
 
@@ -142,10 +147,7 @@ class Learner:
         with_optimizer: bool = True,
     ):
         self.config = config
-        # On CPUs DeepSpeed compiles an op that only inference needs, into a folder that all programs share. A program
-        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. Without a list of ops
-        # it compiles none. Training on GPUs needs none, either.
-        deepspeed.ops.__compatible_ops__ = {}
+        compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not with_optimizer:
             del settings["optimizer"]
@@ -159,9 +161,7 @@ class Learner:
         if config.hardware.dtype == "float16":
             refuse_overflow(model, model_folder)
         compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
-        # Where vLLM has no implementation of its own, it takes that of transformers, and makes all models of the class
-        # compile themselves that lack this attribute.
-        model.base_model.do_not_compile = True
+        keep_uncompiled(model)
         if config.update.lora_rank:
             add_adapter(model, model_folder, config)
         switch_off_dropout(model)
@@ -207,10 +207,7 @@ class Learner:
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
         _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
         if universal:
-            # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
-            # share one step counter, which AdamW would increment once per group. So every group gets a copy.
-            for weights, state in self._engine.optimizer.optimizer.state.items():
-                state["step"] = torch.tensor(float(state["step"]), device=weights.device)
+            separate_step_counters(self._engine.optimizer.optimizer)
         # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
@@ -260,7 +257,7 @@ class Learner:
             for mini_batch in mini_batches:
                 self._accumulate_gradient(experience, mini_batch, old_logprobs, sums)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
-                self._optimizer_step()
+                self._engine.step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
@@ -335,18 +332,6 @@ class Learner:
             if len(micro_batch.indices):
                 sums.add(surrogate, entropy, old, sampler_logprobs)
 
-    def _optimizer_step(self) -> None:
-        """Let DeepSpeed update the weights, and gather those that it keeps whole because they are small.
-
-        DeepSpeed itself would gather them one by one: 50 collectives for the tiny model, 141 for a 7B model.
-        """
-        optimizer = self._engine.optimizer
-        small_parameters, optimizer.persistent_parameters = optimizer.persistent_parameters, []
-        self._engine.step()
-        optimizer.persistent_parameters = small_parameters
-        if small_parameters:
-            small_parameters[0].all_gather_coalesced(small_parameters).wait()
-
     def _operations(self, experience: Experience) -> float:
         """Return the operations of the training passes of one call of `update` (Chowdhery et al. 2022, appendix B).
 
@@ -395,17 +380,6 @@ def prefetch_bucket(layer: int) -> int:
     If it were less than a layer, every layer would wait until the rest of its weights is fetched.
     """
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
-
-
-def create_moments(zero: DeepSpeedZeroOptimizer_Stage3) -> None:
-    """Create the state of AdamW as its first update would, so that the memory left for the sampler can be measured."""
-    adamw = zero.optimizer
-    for weights in zero.fp32_partitioned_groups_flat:
-        adamw.state[weights] = {
-            "step": torch.tensor(0.0, device=weights.device),  # where a fused AdamW counts
-            "exp_avg": torch.zeros_like(weights),
-            "exp_avg_sq": torch.zeros_like(weights),
-        }
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

@@ -4,7 +4,6 @@ from itertools import chain
 
 import torch
 import torch.nn.functional as F
-from accelerate import init_empty_weights
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
@@ -13,6 +12,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
 from bnpo.files import InputError
+from bnpo.policy.patches import layer_classes
 from bnpo.ranks import gather
 
 ATTENTION = "bnpo"
@@ -117,22 +117,6 @@ def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
     return None if torch.equal(steps(example), example) else steps
 
 
-def compute_buffers_again(model: torch.nn.Module) -> None:
-    """Replace computed buffers of `model`, such as rotary frequencies, by those that its class computes by itself.
-
-    While DeepSpeed partitions a bf16 model as it is loaded, it rounds every new tensor to bf16, also the buffers that
-    transformers computes in fp32 (DeepSpeed issue 4932). Frequencies that are off by 0.4 % turn a head of size 128 by a
-    wrong radian at distance 1,000. Buffers that a checkpoint holds stay as they were loaded.
-    """
-    with init_empty_weights():  # parameters without memory, buffers with their values
-        exact = type(model)(model.config)
-    stored = set(exact.state_dict())
-    for name, buffer in exact.named_buffers():
-        if name not in stored:
-            owner, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(owner), own_name, buffer.to(model.get_buffer(name).device))
-
-
 def switch_off_dropout(model: torch.nn.Module) -> None:
     """Set every probability of dropout to 0, since the sampler drops nothing. Some models keep it as a plain number."""
     for module in model.modules():
@@ -141,16 +125,6 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
-    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
-    if not names:  # some old models do not say it
-        for module in model.modules():
-            if isinstance(module, torch.nn.ModuleList) and len(module) == model.config.num_hidden_layers:
-                names |= {type(layer).__name__ for layer in module}
-    return sorted(names)
 
 
 def largest_layer(model: torch.nn.Module) -> int:

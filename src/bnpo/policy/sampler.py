@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import hold_wide_head, leave_out_ranks
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, set_up_experts_again
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Sampler:
             backend = "external_launcher"  # this process is a worker of its engine, and the only one that it knows
         shared = backend == "external_launcher" and settings.tensor_parallel > 1
         if shared:
-            _exchange_without_files()
+            exchange_without_files()
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
         gc.collect()  # what is garbage now would be kept for ever
@@ -242,7 +242,7 @@ class Sampler:
         Cached prefixes of the old weights are cleared by the next `sample`, and `score` reads none.
         """
         if not self._can_sleep:
-            self._llm.apply_model(_set_up_experts_again)
+            self._llm.apply_model(set_up_experts_again)
             self._llm.apply_model(_forget_wide_head)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
@@ -296,20 +296,6 @@ def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
     return arguments
 
 
-def _exchange_without_files() -> None:
-    """Keep vLLM from making files through which the ranks of an engine would exchange data.
-
-    Under a launcher the names of those in /dev/shm, for CPUs, are the same for all programs: two runs would share them,
-    and a run that is killed would keep all later ones from starting. gloo takes their place. Those in the temporary
-    directory belong to a queue that only other launchers use, and would never be deleted.
-    """
-    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
-    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
-
-    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
-    MessageQueue.create_from_process_group = lambda *_: None
-
-
 def _answer(completion, logprobs: bool) -> Answer:
     """Return vLLM's CompletionOutput as an Answer."""
     return Answer(
@@ -321,14 +307,6 @@ def _answer(completion, logprobs: bool) -> Answer:
 
 def _forget_wide_head(model: torch.nn.Module) -> None:
     model.forget_wide_head()
-
-
-def _set_up_experts_again(model: torch.nn.Module) -> None:
-    """Make the next weights of experts be packed like the first. On CPUs vLLM 0.32 would copy them as they come."""
-    for module in model.modules():
-        method = getattr(module, "quant_method", None)
-        if hasattr(method, "moe_kernel"):
-            method.moe_kernel = None
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
