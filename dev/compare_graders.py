@@ -44,7 +44,7 @@ def rewritten(folder: Path) -> tuple[Pairs, Pairs]:
     tables: list[Pairs] = []
     for table in (rules.SAME, rules.DIFFERENT):
         pairs: Pairs = []
-        for rule in table:
+        for rule in table.values():
             pairs += rules.sample(rules.rewritten(rule, references), PAIRS_PER_RULE)
         tables.append(pairs)
     return tables[0], tables[1]

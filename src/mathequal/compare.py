@@ -18,7 +18,7 @@ from mathequal.read import read
 from mathequal.sets import same_families, same_functions, same_set, same_solutions
 from mathequal.text import spelled
 from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
-from mathequal.words import plain_number, verdict_of
+from mathequal.words import plain_number, shown, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
 _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
@@ -90,7 +90,7 @@ def _choice(text: str) -> tuple[str, str]:
 
 def verdict(reference: str, answer: str) -> bool:
     """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1, about 18.9."""
-    texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", spelled(text).text()) for text in (reference, answer)]
+    texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", shown(spelled(text))) for text in (reference, answer)]
     choices = _choice(reference), _choice(answer)
     bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
     if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations, product
 
-from mathequal.text import Spelled, spelled
+from mathequal.text import spelled
 from mathequal.values import (
     COMBINATION,
     LETTER,
@@ -30,7 +30,7 @@ from mathequal.values import (
     read_two_units,
     read_words,
 )
-from mathequal.words import NO_SOLUTIONS, OR, WORD, plain_number
+from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, plain_number, shown
 
 # \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
 _BRACKET = r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]"
@@ -127,64 +127,48 @@ def all_orders(items: tuple[Value, ...], orders: Callable[..., Iterable[tuple[Va
     return Group("", "", tuple(dict.fromkeys(Group("(", ")", order) for order in orders(items))))
 
 
-_LINES = re.compile(
-    r"(?:\\\{)?\s*\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}"
-)
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}")
-_CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\{(cases|array)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
+# \begin{...} ... \end{...}, perhaps with a name or a brace in front
+_BLOCK = re.compile(r"(?:([^=]+)=)?\s*(\\\{)?\s*\\begin\{(\w+)\}(?:\{[^{}]*\})?(.*)\\end\{\3\}")
+_TABLES, _LINES = ("cases", "array"), ("aligned", "align", "gathered", "split")
+_MATRICES = ("array", "matrix", "pmatrix", "bmatrix", "Bmatrix")
+_CONDITION = re.compile(rf"[=<>]|\\[lg]e|{WORD}")
 _WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
 
 
-def _rows(block: str) -> list[list[str]]:
-    rows = ([entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\"))
-    return [row for row in rows if any(row)]
-
-
-def _is_aligned(rows: list[list[str]]) -> bool:
-    """Whether the second column begins with relations: `x &= 1`."""
-    return all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
-
-
-def _cases(text: Spelled) -> Value | None:
-    """Read values with the conditions that they have, in any order, as a set of pairs."""
-    match = _CASES.fullmatch(text.formula)
-    rows = _rows(match[3]) if match else []
-    if not match or r"\begin" in match[3] or len(rows) < 2 or {len(row) for row in rows} != {2}:
+def _block(text: str) -> Value | None:
+    """Read values by case, lines below each other (such as a system of equations) as a list, or a matrix."""
+    match = _BLOCK.fullmatch(text)
+    if not match or r"\begin" in match[4]:
         return None
-    if _is_aligned(rows):  # a system of equations
+    name, brace, kind, block = match.groups()
+    rows = [[entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")]
+    rows = [row for row in rows if any(row)]
+    is_aligned = all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
+    has_two_columns = kind in _TABLES and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned
+    if has_two_columns and (kind == "cases" or all(_CONDITION.search(condition) for _, condition in rows)):
+        return _cases(re.sub(r"\s", "", name or ""), rows)
+    if not name and (kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block))):
+        return _value(", ".join("".join(row) for row in rows))
+    if kind not in _MATRICES or name or brace or _SIGN.search(block):
         return None
-    if match[2] == "array" and not all(re.search(rf"[=<>]|\\[lg]e|{WORD}", condition) for _, condition in rows):
-        return None  # a matrix
-    words = tuple(" ".join(_WHEN.sub("", word).split()) for word in text.words)  # if n is even: n even
-    plain = Spelled(text.formula, words)
-    rows = [[re.sub(WORD, lambda sign: sign[0] * bool(plain.word(sign[0])), entry) for entry in row] for row in rows]
-    pairs = (Group("case", "case", tuple(_value(plain.part(entry)) for entry in row)) for row in rows)
-    value = Group("{", "}", tuple(pairs))
-    name = re.sub(r"\s", "", match[1] or "")
+    return Matrix(tuple(_parts(row) for row in rows), text)
+
+
+def _condition(word: re.Match) -> str:
+    """Return the stand-in for `n even` for that of `if n is even`."""
+    phrase = " ".join(_WHEN.sub("", shown(word[0])).split())
+    return moved(phrase) if phrase else ""
+
+
+def _cases(name: str, rows: list[list[str]]) -> Value | None:
+    """Return values with the conditions that they have, in any order, as a set of pairs."""
+    plain_rows = [[re.sub(WORD, _condition, entry) for entry in row] for row in rows]
+    value = Group("{", "}", tuple(Group("case", "case", _parts(row)) for row in plain_rows))
     if not name:
         return value
     if not NAME.fullmatch(name):
         return None
     return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
-
-
-def _lines(text: Spelled) -> Value | None:
-    """Read lines below each other, such as a system of equations, as a list."""
-    match = _LINES.fullmatch(text.formula)
-    rows = _rows(match[2]) if match else []
-    may_be_table = match is not None and "&" in match[2] and match[1] in ("cases", "array")
-    if not match or r"\begin" in match[2] or (may_be_table and not _is_aligned(rows)):
-        return None
-    items = ["".join(row) for row in rows]
-    return _value(text.part(", ".join(items)))
-
-
-def _matrix(text: Spelled) -> Value | None:
-    match = _MATRIX.fullmatch(text.formula)
-    if not match or r"\begin" in match[2]:
-        return None
-    rows = [row.split("&") for row in match[2].split(r"\\") if row.strip()]
-    return Matrix(tuple(tuple(_value(text.part(entry)) for entry in row) for row in rows), text.formula)
 
 
 MAX_DEPTH = 30
@@ -207,16 +191,17 @@ def read(text: str) -> Value:
     (Scalar(latex='\\frac{1}{2}'), '(', Word(text='even'))
     """
     answer = spelled(text)
-    too_deep = any(depth > MAX_DEPTH for _, depth in brackets(answer.formula))
-    if too_deep or len(_SIGN.findall(answer.formula)) > MAX_SIGNS:
-        return Scalar(answer.text())
-    sentence = answer.text().casefold()
+    too_deep = any(depth > MAX_DEPTH for _, depth in brackets(answer))
+    if too_deep or len(_SIGN.findall(answer)) > MAX_SIGNS:
+        return Scalar(shown(answer))
+    sentence = shown(answer).casefold()
     if NO_SOLUTIONS.fullmatch(sentence):
         return Group("{", "}", ())
     return Word(sentence) if re.match(r"(?:yes|no|true|false)\s*(?:[,.;:-]|$)", sentence) else _value(answer)
 
 
-def _value(text: Spelled) -> Value:
+def _value(text: str) -> Value:
+    text = text.strip()
     for reader in _READERS:
         value = reader(text)
         if value is not None:
@@ -224,14 +209,14 @@ def _value(text: Spelled) -> Value:
     return read_formula(text)
 
 
-def _parts_of(text: Spelled, formulas: Iterable[str]) -> tuple[Value, ...]:
-    return tuple(_value(text.part(formula)) for formula in formulas)
+def _parts(formulas: Iterable[str]) -> tuple[Value, ...]:
+    return tuple(map(_value, formulas))
 
 
-def _ratio(text: Spelled) -> Value | None:
+def _ratio(text: str) -> Value | None:
     """Read `1:2`, which is a fraction, or `1:2:3`. Both may also be a time of day."""
-    terms, colons = split(text.formula, ":")
-    if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text.formula):
+    terms, colons = split(text, ":")
+    if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text):
         return None
     fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]  # so 2:4:6 is 1:2:3
     ratio = fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
@@ -239,54 +224,54 @@ def _ratio(text: Spelled) -> Value | None:
     return replace(time, ratio=ratio) if time else ratio
 
 
-def _conditions(text: Spelled) -> Value | None:
+def _conditions(text: str) -> Value | None:
     """Read relations joined by `and` or `or`; equations alone are a list."""
-    parts, joints = split(text.formula, r"\\lor(?![a-zA-Z])|\\land(?![a-zA-Z])")
+    parts, joints = split(text, r"\\lor(?![a-zA-Z])|\\land(?![a-zA-Z])")
     operators_of_parts = [split(part, _RELATION)[1] for part in parts]
     if len(set(joints)) != 1 or not all(operators_of_parts):
         return None
     if all(_EQUALITY.issuperset(operators) for operators in operators_of_parts):
         return None
     operator = r"\cup" if joints[0] == OR.strip() else r"\cap"
-    return Region(operator, _parts_of(text, parts))
+    return Region(operator, _parts(parts))
 
 
 _LIST_JOINT = r";|\\l(?:and|or)(?![a-zA-Z])"
 
 
-def _list(text: Spelled) -> Value | None:
+def _list(text: str) -> Value | None:
     """Read items without brackets: `1, 2 and 3`. With names, `p=5, q=2`, they are a tuple."""
-    grouping_commas = sum(match[0].count(",") for match in _GROUPED_DIGITS.finditer(text.formula))
-    if text.formula.count(",") == grouping_commas and not re.search(_LIST_JOINT, text.formula):
+    grouping_commas = sum(match[0].count(",") for match in _GROUPED_DIGITS.finditer(text))
+    if text.count(",") == grouping_commas and not re.search(_LIST_JOINT, text):
         return None
-    sublists = [part for part in split(text.formula, _LIST_JOINT)[0] if part]
+    sublists = [part for part in split(text, _LIST_JOINT)[0] if part]
     items_of_sublists = [split_at_commas(sublist) for sublist in sublists]
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
-        parts = _parts_of(text, sublists)
+        parts = _parts(sublists)
         are_points = all(isinstance(part, Group) and (part.opening or part.has_groups()) for part in parts)
         return Group("", "", flattened(parts) if are_points else parts)
     if len(sublists) == 1 and len(items_of_sublists[0]) == 1:
         return None
     items = [item for items in items_of_sublists for item in items if item]
     if len(items) < 2:
-        return _value(text.part(items[0])) if items else Scalar("")
+        return _value(items[0]) if items else Scalar("")
     excluded = ""
     for i, item in enumerate(items):
         if starts_exclusion := re.match(r"[a-z]\s*\\ne(?![a-zA-Z])", item):
             excluded = starts_exclusion[0]
         elif excluded and not split(item, _RELATION)[1]:  # x \ne 1, 2
             items[i] = f"{excluded} {item}"
-    values = list_or_named_tuples(_parts_of(text, items))
-    are_alternatives = OR.strip() in text.formula
+    values = list_or_named_tuples(_parts(items))
+    are_alternatives = OR.strip() in text
     if are_alternatives and values.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
-        return Region(r"\cup", _parts_of(text, items))
+        return Region(r"\cup", _parts(items))
     return replace(values, alternatives=are_alternatives and not values.names)
 
 
-def _plus_minus(text: Spelled) -> Value | None:
+def _plus_minus(text: str) -> Value | None:
     """Read every value of a formula with plus-minus signs. With a minus-plus sign all signs change together."""
-    signs = _SIGN.findall(text.formula)
-    if not signs or r"\{" in text.formula:
+    signs = _SIGN.findall(text)
+    if not signs or r"\{" in text:
         return None
     choices = list(product("+-", repeat=len(signs)))
     if r"\mp" in signs:
@@ -296,50 +281,50 @@ def _plus_minus(text: Spelled) -> Value | None:
     formulas = []
     for chosen in choices:
         remaining = iter(chosen)
-        formula = _SIGN.sub(lambda _: next(remaining), text.formula)  # noqa: B023
+        formula = _SIGN.sub(lambda _: next(remaining), text)  # noqa: B023
         formulas.append(re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula))
-    return Group("", "", _parts_of(text, formulas))
+    return Group("", "", _parts(formulas))
 
 
 _PERMUTED = re.compile(rf"(.+?)[\s,]*(?:\\l(?:and|or)\s*)?({WORD})", re.DOTALL)
 
 
-def _permutations(text: Spelled) -> Value | None:
+def _permutations(text: str) -> Value | None:
     """Read `(1,2,3)` and its permutations."""
-    match = _PERMUTED.fullmatch(text.formula)
-    phrase = PERMUTATIONS.fullmatch(text.word(match[2])) if match else None
+    match = _PERMUTED.fullmatch(text)
+    phrase = PERMUTATIONS.fullmatch(shown(match[2])) if match else None
     if not match or not phrase:
         return None
     found: dict[Value, None] = {}  # a set, in order
-    for item in flattened([_value(text.part(match[1]))]):
+    for item in flattened([_value(match[1])]):
         if not isinstance(item, Group) or len(item.items) > MAX_PERMUTED:
             return None
         found |= dict.fromkeys(all_orders(item.items, shifts if phrase[1] else permutations).items)
     return Group("", "", tuple(found))
 
 
-def _negative(text: Spelled) -> Value | None:
+def _negative(text: str) -> Value | None:
     """Read `-(1,2)`, which is (-1,-2)."""
-    group = _group(text.part(text.formula[1:])) if text.formula.startswith("-") else None
+    group = _group(text[1:]) if text.startswith("-") else None
     if not isinstance(group, Group) or not all(isinstance(item, Scalar) for item in group.items):
         return None
     return replace(group, items=tuple(Scalar(f"-({item.latex})") for item in group.items if isinstance(item, Scalar)))
 
 
-def _relation(text: Spelled) -> Value | None:
+def _relation(text: str) -> Value | None:
     """Read `x = 5`, `1 < x < 2` and `x \\in A`, which is `A`."""
-    sides, operators = split(text.formula, _RELATION)
+    sides, operators = split(text, _RELATION)
     if operators and not sides[0] and operators[0] in _EQUALITY:  # = 5
         sides, operators = sides[1:], operators[1:]
         if not operators:
-            return _value(text.part(sides[0]))
+            return _value(sides[0])
     if not operators:
         return None
     if not all(sides):
-        return Word(text.text())
+        return Word(shown(text))
     if operators == [r"\in"]:
-        return _value(text.part(sides[1])) if NAME.fullmatch(sides[0]) else Word(text.text())
-    values = _parts_of(text, sides)
+        return _value(sides[1]) if NAME.fullmatch(sides[0]) else Word(shown(text))
+    values = _parts(sides)
     for i, value in enumerate(values):
         if re.match(WORD, sides[i]) and isinstance(value, Scalar) and value.latex:  # six
             sides[i] = value.latex
@@ -347,7 +332,7 @@ def _relation(text: Spelled) -> Value | None:
         return _equation(text, sides, values, approximate=r"\approx" in operators)
     formulas = tuple(value for value in values if isinstance(value, Scalar))
     if len(formulas) < len(values) or r"\in" in operators or r"\approx" in operators:
-        return Word(text.text())
+        return Word(shown(text))
     # 0 < f(x) < 1 is a set of values
     calls = [place for place, side in enumerate(sides) if re.fullmatch(r"[fgh]\([a-z]\)", side)]
     if len(calls) == 1 and sum(map(is_constant, sides)) == len(sides) - 1:
@@ -355,7 +340,7 @@ def _relation(text: Spelled) -> Value | None:
     return Relation(formulas, tuple(operators))
 
 
-def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approximate: bool) -> Value:
+def _equation(text: str, sides: list[str], values: tuple[Value, ...], approximate: bool) -> Value:
     left, right = values[0], values[-1]
     if len(values) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
         letters = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
@@ -369,7 +354,7 @@ def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approx
     names: list[str | None] = []
     for side in sides:
         is_name = NAME.fullmatch(side) or (has_value and COMBINATION.fullmatch(side))
-        names.append(re.sub(r"\s", "", text.part(side).text()) if is_name else None)
+        names.append(re.sub(r"\s", "", shown(side)) if is_name else None)
     is_call_behind = re.fullmatch(r"[a-zA-Z]\([a-z]\)", names[-1] or "") and "(" not in (names[0] or "(")
     is_named_behind = is_call_behind or (names[-1] and names[0] is None)
     if is_named_behind and not re.match(WORD, sides[-1]):  # 5 = x and y = f(x), but not 5 = blue
@@ -380,13 +365,13 @@ def _equation(text: Spelled, sides: list[str], values: tuple[Value, ...], approx
 _SET_OPERATORS = ((r"\cup", r"\\cup"), (r"\cap", r"\\cap"), (r"\setminus", r"\\setminus|\\backslash"))
 
 
-def _region(text: Spelled) -> Value | None:
+def _region(text: str) -> Value | None:
     """Read `A \\cup B`, `\\reals \\setminus A` and the like."""
-    formula = re.sub(r"(\\reals\s*)-(\s*\\\{)", r"\1\\setminus \2", text.formula)  # \reals - \{0\}
+    formula = re.sub(r"(\\reals\s*)-(\s*\\\{)", r"\1\\setminus \2", text)  # \reals - \{0\}
     for operator, pattern in _SET_OPERATORS:
         parts, operators = split(formula, rf"(?:{pattern})(?![a-zA-Z])")
         if operators and all(parts):
-            return Region(operator, _parts_of(text, parts))
+            return Region(operator, _parts(parts))
     if formula == r"\reals":
         return REALS
     return Group("{", "}", ()) if formula == r"\emptyset" else None
@@ -399,52 +384,51 @@ _PLAIN_BRACKETS = {r"\{": "{", r"\}": "}", r"\langle": "(", r"\rangle": ")"}
 _SUCH_THAT = re.compile(rf"{LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
 
 
-def _group(text: Spelled) -> Value | None:
+def _group(text: str) -> Value | None:
     """Read what one pair of brackets is around: a tuple, a set, an interval, or a formula in brackets."""
-    match = _OPENING.match(text.formula)
-    bracket = next((bracket for bracket, depth in brackets(text.formula) if depth == 0), None)
-    if not match or not bracket or bracket.end() < len(text.formula) or bracket[0] not in _CLOSERS[match[0]]:
+    match = _OPENING.match(text)
+    bracket = next((bracket for bracket, depth in brackets(text) if depth == 0), None)
+    if not match or not bracket or bracket.end() < len(text) or bracket[0] not in _CLOSERS[match[0]]:
         return None
-    inside = text.formula[match.end() : bracket.start()].strip()
+    inside = text[match.end() : bracket.start()].strip()
     opening = _PLAIN_BRACKETS.get(match[0], match[0])
     closing = _PLAIN_BRACKETS.get(bracket[0], bracket[0])
     is_set = match[0] == r"\{"
     condition = _SUCH_THAT.fullmatch(inside) if is_set else None
     if condition and split(condition[1], _RELATION)[1]:  # {x : x > 1}
-        return _value(text.part(condition[1]))
+        return _value(condition[1])
     if not inside:
         return Group(opening, closing, ())
     parts = split(inside, ",|;")[0]
-    items = tuple(_item(text.part(part)) for part in parts)
+    items = tuple(_item(part) for part in parts)
     if len(parts) == 1:
         if is_set and isinstance(items[0], Group) and items[0].opening == "{":  # a set of one set
             return Group("{", "}", items)
-        return Word(text.text()) if opening + closing in ("[)", "(]") else items[0]
+        return Word(shown(text)) if opening + closing in ("[)", "(]") else items[0]
     with_names = list_or_named_tuples(items)
     if with_names.names and opening == "[":  # [x = 1, y = 2]
         return with_names
     return Group(opening, closing, flattened(items) if opening == "{" else items)
 
 
-def _item(text: Spelled) -> Value:
+def _item(text: str) -> Value:
     """Return an item inside brackets, where a set of one member is a set. Elsewhere it is its member."""
     value = _value(text)
     is_set = isinstance(value, Group) and value.opening == "{"
-    if re.match(r"[{\s]*\\\{", text.formula) and not is_set:
+    if re.match(r"[{\s]*\\\{", text) and not is_set:
         return Group("{", "}", (value,))
     return value
 
 
 # In order: the first reader that does not return None decides. A list is split before its items are read, a relation
 # before the formulas on its sides.
-_READERS = (
+_READERS = [
     read_words,
     read_two_units,
     _permutations,
     _ratio,
     read_clock,
-    _cases,
-    _lines,
+    _block,
     _conditions,
     _list,
     _plus_minus,
@@ -452,9 +436,8 @@ _READERS = (
     _region,
     _group,
     _negative,
-    _matrix,
     read_based,
-)
+]
 
 
 def normal_form(text: str) -> str:

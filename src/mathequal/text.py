@@ -1,7 +1,7 @@
-r"""Bring LaTeX, Unicode and plain text into one spelling, and replace the words by single characters.
+r"""Bring LaTeX, Unicode and plain text into one spelling, and move the words out of the way of formulas.
 
-A text such as `\text{ cm}`, and a word in plain letters, becomes one private character, so that no rule for formulas
-reads it as a product of letters. `Spelled.words` says which word each character stands for.
+A text such as `\text{ cm}`, and a word in plain letters, is moved into Unicode's private area, so that no rule for
+formulas reads it as a product of letters.
 
 The rows of a table are applied in their order, and each row to what the rows before it have left. The order matters:
 `\text\s*\{` can only be tidied after `\textbf{` has become `\text{`.
@@ -10,10 +10,20 @@ The rows of a table are applied in their order, and each row to what the rows be
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
-from mathequal.words import AND, FIRST_WORD, FUNCTIONS, GREEK, OR, PLAIN_GREEK, WORD, number_in_words, without_sentence
+from mathequal.words import (
+    AND,
+    FUNCTIONS,
+    GREEK,
+    OR,
+    PLAIN_GREEK,
+    PRIVATE,
+    WORD,
+    moved,
+    number_in_words,
+    without_sentence,
+)
 
 # α: \\alpha, from its name GREEK SMALL LETTER ALPHA
 _GREEK_LETTERS = {
@@ -39,17 +49,8 @@ CHARACTERS = str.maketrans(
     # what is not seen, and what is only decoration
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
-    | {
-        "\a": r"\a",
-        "\b": r"\b",
-        "\v": r"\v",
-        "\f": r"\f",
-        "€": " euro ",
-        "£": " pound ",
-        "₹": " rupee ",
-        "￥": " yuan ",
-        "¥": " yuan ",
-    }
+    | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
+    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
     | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
@@ -302,9 +303,6 @@ AFTER_WORDS = table(
 )
 
 
-MAX_WORDS = 200
-"""Words of one text; further ones are left out."""
-
 # 10 080, 10\,080, 10,\!080 and 10{,}080 are one number.
 _SEPARATOR = r"(?:\{,\}|\s*,\s*\\!|\\!\s*,|\\[,;: ]|~|\s)\s*"
 _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)", re.ASCII)
@@ -317,10 +315,10 @@ _SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
     r"|(?<![a-zA-Z\\{])(?:one|two|six|ten)(?![a-zA-Z])"
-    rf"|(?<=[\d)}}\ue000-\uf8ff])\s*(?<![a-zA-Z\\])(?:{_SHORT_UNITS})\.?(?![a-zA-Z(])"
+    rf"|(?<=[\d)}}]|{PRIVATE})\s*(?<![a-zA-Z\\])(?:{_SHORT_UNITS})\.?(?![a-zA-Z(])"
 )
 # Two or three letters beside a word are one too: the "the" of "the mean".
-_SHORT_WORD = re.compile(rf"(?<={WORD})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z]{{2,3}}\s+(?={WORD})")
+_SHORT_WORD = re.compile(rf"(?<={PRIVATE})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z]{{2,3}}\s+(?={WORD})")
 # "right triangle", "a circle", but not "x and y" or "sin theta"
 _ONLY_WORDS = re.compile(r"(?:[Aa]\s+)?[a-zA-Z][a-zA-Z'-]+(?:\s+[a-zA-Z'-]+)+|[Aa]\s+[a-zA-Z'-]+")
 _NO_WORD = re.compile(rf"\b(?:and|or|{FUNCTIONS}|{PLAIN_GREEK}|sqrt)\b")
@@ -340,56 +338,30 @@ _BARE_UNITS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Spelled:
-    """A formula in one spelling, and the words, in small letters, for which its private characters stand."""
-
-    formula: str
-    words: tuple[str, ...]
-
-    def part(self, formula: str) -> "Spelled":
-        """Return a part of the formula, with the same words."""
-        return Spelled(formula.strip(), self.words)
-
-    def word(self, character: str) -> str:
-        """Return the word that a private character stands for."""
-        return self.words[ord(character) - FIRST_WORD]
-
-    def text(self) -> str:
-        """Return the formula with its words in place."""
-        with_words = re.sub(WORD, lambda match: f" {self.word(match[0])} ", self.formula)
-        return " ".join(with_words.split())
+def _word(phrase: str) -> str:
+    """Return the stand-in for a word or phrase; of mere punctuation, its first comma or colon or a space."""
+    plain = " ".join(phrase.replace("\\", " ").casefold().strip(' .,:"“”').split())
+    if not plain:
+        return "," if "," in phrase else ":" if ":" in phrase else " "
+    return " " if re.search(WORD, phrase) else moved(plain)
 
 
-class _WordList(list[str]):
-    """The words of one text so far, each of which is replaced by a private character."""
-
-    def replace(self, word: str) -> str:
-        """Return the character that stands for `word`; of mere punctuation, its first comma or colon or a space."""
-        plain = " ".join(word.replace("\\", " ").casefold().strip(' .,:"“”').split())
-        if not plain:
-            return "," if "," in word else ":" if ":" in word else " "
-        if len(self) >= MAX_WORDS or re.search(WORD, word):
-            return " "
-        self.append(plain)
-        return chr(FIRST_WORD + len(self) - 1)
-
-    def replace_text(self, match: re.Match) -> str:
-        r"""Replace a `\text{...}`; a comma at its beginning or end stays, since it may separate items of a list."""
-        before, words, behind = match.groups(default="")
-        joint = AND if "and" in behind else behind.strip()  # 7\\text{ goats and }4
-        return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + self.replace(words) + joint
+def _text(match: re.Match) -> str:
+    r"""Return the stand-in for a `\text{...}`; a comma at its beginning or end stays, since it may separate items."""
+    before, words, behind = match.groups(default="")
+    joint = AND if "and" in behind else behind.strip()  # 7\text{ goats and }4
+    return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + _word(words) + joint
 
 
 @lru_cache(maxsize=4096)  # references and frequent answers come again and again
-def spelled(text: str) -> Spelled:
+def spelled(text: str) -> str:
     r"""Return `text` in one spelling.
 
-    >>> spelled(r"$\dfrac12\text{ cm}^2$.").text(), spelled("3pi/4").text(), spelled(r"10\,080").text()
+    >>> from mathequal.words import shown
+    >>> shown(spelled(r"$\dfrac12\text{ cm}^2$.")), spelled("3pi/4"), spelled(r"10\,080")
     ('\\frac{1}{2} cm ^2', '3\\pi /4', '10080')
     """
-    words = _WordList()
-    text = re.sub(WORD, "", text).translate(CHARACTERS)
+    text = re.sub(PRIVATE, "", text).translate(CHARACTERS)
     text = _DIGIT_GROUPS.sub(lambda match: re.sub(_SEPARATOR, "", match[0]), text)
     text = _BARE_UNITS.sub(lambda units: re.sub(r"(?<!\\)\b[a-zA-Z]+", r"\\text{ \g<0>} ", units[1]), text)
     text = rewrite(text, BEFORE_WORDS)
@@ -397,15 +369,15 @@ def spelled(text: str) -> Spelled:
     text = without_sentence(text)
     text = _unwrapped(text)
     if _is_phrase(text):
-        return Spelled(words.replace(text), tuple(words))
-    text = _TEXT.sub(words.replace_text, text)
+        return _word(text)
+    text = _TEXT.sub(_text, text)
     text = _AND_OR.sub(lambda match: AND if match[1] == "and" else OR, text)
     text = _REPEATED_DIGIT.sub(r"\1\\overline{\2}", text)
     text = _REPEATING_DECIMAL.sub(_repeating_fraction, text)
     text = rewrite(text, AFTER_WORDS)
     for pattern in (_PLAIN_WORD, _SHORT_WORD):
-        text = pattern.sub(lambda match: words.replace(match[0]), text)
-    return Spelled(" ".join(_ENDING.sub("", text).split()), tuple(words))
+        text = pattern.sub(lambda match: _word(match[0]), text)
+    return " ".join(_ENDING.sub("", text).split())
 
 
 def _unwrapped(text: str) -> str:

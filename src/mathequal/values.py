@@ -6,16 +6,18 @@ Formulas stay LaTeX here. formula.py makes expressions of them where a verdict n
 import re
 from dataclasses import dataclass, field
 
-from mathequal.text import Spelled
 from mathequal.words import (
     GREEK,
     INFINITELY_MANY,
     MULTIPLES,
     NUMBER_WORDS,
+    PRIVATE,
     TRIGONOMETRIC,
     WORD,
+    moved,
     number_in_words,
     plain_number,
+    shown,
     unit,
 )
 
@@ -161,33 +163,27 @@ def is_constant(formula: str) -> bool:
 
 
 # Words before a number that make no difference: "about 5"
-_PREFACES = ("about", "approximately", "roughly", "around", "answer")
+_PREFACE = re.compile(
+    rf"^(?:{'|'.join(map(moved, ('about', 'approximately', 'roughly', 'around', 'answer')))})(?!{PRIVATE})\s*"
+)
 
 
-def read_words(text: Spelled) -> Value | None:
+def read_words(text: str) -> Value | None:
     """Read an answer of words alone, or a list of them."""
-    if not re.fullmatch(rf"{WORD}[{WORD[1:-1]}\s\d]*", text.formula) or text.word(text.formula[0]) in _PREFACES:
+    if not re.fullmatch(rf"(?={WORD})(?:{PRIVATE}|[\s\d])*", text) or _PREFACE.match(text):
         return None
-    phrase = _bare(text.text())
+    phrase = _bare(shown(text))
     number = number_in_words(phrase)
     if number is not None or INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
-    if counted := _counted(phrase):
-        return counted
+    amount, _, unit_word = phrase.rpartition(" ")
+    number = number_in_words(amount)
+    if number is not None and unit(unit_word):  # ten hours
+        return Scalar(str(number), unit(unit_word) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
-    phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", text.text())]
+    phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
     return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
-
-
-def _counted(phrase: str) -> Scalar | None:
-    """Read `ten hours`."""
-    words = phrase.split()
-    for end in range(len(words) - 1, 0, -1):
-        number, name = number_in_words(" ".join(words[:end])), unit(" ".join(words[end:]))
-        if number is not None and name:
-            return Scalar(str(number), name)
-    return None
 
 
 # "the series converges absolutely by the ratio test" is "absolutely convergent"
@@ -211,13 +207,13 @@ def _bare(phrase: str) -> str:
 _CLOCK = re.compile(rf"(\d{{1,2}})\s*(?::\s*(\d\d))?\s*(?::\s*(\d\d))?\s*({WORD}?)", re.ASCII)
 
 
-def read_clock(text: Spelled) -> Time | None:
+def read_clock(text: str) -> Time | None:
     """Read a time of day."""
-    match = _CLOCK.fullmatch(text.formula)
+    match = _CLOCK.fullmatch(text)
     if not match:
         return None
     hour, minute, second = (int(digits or 0) for digits in match.groups()[:3])
-    half = re.sub(r"[. ]", "", text.word(match[4])) if match[4] else ""
+    half = re.sub(r"[. ]", "", shown(match[4])) if match[4] else ""
     is_24_hour_clock = match[2] and not half and minute < 60
     if hour > 24 or not (half in ("am", "pm") or is_24_hour_clock):
         return None
@@ -233,13 +229,13 @@ _BASED = re.compile(
 _BASE = re.compile(r"(\(?(?:in )?base )?(\w+)\)?")
 
 
-def read_based(text: Spelled) -> Scalar | None:
+def read_based(text: str) -> Scalar | None:
     """Read a number in a base, which is its unit: `1101_2` may leave it out."""
-    match = _BASED.fullmatch(text.formula)
-    base = _BASE.fullmatch(text.part(match[2] or match[3] or match[4]).text()) if match else None
+    match = _BASED.fullmatch(text)
+    base = _BASE.fullmatch(shown(match[2] or match[3] or match[4])) if match else None
     if not match or not base or (match["in_words"] and not base[1]):
         return None
-    digits = text.part(match[1]).text().strip("()").casefold()
+    digits = shown(match[1]).strip("()").casefold()
     try:
         number = NUMBER_WORDS.index(base[2]) if base[2] in NUMBER_WORDS else int(base[2])
         int(digits, number)
@@ -264,27 +260,26 @@ def _product(amount: str, factor: int) -> str:
     return rf"({amount})\cdot {factor}" if number is None else str(number * factor)
 
 
-def read_two_units(text: Spelled) -> Scalar | None:
+def read_two_units(text: str) -> Scalar | None:
     """Read an amount in a unit and in a part of it."""
-    match = _TWO_UNITS.fullmatch(text.formula)
-    part, factor = _PARTS_OF_UNITS.get(unit(text.word(match[2])) or "", ("", 0)) if match else ("", 0)
-    if not match or not part or unit(text.word(match[4])) != part:
+    match = _TWO_UNITS.fullmatch(text)
+    part, factor = _PARTS_OF_UNITS.get(unit(shown(match[2])) or "", ("", 0)) if match else ("", 0)
+    if not match or not part or unit(shown(match[4])) != part:
         return None
     return Scalar(str(int(match[1]) * factor + int(match[3])), part)
 
 
-def read_formula(text: Spelled) -> Scalar | Word:
+def read_formula(text: str) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
-    formula = text.formula
+    formula = text
     unit_name: str | None = ""
     things = ""
-    if re.match(WORD, formula) and text.word(formula[0]) in _PREFACES:
-        formula = formula[1:].strip()
+    formula = _PREFACE.sub("", formula)
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
     if ending and re.search(r"\d|\\pi", ending[1]):
         amount = ending[1]
-        phrase = re.sub(r"\\cdot|[{}]", " ", text.part(ending[2]).text()).strip()
+        phrase = re.sub(r"\\cdot|[{}]", " ", shown(ending[2])).strip()
         phrase = re.sub(r"^\(([^()]*)\)$", r"\1", phrase)  # 5 (cm)
         multiple, _, counted = phrase.partition(" ")
         if multiple in MULTIPLES:  # 3 million
@@ -296,7 +291,7 @@ def read_formula(text: Spelled) -> Scalar | Word:
     if letter:
         return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
     if re.search(WORD, formula):
-        return Word(text.text())
+        return Word(shown(text))
     for sign in ("percent", "degree"):
         if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
             return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)

@@ -6,10 +6,27 @@ from fractions import Fraction
 # The words "and" and "or" between formulas become these two commands of LaTeX.
 AND, OR = r"\land ", r"\lor "
 
-# Any other word becomes one character of Unicode's private area: the first word of a text U+E000, the next U+E001.
-FIRST_WORD = 0xE000
-WORD = "[\ue000-\uf8ff]"
-"""The part of a regular expression that matches the stand-in for a word."""
+# Any other word is moved, letter by letter, into a private plane of Unicode, where no rule for formulas reads it as a
+# product of letters. The first character of the plane begins every word.
+_PLANE = 0xF0000
+PRIVATE = "[\U000f0000-\U000fffff]"
+WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"
+"""The part of a regular expression that matches a moved word or phrase."""
+
+
+def moved(phrase: str) -> str:
+    """Return a word or phrase in private letters."""
+    return chr(_PLANE) + "".join(chr(_PLANE + ord(letter) % 0x10000) for letter in phrase)
+
+
+def shown(formula: str) -> str:
+    """Return a formula, or a part of one, with its words in place."""
+
+    def phrase(word: re.Match) -> str:
+        return f" {''.join(chr(ord(letter) - _PLANE) for letter in word[0][1:])} "
+
+    return " ".join(re.sub(WORD, phrase, formula).split())
+
 
 TRIGONOMETRIC = "arcsin|arccos|arctan|arccot|cis|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
 FUNCTIONS = rf"{TRIGONOMETRIC}|ln|log|exp|gcd|lcm"

@@ -1,7 +1,4 @@
-r"""Rules that rewrite a reference answer into something else.
-
-A rule is a function of the reference that returns the new text, or None where it does not apply.
-"""
+r"""Rules that rewrite a reference answer into something else."""
 
 import re
 
@@ -14,24 +11,70 @@ from references import (
     NUMBER,
     PAIR,
     POWER,
+    Rules,
     coordinates,
     elements,
+    first,
     if_changed,
     polynomial,
     value_of,
+    whole,
+)
+
+DIFFERENT = Rules()
+_NOT_ZERO = r"\A-?(?:0|0?\.0+|\\[dt]?frac\{0\}\{\d+\})\Z"
+_VALUE = rf"{FRACTION.pattern}|{INTEGER.pattern}|{DECIMAL.pattern}"
+
+
+def _plus_one(group: int) -> str:
+    """Return a function of a match that adds one to the number in a group, and keeps the groups around it."""
+
+    def changed(match: re.Match) -> str:
+        start, end = match.start(group) - match.start(), match.end(group) - match.start()
+        return f"{match[0][:start]}{int(match[group]) + 1}{match[0][end:]}"
+
+    return changed
+
+
+DIFFERENT.rows(
+    ("digit_added", 800, whole(INTEGER), r"\g<0>1", r"\A0\Z"),
+    ("second_value", 1400, whole(NUMBER), r"\g<0>, 9998"),
+    ("either_value", 1400, whole(NUMBER), r"\g<0> \\text{ or } 9998"),
+    ("bound", 1400, whole(NUMBER), r"x > \g<0>"),
+    ("imaginary", 1400, whole(_VALUE), r"\g<0>i", _NOT_ZERO),
+    ("imaginary_upright", 1400, whole(_VALUE), r"\g<0>\\mathrm{i}", _NOT_ZERO),
+    ("to_a_root", 800, whole(INTEGER), r"\\sqrt{\g<0>}", r"\A[01]\Z"),
+    ("magnitude", 1400, whole(_VALUE), r"\g<0>\\text{ million}", _NOT_ZERO),
+    # says something about x that is not its value
+    ("solution_of_an_equation", 1400, whole(_VALUE), r"|x| = \g<0>", _NOT_ZERO),
+    ("numerator_changed", 600, first(r"frac\{(\d+)\}"), _plus_one(2)),
+    ("denominator_changed", 600, first(r"frac\{[1-9]\d*\}\{(\d+)\}"), _plus_one(2)),
+    ("root_changed", 200, first(r"\\sqrt\{(\d+)\}"), _plus_one(2)),
+    ("root_dropped", 30, r"\A\\sqrt\{(\d+)\}", r"\1"),
+    ("root_dropped_behind", 100, first(r"(?<!^)\\sqrt\{(\d+)\}"), r"\1\\cdot \2"),
+    ("pi_dropped", 60, r"(?<=\d)\s*\\pi$", ""),
+    # not of a unit, which the answer may leave out
+    (
+        "exponent_changed",
+        100,
+        first(POWER.pattern),
+        lambda m: f"{m[1]}^{{{int(m[2] or m[3]) + 1}}}",
+        r"\\(?:text|mbox)",
+    ),
+    ("other_base", 40, whole(BASED), lambda match: f"{match[1]}_{{{int(match[2]) + 1}}}"),
+    ("other_digits_in_a_base", 40, whole(BASED), r"\g<1>0_{\2}"),
+    ("word_changed", 20, whole(r"\\text\{[A-Za-z]{2,}\}"), r"\\text{Something}"),
 )
 
 
+@DIFFERENT.rule(1400)
 def sign_flipped(reference: str) -> str | None:
     if not value_of(reference):
         return None
     return reference[1:] if reference.startswith("-") else f"-{reference}"
 
 
-def negated(reference: str) -> str | None:
-    return None if polynomial(reference) is None else f"-({reference})"
-
-
+@DIFFERENT.rule(300)
 def inner_sign_flipped(reference: str) -> str | None:
     match = re.search(r"(?<=[\w)}])\s*([-+])\s*(?=[\w\\(])", reference)
     if not match or re.search(r"\\text|\\pm|\\phantom|\|", reference):
@@ -40,111 +83,36 @@ def inner_sign_flipped(reference: str) -> str | None:
     return reference[: match.start(1)] + sign + reference[match.end(1) :]
 
 
+@DIFFERENT.rule(1600)
 def first_digit_changed(reference: str) -> str | None:
     match = re.match(r"-?(\d)", reference)
     return reference[: match.start(1)] + str(int(match[1]) % 9 + 1) + reference[match.end(1) :] if match else None
 
 
+@DIFFERENT.rule(900)
 def last_digit_changed(reference: str) -> str | None:
     if not INTEGER.fullmatch(reference) and not DECIMAL.fullmatch(reference):
         return None
     return reference[:-1] + str((int(reference[-1]) + 1) % 10)
 
 
-def digit_added(reference: str) -> str | None:
-    return f"{reference}1" if INTEGER.fullmatch(reference) and reference != "0" else None
-
-
-def second_value(reference: str) -> str | None:
-    return f"{reference}, 9998" if NUMBER.fullmatch(reference) else None
-
-
-def either_value(reference: str) -> str | None:
-    return rf"{reference} \text{{ or }} 9998" if NUMBER.fullmatch(reference) else None
-
-
-def bound(reference: str) -> str | None:
-    return f"x > {reference}" if NUMBER.fullmatch(reference) else None
-
-
-def imaginary(reference: str) -> str | None:
-    return f"{reference}i" if value_of(reference) else None
-
-
-def imaginary_upright(reference: str) -> str | None:
-    return rf"{reference}\mathrm{{i}}" if value_of(reference) else None
-
-
-def to_a_root(reference: str) -> str | None:
-    return rf"\sqrt{{{reference}}}" if INTEGER.fullmatch(reference) and reference not in ("0", "1") else None
-
-
-def magnitude(reference: str) -> str | None:
-    return rf"{reference}\text{{ million}}" if value_of(reference) else None
-
-
-def solution_of_an_equation(reference: str) -> str | None:
-    """Says something about x that is not its value."""
-    return f"|x| = {reference}" if value_of(reference) else None
-
-
-def numerator_changed(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"(frac\{)(\d+)\}", lambda m: f"{m[1]}{int(m[2]) + 1}}}", reference, count=1))
-
-
-def denominator_changed(reference: str) -> str | None:
-    return if_changed(
-        reference, re.sub(r"(frac\{[1-9]\d*\}\{)(\d+)\}", lambda m: f"{m[1]}{int(m[2]) + 1}}}", reference, count=1)
-    )
-
-
+@DIFFERENT.rule(400)
 def inverted(reference: str) -> str | None:
     match = FRACTION.fullmatch(reference)
     return f"{match[1]}\\frac{{{match[3]}}}{{{match[2]}}}" if match and match[2] != match[3] else None
 
 
-def root_changed(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"(\\sqrt\{)(\d+)\}", lambda m: f"{m[1]}{int(m[2]) + 1}}}", reference, count=1))
-
-
-def root_dropped(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\\sqrt\{(\d+)\}", r"\\cdot \1", reference, count=1).removeprefix(r"\cdot "))
-
-
-def pi_dropped(reference: str) -> str | None:
-    text = re.sub(r"(?<=\d)\s*\\pi$", "", reference)
-    return if_changed(reference, text)
-
-
-def swapped(reference: str) -> str | None:
-    found = coordinates(reference)
-    if not found or found[1][0] == found[1][1]:
-        return None
-    opening, parts, closing = found
-    return opening + ", ".join([parts[1], parts[0], *parts[2:]]) + closing
-
-
-def coordinate_dropped(reference: str) -> str | None:
-    found = coordinates(reference)
-    return found[0] + ", ".join(found[1][:-1]) + found[2] if found and len(found[1]) > 2 else None
-
-
-def coordinate_changed(reference: str) -> str | None:
-    found = coordinates(reference)
-    if not found or not INTEGER.fullmatch(found[1][-1]):
-        return None
-    opening, parts, closing = found
-    return opening + ", ".join([*parts[:-1], str(int(parts[-1]) + 1)]) + closing
-
-
+@DIFFERENT.rule(40)
 def opened(reference: str) -> str | None:
     return if_changed(reference, re.sub(r"(?<!sqrt)\[", "(", reference)) if PAIR.search(reference) else None
 
 
+@DIFFERENT.rule(40)
 def opened_right(reference: str) -> str | None:
     return if_changed(reference, re.sub(r"\](?!\{)", ")", reference)) if PAIR.search(reference) else None
 
 
+@DIFFERENT.rule(7)
 def closed(reference: str) -> str | None:
     """Of an interval that is closed at its other end, or it could be a point."""
     match = PAIR.fullmatch(reference)
@@ -153,68 +121,67 @@ def closed(reference: str) -> str | None:
     return reference.replace("(", "[", 1)
 
 
+@DIFFERENT.rule(40)
 def union_cut(reference: str) -> str | None:
-    first, cup, _ = reference.partition(r"\cup")
-    return first.strip() if cup else None
+    before, cup, _ = reference.partition(r"\cup")
+    return before.strip() if cup else None
 
 
-def exponent_changed(reference: str) -> str | None:
-    match = POWER.search(reference)
-    if not match or re.search(r"\\(?:text|mbox)", reference):  # of a unit, which the answer may leave out
-        return None
-    exponent = int(match[1] or match[2]) + 1
-    return f"{reference[: match.start()]}^{{{exponent}}}{reference[match.end() :]}"
+for _name, _change in (
+    ("element_dropped", lambda parts: parts[1:]),
+    ("element_added", lambda parts: [*parts, "9999"]),
+    ("element_changed", lambda parts: [*parts[:-1], "9999"]),
+):
+
+    def _list(reference: str, change=_change) -> str | None:
+        parts = elements(reference)
+        return ", ".join(change(parts)) if parts else None
+
+    DIFFERENT[_name], DIFFERENT.least[_name] = _list, 40
+
+for _name, _least, _is_changed, _change in (
+    ("swapped", 100, lambda parts: parts[0] != parts[1], lambda parts: [parts[1], parts[0], *parts[2:]]),
+    ("coordinate_dropped", 40, lambda parts: len(parts) > 2, lambda parts: parts[:-1]),
+    (
+        "coordinate_changed",
+        100,
+        lambda parts: INTEGER.fullmatch(parts[-1]),
+        lambda parts: [*parts[:-1], parts[-1] + "1"],
+    ),
+):
+
+    def _tuple(reference: str, is_changed=_is_changed, change=_change) -> str | None:
+        opening, parts, closing = coordinates(reference) or ("", [], "")
+        return opening + ", ".join(change(parts)) + closing if parts and is_changed(parts) else None
+
+    DIFFERENT[_name], DIFFERENT.least[_name] = _tuple, _least
+
+for _name, _form in (
+    ("negated", lambda reference: f"-({reference})"),
+    ("variable_changed", lambda reference: re.sub("[a-z]", "u", reference)),
+    ("constant_added", lambda reference: f"{reference} + 1"),
+):
+
+    def _polynomial(reference: str, form=_form) -> str | None:
+        return None if polynomial(reference) is None else form(reference)
+
+    DIFFERENT[_name], DIFFERENT.least[_name] = _polynomial, 100
 
 
-def element_dropped(reference: str) -> str | None:
-    parts = elements(reference)
-    return ", ".join(parts[1:]) if parts else None
-
-
-def element_added(reference: str) -> str | None:
-    parts = elements(reference)
-    return ", ".join([*parts, "9999"]) if parts else None
-
-
-def element_changed(reference: str) -> str | None:
-    parts = elements(reference)
-    return ", ".join([*parts[:-1], "9999"]) if parts else None
-
-
-def other_base(reference: str) -> str | None:
-    match = BASED.fullmatch(reference)
-    return f"{match[1]}_{{{int(match[2]) + 1}}}" if match else None
-
-
-def other_digits_in_a_base(reference: str) -> str | None:
-    match = BASED.fullmatch(reference)
-    return f"{match[1]}0_{{{match[2]}}}" if match else None
-
-
+@DIFFERENT.rule(12)
 def letter_changed(reference: str) -> str | None:
     text = re.sub(r"(?<=text\{)(\(?)([A-Z])(?=\)?\}$)", lambda m: m[1] + chr(65 + (ord(m[2]) - 64) % 26), reference)
     return if_changed(reference, text)
 
 
-def word_changed(reference: str) -> str | None:
-    return r"\text{Something}" if re.fullmatch(r"\\text\{[A-Za-z]{2,}\}", reference) else None
-
-
-def variable_changed(reference: str) -> str | None:
-    return None if polynomial(reference) is None else re.sub(r"[a-z]", "u", reference)
-
-
-def constant_added(reference: str) -> str | None:
-    return None if polynomial(reference) is None else f"{reference} + 1"
-
-
+@DIFFERENT.rule(100)
 def entry_changed(reference: str) -> str | None:
-    match = MATRIX.fullmatch(reference)
-    if not match:
+    if not MATRIX.fullmatch(reference):
         return None
     return if_changed(reference, re.sub(r"(?<![\d}])\d+(?!\d)", lambda m: str(int(m[0]) + 1), reference, count=1))
 
 
+@DIFFERENT.rule(90)
 def rows_swapped(reference: str) -> str | None:
     match = MATRIX.fullmatch(reference)
     rows = match[2].split(r"\\") if match else []
@@ -223,11 +190,13 @@ def rows_swapped(reference: str) -> str | None:
     return match[1] + r" \\ ".join([rows[1], rows[0], *rows[2:]]) + match[3]
 
 
+@DIFFERENT.rule(100)
 def ten_times(reference: str) -> str | None:
     value = value_of(reference) if DECIMAL.fullmatch(reference) else None
     return None if not value else str(float(value * 10))
 
 
+@DIFFERENT.rule(300)
 def nearly(reference: str) -> str | None:
     """A decimal of a fraction, rounded to two digits where that is not exact."""
     value = value_of(reference) if FRACTION.fullmatch(reference) else None

@@ -98,24 +98,8 @@ def _equations(random: Random) -> str:
 
 
 def _regions(random: Random) -> str:
-    parts = [
-        r"\{",
-        r"\}",
-        "[",
-        "]",
-        "(",
-        ")",
-        r"\cup",
-        r"\cap",
-        r"\setminus",
-        r"\infty",
-        r"-\infty",
-        ",",
-        "1",
-        "2",
-        "x",
-    ]
-    parts += [r"\le", r"\ge", "<", ">", r"\neq", r"\in", r"\mathbb{R}", r"\emptyset", r"\frac{1}{2}", ":", "|", r"\pm"]
+    parts = [r"\{", r"\}", *"[](),12x:|", r"\cup", r"\cap", r"\setminus", r"\infty", r"-\infty", r"\emptyset"]
+    parts += [r"\le", r"\ge", "<", ">", r"\neq", r"\in", r"\mathbb{R}", r"\frac{1}{2}", r"\pm"]
     if random.random() < 0.5:
         return " ".join(random.choices(parts, k=random.randint(1, 60)))
     ends = [random.randint(-9, 9) for _ in range(2 * random.randint(1, 30))]
@@ -153,61 +137,37 @@ def _combining(random: Random) -> str:
     )
 
 
-def _python(random: Random) -> str:
-    path = random.choice(CANARIES)
-    return random.choice(
-        (
-            f"__import__('os').system('touch {path}')",
-            f"open('{path}', 'w').write('x')",
-            f"open(r'{path}','w')+5",
-            f"eval(compile(\"open('{path}', 'w')\", '', 'exec'))",
-            f"exec(\"import pathlib; pathlib.Path('{path}').touch()\")",
-            f"(lambda: open('{path}', 'a'))()",
-            f"[c for c in ().__class__.__base__.__subclasses__() if c.__name__ == '{MARKER}'][0]('{path}')",
-            f"x.__class__.__mro__[-1].__subclasses__()[{random.randint(0, 400)}]('touch {path}', shell=True)",
-            f"5 if __import__('subprocess').run(['touch', '{path}']) else 0",
-            f"Symbol('x').func(__builtins__.open('{path}','w'))",
-            f"\\text{{__import__('os').system('touch {path}')}}",
-            f"x.subs({{x: print(open('{path}', 'w'))}})",
-            f"{{{{config.__class__.__init__.__globals__['os'].popen('touch {path}')}}}}",
-            f"'''\n+open('{path}','w')+'''",
-        )
-    )
+_PYTHON = (
+    "__import__('os').system('touch PATH')",
+    "open('PATH', 'w').write('x')",
+    "open(r'PATH','w')+5",
+    "eval(compile(\"open('PATH', 'w')\", '', 'exec'))",
+    "exec(\"import pathlib; pathlib.Path('PATH').touch()\")",
+    "(lambda: open('PATH', 'a'))()",
+    f"[c for c in ().__class__.__base__.__subclasses__() if c.__name__ == '{MARKER}'][0]('PATH')",
+    *(f"x.__class__.__mro__[-1].__subclasses__()[{i}]('touch PATH', shell=True)" for i in (1, 137, 400)),
+    "5 if __import__('subprocess').run(['touch', 'PATH']) else 0",
+    "Symbol('x').func(__builtins__.open('PATH','w'))",
+    "\\text{__import__('os').system('touch PATH')}",
+    "x.subs({x: print(open('PATH', 'w'))})",
+    "{{config.__class__.__init__.__globals__['os'].popen('touch PATH')}}",
+    "'''\n+open('PATH','w')+'''",
+)
+_SHELL = ("; touch PATH", "$(touch PATH)", "`touch PATH`", "5 && touch PATH", "5 | tee PATH > PATH", "'; touch PATH; '")
+_SHELL += ("\\$(touch PATH)\n touch PATH", ":(){ :|:& };: > PATH")
+_TEX = (
+    *(r"\input{/etc/passwd}", r"\write18{touch PATH}", r"\immediate\write18{touch PATH} 5", r"\def\x{\x\x}\x"),
+    *(r"\newwrite\f \openout\f=PATH \write\f{x}", r"\def\a{\b\b}\def\b{\a\a} \a", r"\newcommand{\x}{\x \x} \x"),
+    *(r"\loop\iftrue 1\repeat", r"\csname x\expandafter\endcsname", r"\directlua{os.execute('touch PATH')}"),
+    r"\includegraphics{/dev/zero}",
+)
 
 
-def _shell(random: Random) -> str:
-    path = random.choice(CANARIES)
-    return random.choice(
-        (
-            f"; touch {path}",
-            f"$(touch {path})",
-            f"`touch {path}`",
-            f"5 && touch {path}",
-            f"5 | tee {path} > {path}",
-            f"'; touch {path}; '",
-            f"\\$(touch {path})\n touch {path}",
-            f":(){{ :|:& }};: > {path}",
-        )
-    )
+def _one_of(templates: tuple[str, ...]) -> Callable[[Random], str]:
+    return lambda random: random.choice(templates).replace("PATH", random.choice(CANARIES))
 
 
-def _tex(random: Random) -> str:
-    path = random.choice(CANARIES)
-    return random.choice(
-        (
-            r"\input{/etc/passwd}",
-            f"\\write18{{touch {path}}}",
-            f"\\immediate\\write18{{touch {path}}} 5",
-            f"\\newwrite\\f \\openout\\f={path} \\write\\f{{x}}",
-            r"\def\x{\x\x}\x",
-            r"\def\a{\b\b}\def\b{\a\a} \a",
-            r"\newcommand{\x}{\x \x} \x",
-            r"\loop\iftrue 1\repeat",
-            r"\csname x\expandafter\endcsname",
-            f"\\directlua{{os.execute('touch {path}')}}",
-            r"\includegraphics{/dev/zero}",
-        )
-    )
+_python, _shell, _tex = map(_one_of, (_PYTHON, _SHELL, _TEX))
 
 
 def _formats(random: Random) -> str:
@@ -248,21 +208,9 @@ def _empty(random: Random) -> str:
 
 
 def _huge(random: Random) -> str:
-    unit, end = random.choice(
-        (
-            ("{", "}"),
-            (r"\boxed{", "}"),
-            (r"\frac{1}{", "}"),
-            ("(", ")"),
-            (r"\left(", r"\right)"),
-            (r"\boxed ", ""),
-            ("}", ""),
-            ("<answer>", "</answer>"),
-            ("<think>", "</think>"),
-            ("\\", ""),
-            (r"\text{", ""),
-        )
-    )
+    units = (("{", "}"), (r"\boxed{", "}"), (r"\frac{1}{", "}"), ("(", ")"), (r"\left(", r"\right)"), (r"\boxed ", ""))
+    units += (("}", ""), ("<answer>", "</answer>"), ("<think>", "</think>"), ("\\", ""), (r"\text{", ""))
+    unit, end = random.choice(units)
     if random.random() < 0.6:
         return unit * 100_000 + "5" + end * random.choice((100_000, 99_999, 0))
     return random.choice(("1", "0", " ", ",", "x", "9^", "1 ", "\\,", "\ud800", "\0")) * 1_000_000 + "5"
@@ -286,27 +234,8 @@ def _phrases(random: Random) -> str:
 
 
 _FAMILIES: list[tuple[float, Callable[[Random], str]]] = [
-    (1, _tower),
-    (1, _factorials),
-    (0.25, _sums),
-    (1, _huge),
-    (0.5, _binomials),
-    (2, _exponents),
-    (8, _digits),
-    (1, _equations),
-    (2, _regions),
-    (18, _soup),
-    (8, _unbalanced),
-    (15, _characters),
-    (3, _combining),
-    (4, _python),
-    (3, _shell),
-    (7, _tex),
-    (7, _formats),
-    (1, _matrix),
-    (2.5, _bait),
-    (0.25, _subscripts),
-    (0.25, _nested),
-    (10, _empty),
-    (4, _phrases),
+    *((1, _tower), (1, _factorials), (0.25, _sums), (1, _huge), (0.5, _binomials), (2, _exponents), (8, _digits)),
+    *((1, _equations), (2, _regions), (18, _soup), (8, _unbalanced), (15, _characters), (3, _combining), (4, _python)),
+    *((3, _shell), (7, _tex), (7, _formats), (1, _matrix), (2.5, _bait), (0.25, _subscripts), (0.25, _nested)),
+    *((10, _empty), (4, _phrases)),
 ]

@@ -1,73 +1,93 @@
-r"""Rules that rewrite a reference answer into another spelling of the same.
-
-A rule is a function of the reference that returns the new text, or None where it does not apply.
-"""
+r"""Rules that rewrite a reference answer into another spelling of the same."""
 
 import re
 
 import sympy
 from references import (
-    ANY_FRACTION,
     BASED,
     DECIMAL,
     FRACTION,
     INTEGER,
     NUMBER,
+    Rules,
     elements,
     if_changed,
     polynomial,
     value_of,
+    whole,
+)
+
+SAME = Rules()
+_NO_EQUATION = r"[=,<>x]|\\[lg]e|\\text|\\in|\\le|\\ge|\\begin"
+_THOUSANDS = r"(?<=\d)(?=(?:\d{3})+\Z)"
+
+SAME.rows(
+    ("dfrac", 700, r"\\frac(?![a-zA-Z])", r"\\dfrac"),
+    ("tfrac", 700, r"\\frac(?![a-zA-Z])", r"\\tfrac"),
+    ("plain_frac", 100, r"\\[dt]frac", r"\\frac"),
+    ("fraction_without_braces", 100, r"\\frac\{(\d)\}\{(\d)\}", r"\\frac\1\2"),
+    ("half_braceless_fraction", 200, r"\\frac\{(\d)\}\{", r"\\frac\1{"),
+    ("slash", 400, whole(FRACTION), r"\1\2/\3"),
+    ("minus_in_the_numerator", 40, whole(r"-\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\\frac{-\1}{\2}"),
+    ("minus_in_the_denominator", 40, whole(r"-\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\\frac{\1}{-\2}"),
+    ("trailing_zeros", 800, whole(INTEGER), r"\g<0>.00"),
+    ("plus_sign", 800, whole(rf"(?=\d)(?:{NUMBER.pattern})"), r"+\g<0>"),
+    ("no_left_right", 90, r"\\(?:left|right)(?![a-zA-Z])\s*", ""),
+    # spaces matter in words and within a number
+    ("wide", 900, r"(?<![\^{\\])[-+=,()]", r" \g<0> ", r"\\text|\\mbox|\d,(?:\\!)?\d{3}|_"),
+    ("thin_spaces", 500, r"[,+]", r"\g<0>\\,", r"\\text|\\mbox|\\[,!]|\d,\d{3}"),
+    ("negative_spaces", 200, r"(?<![a-zA-Z\\^_{])[(\[](?!\{)", r"\\!\g<0>"),
+    ("unit_in_text", 1400, whole(NUMBER), r"\g<0>\\text{ cm}"),
+    ("square_unit", 1400, whole(NUMBER), r"\g<0> \\text{ square units}"),
+    ("powered_unit", 1400, whole(NUMBER), r"\g<0>\\ \\mathrm{m}^2"),
+    ("plain_unit", 1400, whole(NUMBER), r"\g<0> minutes"),
+    ("degree_sign", 1400, whole(NUMBER), r"\g<0>^\\circ"),
+    (
+        "without_unit",
+        40,
+        whole(r"(.*\d)\s*\\(?:text|mbox)\{ ?(?:[a-zA-Z]{2,}|square [a-z]+)\}"),
+        r"\1",
+        "base|mod|lion",
+    ),
+    ("named", 2200, whole(".+"), r"x = \g<0>", _NO_EQUATION),
+    ("no_degree_sign", 60, r"\s*\^\{?\\circ\}?$", "", "tan"),  # the sine of 15 degrees is not that of 15
+    ("dollar", 800, whole(r"\d+(\.\d+)?"), r"\\$\g<0>"),
+    ("no_dollar", 30, r"\\\$", ""),
+    ("percent_sign_dropped", 20, r"\\?%$", ""),
+    ("thousands", 200, _THOUSANDS, ",", r"[^\d-]"),
+    ("thousands_in_braces", 200, _THOUSANDS, "{,}", r"[^\d-]"),
+    ("thousands_with_spaces", 200, _THOUSANDS, r",\\!", r"[^\d-]"),
+    ("no_thousands", 40, r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3})", ""),
+    # no product in the sine of y
+    ("cdot", 400, r"(?<=\d)\s*(\\sqrt|\\pi|[a-hj-z]\b|\()", r" \\cdot \1", r"\\text|\\begin|_|\\(?:sin|cos|tan|log)"),
+    ("period", 3000, whole(".+"), r"\g<0>."),
+    ("dollars_around", 3000, whole(".+"), r"$\g<0>$"),
+    ("display_style", 3000, whole(".+"), r"\\displaystyle \g<0>"),
+    ("boxed_twice", 3000, whole(".+"), r"\\boxed{\g<0>}"),
+    ("words_without_text", 30, whole(r"\\text\{([A-Za-z]+|\([A-Z]\))\}"), r"\1"),
+    ("words_in_other_type", 40, r"^\\text\{", r"\\textbf{"),
+    ("other_brackets_of_a_matrix", 100, r"\{pmatrix\}", "{bmatrix}"),
+    ("base_in_braces", 30, whole(BASED), r"\1_{\2}"),
+    ("unicode_minus", 600, "-", "−"),
 )
 
 
-def dfrac(reference: str) -> str | None:
-    return if_changed(reference, ANY_FRACTION.sub(r"\\dfrac", reference))
-
-
-def tfrac(reference: str) -> str | None:
-    return if_changed(reference, ANY_FRACTION.sub(r"\\tfrac", reference))
-
-
-def plain_frac(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\\[dt]frac", r"\\frac", reference))
-
-
-def fraction_without_braces(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\\frac\{(\d)\}\{(\d)\}", r"\\frac\1\2", reference))
-
-
-def half_braceless_fraction(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\\frac\{(\d)\}\{", r"\\frac\1{", reference))
-
-
-def slash(reference: str) -> str | None:
-    match = FRACTION.fullmatch(reference)
-    return f"{match[1]}{match[2]}/{match[3]}" if match else None
-
-
-def minus_in_the_numerator(reference: str) -> str | None:
-    match = FRACTION.fullmatch(reference)
-    return f"\\frac{{-{match[2]}}}{{{match[3]}}}" if match and match[1] else None
-
-
-def minus_in_the_denominator(reference: str) -> str | None:
-    match = FRACTION.fullmatch(reference)
-    return f"\\frac{{{match[2]}}}{{-{match[3]}}}" if match and match[1] else None
-
-
+@SAME.rule(400)
 def unreduced(reference: str) -> str | None:
     match = FRACTION.fullmatch(reference)
     return f"{match[1]}\\frac{{{3 * int(match[2])}}}{{{3 * int(match[3])}}}" if match else None
 
 
+@SAME.rule(100)
 def mixed_number(reference: str) -> str | None:
     match = FRACTION.fullmatch(reference)
     if not match or int(match[2]) < int(match[3]) or int(match[2]) % int(match[3]) == 0:
         return None
-    whole, rest = divmod(int(match[2]), int(match[3]))
-    return f"{match[1]}{whole}\\frac{{{rest}}}{{{match[3]}}}"
+    whole_part, rest = divmod(int(match[2]), int(match[3]))
+    return f"{match[1]}{whole_part}\\frac{{{rest}}}{{{match[3]}}}"
 
 
+@SAME.rule(100)
 def decimal(reference: str) -> str | None:
     value = value_of(reference) if FRACTION.fullmatch(reference) else None
     if value is None or 10**6 % value.denominator:
@@ -75,19 +95,13 @@ def decimal(reference: str) -> str | None:
     return f"{float(value):.6f}".rstrip("0")
 
 
+@SAME.rule(100)
 def fraction_of_a_decimal(reference: str) -> str | None:
     value = value_of(reference) if DECIMAL.fullmatch(reference) else None
     return None if value is None else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
-def trailing_zeros(reference: str) -> str | None:
-    return f"{reference}.00" if INTEGER.fullmatch(reference) else None
-
-
-def plus_sign(reference: str) -> str | None:
-    return f"+{reference}" if re.match(r"\d", reference) and NUMBER.fullmatch(reference) else None
-
-
+@SAME.rule(200)
 def left_right(reference: str) -> str | None:
     if "\\left" in reference or reference.count("(") + reference.count("[") != len(re.findall(r"[)\]]", reference)):
         return None
@@ -95,16 +109,7 @@ def left_right(reference: str) -> str | None:
     return if_changed(reference, re.sub(r"\)|(?<!\d)\](?!\{)|\](?=$| )", r"\\right\g<0>", text))
 
 
-def no_left_right(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\\(?:left|right)(?![a-zA-Z])\s*", "", reference))
-
-
-def wide(reference: str) -> str | None:
-    if re.search(r"\\text|\\mbox|\d,(?:\\!)?\d{3}|_", reference):  # spaces matter in words and within a number
-        return None
-    return if_changed(reference, re.sub(r"(?<![\^{\\])[-+=,()]", r" \g<0> ", reference).strip())
-
-
+@SAME.rule(500)
 def narrow(reference: str) -> str | None:
     if re.search(r"\\text|\\mbox|\\begin|\\\s", reference):
         return None
@@ -117,129 +122,54 @@ def _space(match: re.Match) -> str:
     return " " if re.search(r"\\[a-zA-Z]+$", before) and re.match(r"[a-zA-Z]", after) else ""
 
 
-def thin_spaces(reference: str) -> str | None:
-    if re.search(r"\\text|\\mbox|\\[,!]|\d,\d{3}", reference):
-        return None
-    return if_changed(reference, re.sub(r"[,+]", r"\g<0>\\,", reference))
-
-
-def negative_spaces(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"(?<![a-zA-Z\\^_{])[(\[](?!\{)", r"\\!\g<0>", reference))
-
-
-def unit_in_text(reference: str) -> str | None:
-    return rf"{reference}\text{{ cm}}" if NUMBER.fullmatch(reference) else None
-
-
-def square_unit(reference: str) -> str | None:
-    return rf"{reference} \text{{ square units}}" if NUMBER.fullmatch(reference) else None
-
-
-def powered_unit(reference: str) -> str | None:
-    return rf"{reference}\ \mathrm{{m}}^2" if NUMBER.fullmatch(reference) else None
-
-
-def plain_unit(reference: str) -> str | None:
-    return f"{reference} minutes" if NUMBER.fullmatch(reference) else None
-
-
-def without_unit(reference: str) -> str | None:
-    match = re.fullmatch(r"(.*\d)\s*\\(?:text|mbox)\{ ?(?:[a-zA-Z]{2,}|square [a-z]+)\}", reference)
-    return match[1] if match and not re.search("base|mod|lion", reference) else None
-
-
-def named(reference: str) -> str | None:
-    return f"x = {reference}" if not re.search(r"[=,<>x]|\\[lg]e|\\text|\\in|\\le|\\ge|\\begin", reference) else None
-
-
-def degree_sign(reference: str) -> str | None:
-    return rf"{reference}^\circ" if NUMBER.fullmatch(reference) else None
-
-
-def no_degree_sign(reference: str) -> str | None:
-    # the sine of 15 degrees is not that of 15
-    return None if "tan" in reference else if_changed(reference, re.sub(r"\s*\^\{?\\circ\}?$", "", reference))
-
-
-def dollar(reference: str) -> str | None:
-    return rf"\${reference}" if re.fullmatch(r"\d+(\.\d+)?", reference) else None
-
-
-def no_dollar(reference: str) -> str | None:
-    return if_changed(reference, reference.replace(r"\$", ""))
-
-
-def percent_sign_dropped(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\\?%$", "", reference))
-
-
-def thousands(reference: str) -> str | None:
-    return if_changed(reference, f"{int(reference):,}") if INTEGER.fullmatch(reference) else None
-
-
-def thousands_in_braces(reference: str) -> str | None:
-    text = thousands(reference)
-    return text and text.replace(",", "{,}")
-
-
-def thousands_with_spaces(reference: str) -> str | None:
-    text = thousands(reference)
-    return text and text.replace(",", r",\!")
-
-
-def no_thousands(reference: str) -> str | None:
-    text = re.sub(r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3})", "", reference)
-    return if_changed(reference, text)
-
-
+@SAME.rule(40)
 def reordered_list(reference: str) -> str | None:
     parts = elements(reference)
     return ", ".join(reversed(parts)) if parts else None
 
 
+@SAME.rule(11)
 def reordered_expressions(reference: str) -> str | None:
     parts = [part.strip() for part in reference.split(",")]
-    if (
-        len(parts) < 2
-        or elements(reference)
-        or re.search(r"[()\[\]=<>{,!]\s*,|,\s*\\?[!]|[()\[\]=]|\\text|\\begin", reference)
-    ):
+    is_other = re.search(r"[()\[\]=<>{,!]\s*,|,\s*\\?[!]|[()\[\]=]|\\text|\\begin", reference)
+    if len(parts) < 2 or elements(reference) or is_other:
         return None
     return ",".join(reversed(parts)) if all(re.search(r"\\sqrt|i$", part) for part in parts) else None
 
 
+@SAME.rule(40)
 def and_before_the_last(reference: str) -> str | None:
     parts = elements(reference)
     return rf"{', '.join(parts[:-1])} \text{{ and }} {parts[-1]}" if parts else None
 
 
+@SAME.rule(40)
 def set_of_a_list(reference: str) -> str | None:
     parts = elements(reference)
     return rf"\{{{', '.join(parts)}\}}" if parts else None
 
 
+@SAME.rule(40)
 def reordered_set(reference: str) -> str | None:
-    parts = elements(reference)
-    if reference.startswith(r"\{") and reference.endswith(r"\}"):
-        parts = elements(reference[2:-2])
+    is_set = reference.startswith(r"\{") and reference.endswith(r"\}")
+    parts = elements(reference[2:-2] if is_set else reference)
     return rf"\{{{', '.join(reversed(parts))}\}}" if parts else None
 
 
-def expanded(reference: str) -> str | None:
-    parsed = polynomial(reference)
-    return None if parsed is None else if_changed(reference, sympy.latex(sympy.expand(parsed)))
+for _name, _form in (
+    ("expanded", lambda parsed: sympy.latex(sympy.expand(parsed))),
+    ("factored", lambda parsed: sympy.latex(sympy.factor(parsed))),
+    ("terms_reversed", lambda parsed: sympy.latex(sympy.expand(parsed), order="rev-lex")),
+):
+
+    def _polynomial(reference: str, form=_form) -> str | None:
+        parsed = polynomial(reference)
+        return None if parsed is None else if_changed(reference, form(parsed))
+
+    SAME[_name], SAME.least[_name] = _polynomial, 100
 
 
-def factored(reference: str) -> str | None:
-    parsed = polynomial(reference)
-    return None if parsed is None else if_changed(reference, sympy.latex(sympy.factor(parsed)))
-
-
-def terms_reversed(reference: str) -> str | None:
-    parsed = polynomial(reference)
-    return None if parsed is None else if_changed(reference, sympy.latex(sympy.expand(parsed), order="rev-lex"))
-
-
+@SAME.rule(40)
 def sides_swapped(reference: str) -> str | None:
     left, equals, right = reference.partition("=")
     if not equals or re.search(r"[=<>,;]|\\text|\\(?:left|right)|\\[lg]e|\\begin", left + right):
@@ -247,53 +177,10 @@ def sides_swapped(reference: str) -> str | None:
     return f"{right} = {left}"
 
 
+@SAME.rule(15)
 def subtracted(reference: str) -> str | None:
     """An equation as difference = 0."""
     left, equals, right = reference.partition("=")
     if not equals or re.fullmatch(r"\s*[a-zA-Z]\s*", left) is None or re.search(r"[=<>,;]|\\[a-eg-z]", right):
         return None
     return f"{left} - ({right}) = 0" if re.search("[a-z]", right) else None
-
-
-def cdot(reference: str) -> str | None:
-    if re.search(r"\\text|\\begin|_|\\(?:sin|cos|tan|log)", reference):  # no product in the sine of y
-        return None
-    return if_changed(reference, re.sub(r"(?<=\d)\s*(\\sqrt|\\pi|[a-hj-z]\b|\()", r" \\cdot \1", reference))
-
-
-def period(reference: str) -> str | None:
-    return f"{reference}."
-
-
-def dollars_around(reference: str) -> str | None:
-    return f"${reference}$"
-
-
-def display_style(reference: str) -> str | None:
-    return rf"\displaystyle {reference}"
-
-
-def boxed_twice(reference: str) -> str | None:
-    return rf"\boxed{{{reference}}}"
-
-
-def words_without_text(reference: str) -> str | None:
-    match = re.fullmatch(r"\\text\{([A-Za-z]+|\([A-Z]\))\}", reference)
-    return match[1] if match else None
-
-
-def words_in_other_type(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"^\\text\{", r"\\textbf{", reference))
-
-
-def other_brackets_of_a_matrix(reference: str) -> str | None:
-    return if_changed(reference, reference.replace("{pmatrix}", "{bmatrix}"))
-
-
-def base_in_braces(reference: str) -> str | None:
-    match = BASED.fullmatch(reference)
-    return if_changed(reference, f"{match[1]}_{{{match[2]}}}") if match else None
-
-
-def unicode_minus(reference: str) -> str | None:
-    return if_changed(reference, reference.replace("-", "−"))

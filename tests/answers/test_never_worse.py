@@ -4,8 +4,10 @@ from random import Random
 
 import numerically
 import pytest
+from changes import DIFFERENT
 from pair_grader import PairGrader, reference_answers
-from test_spellings import DIFFERENT, SAME, rewritten
+from spellings import SAME
+from test_spellings import rewritten
 
 EACH = 20
 """Pairs that a rule is tried on."""
@@ -46,7 +48,7 @@ def test_on_every_reference_itself(graders, references):
 @pytest.mark.parametrize(("rules", "equal"), [(SAME, True), (DIFFERENT, False)], ids=["spellings", "perturbed"])
 def test_on_rewritten_references(graders, references, rules, equal):
     pairs = []
-    for rule in rules:
+    for rule in rules.values():
         found = rewritten(rule, references)
         pairs += Random(1).sample(found, min(EACH, len(found)))
     assert len(pairs) > 15 * len(rules)
