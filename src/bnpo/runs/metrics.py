@@ -20,6 +20,7 @@ class Step:
     """What step `number` (from 1) did."""
 
     number: int
+    place: int  # behind its last question, in the order of `questions_at`
     rollouts: Rollouts
     advantages: np.ndarray  # [n, m]
     fits: list[BetaFit]  # of BNPO: one, or one per reward
