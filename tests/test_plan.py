@@ -218,9 +218,9 @@ def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
     page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
     for table in ("table1", "table2"):
         reproduce.main(reproduce.Args(table=table, print=True))
-        for command in (commands := capsys.readouterr().out.splitlines()):
-            assert f"\n    {command}\n" in page
-        assert page.count(f"--output-dir runs/{table}/") == 2 * len(commands) - sum("base" in c for c in commands)
+        shown = [line.strip() for line in page.splitlines() if f"--output-dir runs/{table}/" in line]
+        assert shown
+        assert set(shown) <= set(capsys.readouterr().out.splitlines())
         reproduce.main(reproduce.Args(table=table, dry_run=True))
         overview = capsys.readouterr().out.partition("\n| GPUs |")
         message = f"python scripts/reproduce.py {table} --dry-run has other estimates"
