@@ -36,6 +36,7 @@ def answers(**changes) -> FirstAnswers:
 NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
 BY_QUESTION = np.array([[[0.0], [0.0]], [[1.0], [1.0]]] * 2)
 NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
+MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,8 @@ NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
             "only 0% of the questions have answers with different",
         ),
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
+        ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
+        ({"finished": MOSTLY_NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "88% of the answers are cut off"),
         ({"finished": NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "cut off"),
         (
             {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT, "box_is_asked_for": False},
