@@ -16,7 +16,7 @@ RUNS = for python in $(PYTHONS); do $$python -c 'import ensurepip' 2> /dev/null 
 PYTHON := $(or $(PYTHON),$(shell $(RUNS)),python3.11)
 MODEL ?= tiny
 TORCH_INDEX ?=
-# As bnpo/devices.py finds GPUs. Containers may lack nvidia-smi.
+# As bnpo/ranks.py finds GPUs. Containers may lack nvidia-smi.
 REQUIREMENTS := $(if $(wildcard /dev/nvidia[0-9]*),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check

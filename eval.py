@@ -31,7 +31,7 @@ def main() -> None:
     try:
         config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
         if config.planning.dry_run:
-            from bnpo.dry_run import dry_run_evaluation
+            from bnpo.planning.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run
@@ -42,7 +42,7 @@ def main() -> None:
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
         if not config.regrade:
-            from bnpo.devices import end_on_gpus
+            from bnpo.ranks import end_on_gpus
 
             end_on_gpus()
     except InputError as error:

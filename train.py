@@ -41,15 +41,15 @@ def run(argv: list[str]) -> None:
     config, preset_line = parse_train_config(argv, has_cuda=not preset_is_open or has_cuda())
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
-        from bnpo.dry_run import dry_run_training
+        from bnpo.planning.dry_run import dry_run_training
 
         return dry_run_training(config) if rank == 0 else None
     if not preset_is_open:
         has_cuda(optional=config.preset == "tiny")
     if rank == 0:
         print(preset_line, flush=True)
-    from bnpo.devices import end_on_gpus
     from bnpo.loop import train
+    from bnpo.ranks import end_on_gpus
 
     train(config)
     end_on_gpus()
@@ -57,9 +57,9 @@ def run(argv: list[str]) -> None:
 
 def has_cuda(optional: bool = False) -> bool:
     """Import torch, and return whether it can use a GPU here. Raises InputError if there is one that it cannot use."""
-    from bnpo import devices
+    from bnpo import ranks
 
-    return devices.has_cuda(optional)
+    return ranks.has_cuda(optional)
 
 
 if __name__ == "__main__":

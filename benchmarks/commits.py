@@ -1,49 +1,63 @@
-"""Compare the time per step of the working tree with that of an earlier commit.
+"""Compare training with the code of an earlier commit, or with other flags of train.py, in turns.
 
-    python benchmarks/commits.py COMMIT [--model smollm2] [--rounds 4]
+    python benchmarks/commits.py COMMIT [--model smollm2] [--rounds 4]    # old: the code of COMMIT
+    python benchmarks/commits.py --flags="--lora-rank 8"                  # new: with these flags
+    python benchmarks/commits.py --flags="--dtype bfloat16"               # old: the preset's number format
 
-Both train in turns, so that a slow minute of the machine affects both. Rows, each for `old` and `new`:
+Both kinds of runs take turns, so that a slow minute of the machine affects both. The learning rate is so small that
+both sample nearly the same answers. Rows, each for `old` and `new`:
 
 - mean_step_seconds, step_seconds: mean and median over all measured steps
 - <phase>_seconds: median of each phase
-- step_ratio: median of the new steps over that of the old ones
+- gap_mean, gap_max: difference of the log-probabilities of learner and sampler, median of each step's
+- step_ratio, update_ratio: median of the new steps over that of the old ones
 """
 
 import argparse
+import shlex
 import statistics
 import subprocess
 import tempfile
 
 from common import PHASES, ROOT, Case, median, read_case, row, training_steps
 
+Kinds = dict[str, tuple[str, ...]]
+"""Folder of the checkout and more flags, by name."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("commit", metavar="COMMIT")
+    parser.add_argument("commit", metavar="COMMIT", nargs="?", help="commit of the old code (default: this code)")
+    parser.add_argument("--flags", default="", help="more flags of the new runs, as one text")
     parser.add_argument("--rounds", type=int, default=4, help="runs of each")
-    case, arguments = read_case(parser)
+    case, args = read_case(parser)
+    kinds: Kinds = {"old": (str(ROOT),), "new": (str(ROOT), *shlex.split(args.flags))}
+    if not args.commit:
+        return show(case, kinds, args.rounds)
     with tempfile.TemporaryDirectory() as folder:
-        worktree = ["git", "worktree", "add", "--quiet", "--detach", folder, arguments.commit]
+        worktree = ["git", "worktree", "add", "--quiet", "--detach", folder, args.commit]
         subprocess.run(worktree, cwd=ROOT, check=True)
         try:
-            steps = measure({"old": folder, "new": ROOT}, case, arguments.rounds)
+            show(case, kinds | {"old": (folder,)}, args.rounds)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", folder], cwd=ROOT, check=True)
+
+
+def show(case: Case, kinds: Kinds, rounds: int) -> None:
+    """Run both kinds in turns, and print the rows."""
+    steps: dict[str, list[dict]] = {name: [] for name in kinds}
+    for _ in range(rounds):
+        for name, (root, *flags) in kinds.items():
+            steps[name] += training_steps(case, "--lr", "1e-6", *flags, root=root)
     for name, measured in steps.items():
         row(f"{name}_mean_step_seconds", statistics.fmean(step["seconds/total"] for step in measured))
         row(f"{name}_step_seconds", median(measured, "seconds/total"))
         for phase in PHASES:
             row(f"{name}_{phase}_seconds", median(measured, f"seconds/{phase}"))
-    row("step_ratio", median(steps["new"], "seconds/total") / median(steps["old"], "seconds/total"))
-
-
-def measure(roots: dict, case: Case, rounds: int) -> dict[str, list[dict]]:
-    """Return the metrics of all measured steps by name of the checkout."""
-    steps: dict[str, list[dict]] = {name: [] for name in roots}
-    for _ in range(rounds):
-        for name, root in roots.items():
-            steps[name] += training_steps(case, root=root)
-    return steps
+        for kind in ("mean", "max"):
+            row(f"{name}_gap_{kind}", median(measured, f"sampler_learner_gap_{kind}"))
+    for ratio, metric in (("step_ratio", "seconds/total"), ("update_ratio", "seconds/update")):
+        row(ratio, median(steps["new"], metric) / median(steps["old"], metric))
 
 
 if __name__ == "__main__":

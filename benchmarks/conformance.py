@@ -198,20 +198,15 @@ class Comparison:
 
     def verdict(self) -> str:
         """Return the outcome in words."""
-        total = self.equal + len(self.factors) + self.different + self.refused
-        outcomes = []
-        if self.equal:
-            close = "" if self.relative < 1e-5 else f" (to {self.relative:.0e})"
-            outcomes.append(f"equal{close} in {self.equal}")
-        if self.factors:
-            low, high = min(self.factors), max(self.factors)
-            values = f"{low:.3g}" if high - low < CLOSE else f"{low:.3g} to {high:.3g}"
-            outcomes.append(f"equal up to a factor of {values} in {len(self.factors)}")
-        if self.different:
-            outcomes.append(f"different in {self.different}")
-        if self.refused:
-            outcomes.append(f"refused in {self.refused}")
-        return ", ".join(outcomes) + f" of {total}" if len(outcomes) > 1 else outcomes[0].partition(" in ")[0]
+        low, high = min(self.factors, default=0), max(self.factors, default=0)
+        factor = f"{low:.3g}" if high - low < CLOSE else f"{low:.3g} to {high:.3g}"
+        counts = {"equal" if self.relative < 1e-5 else f"equal (to {self.relative:.0e})": self.equal}
+        counts |= {f"equal up to a factor of {factor}": len(self.factors)}
+        counts |= {"different": self.different, "refused": self.refused}
+        outcomes = {name: count for name, count in counts.items() if count}
+        if len(outcomes) == 1:
+            return next(iter(outcomes))
+        return ", ".join(f"{name} in {count}" for name, count in outcomes.items()) + f" of {sum(counts.values())}"
 
 
 Row = tuple[str, str, Comparison]

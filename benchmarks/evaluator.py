@@ -15,6 +15,8 @@ import time
 import zlib
 from pathlib import Path
 
+from common import row
+
 from bnpo.environment import setup_environment
 
 setup_environment()
@@ -41,15 +43,12 @@ def main() -> None:
     evaluation = Evaluation.prepare(suite, tokenizer, seed=0)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
     grader = Grader()
-    prompts = evaluation.prompts["arithmetic"]
+    requests = [{"prompt_token_ids": prompt} for prompt in evaluation.prompts["arithmetic"]]
     seeds = sampling_seeds(0, zlib.crc32(b"arithmetic"), range(QUESTIONS))
-
-    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
     common = {"n": RUNS, "temperature": suite.temperature, "max_tokens": suite.max_answer_tokens, "detokenize": False}
     params = [SamplingParams(seed=seed, stop_token_ids=stop_token_ids(tokenizer), **common) for seed in seeds]
-
     bare, ours = [], []
-    for round_ in range(ROUNDS + 1):  # the first warms up
+    for _ in range(1 + ROUNDS):  # the first warms up
         started = time.perf_counter()
         sampler._llm.generate(requests, params, use_tqdm=False)
         bare.append(time.perf_counter() - started)
@@ -60,11 +59,10 @@ def main() -> None:
                 samples.add(record)
             samples.close()
             ours.append(time.perf_counter() - started)
-        print(f"round {round_}: bare {bare[-1]:.2f} s, evaluator {ours[-1]:.2f} s", flush=True)
     bare_seconds, evaluator_seconds = statistics.median(bare[1:]), statistics.median(ours[1:])
-    print(f"bare_seconds: {bare_seconds:.3f}")
-    print(f"evaluator_seconds: {evaluator_seconds:.3f}")
-    print(f"eval_sampler_ratio: {bare_seconds / evaluator_seconds:.3f}")
+    row("bare_seconds", bare_seconds)
+    row("evaluator_seconds", evaluator_seconds)
+    row("eval_sampler_ratio", bare_seconds / evaluator_seconds)
     grader.close()
     sampler.close()
 

@@ -2,16 +2,12 @@
 
 benchmarks/step.py starts this program on one process, and on one process per rank, with equal shares of the cores and
 of the questions. Its arguments are the measured steps, the warm-up steps, and the flags of train.py. It prints one JSON
-line. Prompts, seeds and trained sequences are those of the first steps of `deepspeed train.py` with these flags.
+line. Prompts are those of the first steps of `deepspeed train.py` with these flags.
 
-There are two floors of sampling, and the answers of the first are trained on:
-
-- generate: every question has its seed, as in train.py
-- generate_unseeded: one random generator for all answers, which vLLM's sampler on CPUs draws from faster
-
-There are two floors of training. Both use the model of transformers in the number format of the run, fp32 master
-weights, full logits, one all-reduce of the gradients, AdamW in one fused call, the fastest of several micro-batches,
-and only sequences that have a gradient:
+vLLM draws all answers from one random generator, which is faster on CPUs than a generator for each answer, as in
+train.py. There are two floors of training. Both use the model of transformers in the number format of the run, fp32
+master weights, full logits, one all-reduce of the gradients, AdamW in one fused call, the fastest of several
+micro-batches, and only sequences that have a gradient:
 
 - train: sequences are sorted by length and padded, and each has its own copy of the prompt
 - train_shared: prompts are computed once, and their answers attend to the cached prompt
@@ -39,12 +35,12 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
-from bnpo.data import encode_problems, load_sources, questions_at, sampling_seeds, stop_token_ids
+from bnpo.data import encode_problems, load_sources, questions_at, stop_token_ids
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import model_folder
+from bnpo.policy.speed import update_operations
 from bnpo.ranks import gather
 from bnpo.runs.prepare import prepare_tokenizer
-from bnpo.speed import update_operations
 
 from vllm import LLM, SamplingParams  # isort: skip
 
@@ -124,8 +120,6 @@ class Floor:
             max_model_len=longest,
             skip_tokenizer_init=True,
             enforce_eager=True,
-            enable_chunked_prefill=False,  # requests with seeds cannot be cut
-            max_num_batched_tokens=8192,
             block_size=32,
             distributed_executor_backend="external_launcher",
             use_tqdm_on_load=False,
@@ -138,22 +132,22 @@ class Floor:
         self.difference = 0.0
         """Relative difference of the gradient norms with and without shared prompts."""
 
-    def generate(self, step: int) -> tuple[dict[str, float], list[Row], int]:
+    def generate(self, step: int) -> tuple[float, list[Row], int]:
         """Sample the answers of `step`. Return seconds, all processes' answers with a gradient, the number of all."""
-        sampling, n, m = self.config.sampling, *self._batch_size()
+        sampling, batch = self.config.sampling, self.config.batch
+        n, m = batch.questions_per_step, batch.samples_per_question
         questions = questions_at(len(self.problems), n, step * n, sampling.seed)
         mine = np.split(questions, self.world)[self.rank]
         requests = [{"prompt_token_ids": self.prompts[q]} for q in mine]
-        common = {"n": m, "temperature": sampling.temperature, "max_tokens": sampling.max_answer_tokens}
-        common |= {"stop_token_ids": stop_token_ids(self.tokenizer), "detokenize": False}
-        seeds = sampling_seeds(sampling.seed, step, mine)
-        seconds = {}
-        for name, params in (
-            ("generate_unseeded", [SamplingParams(**common) for _ in mine]),
-            ("generate", [SamplingParams(seed=seed, **common) for seed in seeds]),
-        ):
-            self.llm.reset_prefix_cache()
-            seconds[name], outputs = timed(partial(self.llm.generate, requests, params, use_tqdm=False))
+        params = SamplingParams(
+            n=m,
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_answer_tokens,
+            stop_token_ids=stop_token_ids(self.tokenizer),
+            detokenize=False,
+        )
+        self.llm.reset_prefix_cache()
+        seconds, outputs = timed(partial(self.llm.generate, requests, params, use_tqdm=False))
         answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
         texts = self.tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
         references = [self.problems[q].answer for q in mine for _ in range(m)]
@@ -169,9 +163,6 @@ class Floor:
         ]
         return seconds, rows, advantages.size
 
-    def _batch_size(self) -> tuple[int, int]:
-        return self.config.batch.questions_per_step, self.config.batch.samples_per_question
-
     def train(self, rows: list[Row], answers: int, sizes: dict[Callable, Sequence[int]]) -> dict:
         """Return the seconds of an update on `rows`, by loss and micro-batch size."""
         # Each process takes whole rows or, with shared prompts, whole groups.
@@ -186,14 +177,15 @@ class Floor:
             for size in of_loss:
                 update = partial(self._update, loss, work[loss], size, answers)
                 seconds[loss, size], norms[loss] = timed(update)
-        self.difference = abs(norms[shared] / norms[whole] - 1)
+        self.difference = abs(norms[shared] - norms[whole]) / max(norms[whole], 1e-12)
         return seconds
 
     def _update(self, loss: Callable, rows: list[Row], size: int, answers: int) -> float:
         """Do one update, and return its gradient norm."""
         for begin in range(0, len(rows), size):
             loss(self.model, rows[begin : begin + size], answers).backward()
-        flat = torch.cat([p.grad.float().ravel() for p in self.model.parameters()])
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.model.parameters()]
+        flat = torch.cat([gradient.float().ravel() for gradient in gradients])
         dist.all_reduce(flat)
         parts = flat.split([master.numel() for master in self.masters])
         for parameter, master, part in zip(self.model.parameters(), self.masters, parts, strict=True):
@@ -243,8 +235,7 @@ def main() -> None:
             train.append(floor.train(rows, answers, {loss: [size] for loss, size in fastest.items()}))
             gflops.append(floor.gflops(fastest[whole], train[-1][whole, fastest[whole]]))
     if floor.rank == 0:
-        result = {"gradient_difference": floor.difference, "gflops": gflops}
-        result |= {name: [seconds[name] for seconds in generate] for name in generate[0]}
+        result = {"gradient_difference": floor.difference, "gflops": gflops, "generate": generate}
         for loss, name in ((whole, "train"), (shared, "train_shared")):
             result[f"{name}_answers"] = fastest[loss]
             result[name] = [seconds[loss, fastest[loss]] for seconds in train]

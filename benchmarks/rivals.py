@@ -1,11 +1,9 @@
 """Compare the time per step with TRL's GRPOTrainer, with the same model, questions, group size, lengths and optimizer.
 
-    python benchmarks/rivals.py [--model smollm2] [--steps 10] [--long-steps 10]
+    python benchmarks/rivals.py [--model smollm2] [--steps 10]
 
 TRL runs on one process and on one process per core, with the micro-batches that were the fastest of those tried
-(docs/performance.md). Both are tried for a few steps. The faster one is measured between two runs of train.py. Rows for
-the tiny model and, ending in _long, for the model of long_model.py, whose answers are long and differ in length. With
---model there are only the rows of that model:
+(docs/performance.md). Both are tried for a few steps. The faster one is measured between two runs of train.py. Rows:
 
 - trl_trial_seconds_<n>_processes: TRL's trials
 - our_step_seconds, trl_step_seconds: median seconds per step
@@ -17,23 +15,18 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 
-import long_model
 from common import ROOT, Case, median, read_case, row, training_steps
 
 TRL_SETTINGS = {
     "tiny": {1: ("--micro-batch", "32", "--generate", "32"), 2: ("--micro-batch", "16", "--generate", "32")},
-    "long": {1: ("--micro-batch", "16", "--generate", "16"), 2: ("--micro-batch", "8", "--generate", "16")},
     "smollm2": {1: ("--micro-batch", "16", "--generate", "128"), 2: ("--micro-batch", "16", "--generate", "128")},
 }
 """The fastest micro-batch and number of answers sampled at once, by number of processes."""
 TRIAL = 2
 """Steps per trial."""
 LR = ("--lr", "1e-6")
-REWARD = f"{Path(long_model.__file__).relative_to(ROOT)}:even_length"
 
 
 def trl_step_seconds(processes: int, case: Case, steps: int, flags: tuple[str, ...]) -> float:
@@ -53,34 +46,21 @@ def trl_step_seconds(processes: int, case: Case, steps: int, flags: tuple[str, .
     return float(last.removeprefix("trl_step_seconds: "))
 
 
-def compare(case: Case, name: str, suffix: str = "") -> None:
-    """Measure both and print the rows. `name` chooses the settings of TRL."""
-    settings = TRL_SETTINGS[name]
+def main() -> None:
+    case, _ = read_case(argparse.ArgumentParser(description=__doc__))
+    settings = TRL_SETTINGS[case.flags[1]]
     trials = {processes: trl_step_seconds(processes, case, TRIAL, flags) for processes, flags in settings.items()}
     for processes, seconds in trials.items():
-        row(f"trl_trial_seconds_{processes}_processes{suffix}", seconds)
+        row(f"trl_trial_seconds_{processes}_processes", seconds)
     fastest = min(trials, key=trials.get)
     ours = training_steps(case, *LR)
     theirs = trl_step_seconds(fastest, case, case.steps, settings[fastest])
     ours += training_steps(case, *LR)
     seconds = median(ours, "seconds/total")
-    row(f"our_step_seconds{suffix}", seconds)
-    row(f"trl_processes{suffix}", fastest)
-    row(f"trl_step_seconds{suffix}", theirs)
-    row(f"trl_ratio{suffix}", theirs / seconds)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--long-steps", type=int, default=10, help="measured steps with long answers, minutes each")
-    case, args = read_case(parser)
-    compare(case, case.flags[1])
-    if case.flags != ("--preset", "tiny"):
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        long_model.write(Path(folder))
-        flags = (*case.flags, "--model", folder, "--max-answer-tokens", "512", "--rewards", REWARD)
-        compare(replace(case, flags=flags, steps=args.long_steps), "long", "_long")
+    row("our_step_seconds", seconds)
+    row("trl_processes", fastest)
+    row("trl_step_seconds", theirs)
+    row("trl_ratio", theirs / seconds)
 
 
 if __name__ == "__main__":

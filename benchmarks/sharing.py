@@ -11,16 +11,13 @@ sequences. Updates of both kinds take turns. Rows for each case:
 """
 
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from unittest import mock
 
-import long_model
 from common import launch, row
 
 from bnpo.environment import setup_environment
@@ -30,31 +27,34 @@ setup_environment()
 import numpy as np  # isort: skip
 import torch
 import torch.distributed as dist
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from bnpo.algorithm import batching
-from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.data import encode_prompt, load_problems, questions_at, sampling_seeds
-from bnpo.grading.grader import Grader
 from bnpo.policy import learner as module
-from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.learner import Experience
-from bnpo.policy.sampler import EngineSettings
 from bnpo.ranks import gather
 
 ROUNDS = 3
-"""Measured updates of each kind and batch, after one that warms up."""
+"""Measured updates of each kind, after one that warms up."""
 CASES = {
+    "tiny": ("2048", (32, 16, 45, 40)),
     "300_150": ("4096", (8, 16, 300, 150)),
     "130_600": ("16384", (2, 16, 130, 600)),
     "130_600_cut": ("4096", (2, 16, 130, 600)),
     "60_uneven": ("4096", (8, 16, 60, None)),
     "one_answer_each": ("4096", (128, 1, 60, 100)),
 }
-"""Budget, then questions, answers to each, tokens of a prompt and of an answer (None: 10 to 900, log-uniform); for the
-model of benchmarks/long_model.py. Besides these the tiny model on what it samples."""
+"""Budget, then questions, answers to each, tokens of a prompt and of an answer (None: 10 to 900, log-uniform). `tiny`
+is the tiny model with the lengths of its preset. All others are for a model of hidden size 256."""
+
+
+def write_model(folder: str) -> None:
+    """Write a random Qwen2 with 3.3M parameters and a context of 1,024 tokens."""
+    shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "max_position_embeddings": 1024, "vocab_size": 262}
+    Qwen2ForCausalLM(Qwen2Config(**shape)).save_pretrained(folder)
 
 
 def whole_sequences(prompts, answers, indices, device):
@@ -77,7 +77,19 @@ def whole_sequences(prompts, answers, indices, device):
     )
 
 
-def random_batch(questions: int, samples: int, prompt: int, answer: int | None) -> module.Experience:
+@contextmanager
+def packing(shared: bool) -> Iterator[None]:
+    """Let the learner pack with shared prompts, or without."""
+    if shared:
+        yield
+        return
+    without_groups = mock.patch.object(batching, "groups_of", lambda prompts: np.arange(len(prompts)))
+    with mock.patch.object(module, "collate", whole_sequences), without_groups:
+        yield
+
+
+def random_batch(questions: int, samples: int, prompt: int, answer: int | None) -> Experience:
+    """Return a batch of random tokens with advantages."""
     rng = np.random.default_rng(0)
     prompts = [tokens for _ in range(questions) for tokens in [rng.integers(20, 110, prompt).tolist()] * samples]
     uneven = np.exp(rng.uniform(np.log(10), np.log(900), len(prompts))).astype(int)
@@ -86,106 +98,49 @@ def random_batch(questions: int, samples: int, prompt: int, answer: int | None) 
     return Experience(prompts, answers, logprobs, rng.normal(size=len(prompts)))
 
 
-def tiny_batches() -> list[module.Experience]:
-    """Return the batches of the tiny preset's first ten steps, all sampled from the untrained model."""
-    from bnpo.policy.sampler import Sampler
-
-    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
-    tokenizer = load_tokenizer(TINY_MODEL, 192)
-    problems = load_problems(config.data.train_data[0])
-    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
-    grader, batches, m = Grader(), [], config.batch.samples_per_question
-    for step in range(10):
-        questions = questions_at(
-            len(problems), config.batch.questions_per_step, step * config.batch.questions_per_step, config.sampling.seed
-        )
-        prompts = [encode_prompt(tokenizer, problems[q].problem) for q in questions]
-        seeds = sampling_seeds(config.sampling.seed, step, questions)
-        limits = {"max_tokens": config.sampling.max_answer_tokens, "temperature": config.sampling.temperature}
-        groups = sampler.sample(prompts, seeds, n=m, logprobs=True, **limits)
-        sampled = {group.prompt_index: group.answers for group in groups}
-        flat = [answer for number in range(len(questions)) for answer in sampled[number]]
-        texts = tokenizer.batch_decode([answer.token_ids for answer in flat], skip_special_tokens=True)
-        rewards = grader(texts, [problems[q].answer for q in questions for _ in range(m)]).rewards
-        advantages = compute_advantages(Method("bnpo"), rewards.reshape(len(questions), m, 1)).values
-        batches.append(
-            Experience(
-                [prompt for prompt in prompts for _ in range(m)],
-                [list(answer.token_ids) for answer in flat],
-                [answer.logprobs for answer in flat],
-                advantages.ravel(),
-            )
-        )
-    grader.close()
-    return batches
-
-
-def seconds_of(learner: module.Learner, experience: module.Experience) -> tuple[float, float]:
-    """Seconds of an update of all ranks, which leaves the weights as they are, and its gradient norm."""
-    dist.barrier()
-    started = time.perf_counter()
-    norm = learner.update(experience, lr=0.0).grad_norm
-    dist.barrier()
-    return time.perf_counter() - started, norm
-
-
-def tokens_of(learner: module.Learner, experience: module.Experience) -> int:
+def measure(model: str, budget: str, experience: Experience) -> dict[str, float]:
+    """Return the rows of one case. Runs on every rank."""
+    flags = ["--preset", "tiny", "--model", model, "--micro-batch-tokens", budget]
+    learner = module.Learner(model, 262, parse_train_config(flags, has_cuda=False)[0])
     everything = np.arange(len(experience.answers))
-    return sum(gather(sum(len(micro.input_ids) for micro in learner._micro_batches(experience, everything))))
-
-
-class Case:
-    """A learner and its batches, to be measured with and without shared prompts."""
-
-    def __init__(self, model: str, flags: list[str], batches: list[module.Experience]):
-        config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
-        self._learner, self._batches = module.Learner(model, 262, config), batches
-        self._alone = {"collate": whole_sequences, "groups_of": lambda prompts: np.arange(len(prompts))}
-
-    @contextmanager
-    def _packing(self, *, shared: bool) -> Iterator[None]:
-        collate, groups_of = (module.collate, batching.groups_of) if shared else self._alone.values()
-        with mock.patch.object(module, "collate", collate), mock.patch.object(batching, "groups_of", groups_of):
-            yield
-
-    def seconds(self) -> dict[str, float]:
-        """Return the rows of this case."""
-        found: dict[bool, list] = {True: [], False: []}
-        for _ in range(1 + max(2, ROUNDS // len(self._batches))):
-            for experience in self._batches:
-                for shared, updates in found.items():
-                    with self._packing(shared=shared):
-                        updates.append(seconds_of(self._learner, experience))
-        tokens = []
-        for shared in found:
-            with self._packing(shared=shared):
-                tokens.append(tokens_of(self._learner, self._batches[0]))
-        shared, whole = (np.array(found[shared][len(self._batches) :]) for shared in (True, False))
-        return {
-            "prompt_sharing_ratio": np.median(whole[:, 0]) / np.median(shared[:, 0]),
-            "sharing_tokens": tokens[0] / tokens[1],
-            "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
-        }
+    found: dict[bool, list] = {True: [], False: []}
+    tokens = {}
+    for round_ in range(1 + ROUNDS):
+        for shared, updates in found.items():
+            with packing(shared):
+                dist.barrier()
+                started = time.perf_counter()
+                norm = learner.update(experience, lr=0.0).grad_norm  # the weights stay as they are
+                dist.barrier()
+                if round_:
+                    updates.append((time.perf_counter() - started, norm))
+                micro_batches = learner._micro_batches(experience, everything)
+                tokens[shared] = sum(gather(sum(len(micro.input_ids) for micro in micro_batches)))
+    shared, whole = (np.array(found[shared]) for shared in (True, False))  # [rounds, 2]
+    return {
+        "prompt_sharing_ratio": np.median(whole[:, 0]) / np.median(shared[:, 0]),
+        "sharing_tokens": tokens[True] / tokens[False],
+        "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
+    }
 
 
 def main() -> None:
     if len(sys.argv) == 1:
         with tempfile.TemporaryDirectory() as folder:
-            long_model.write(Path(folder))
+            write_model(folder)
             output = launch(2, "benchmarks/sharing.py", folder)
         rows = json.loads(next(line for line in output.splitlines() if line.startswith("ROWS "))[len("ROWS ") :])
         for name, value in rows.items():
             row(name, value)
         return
     dist.init_process_group("gloo")
-    folder = sys.argv[-1]
-    cases = {"tiny": Case(str(TINY_MODEL), [], tiny_batches())}
+    rows = {}
     for name, (budget, shape) in CASES.items():
-        cases[name] = Case(folder, ["--micro-batch-tokens", budget], [random_batch(*shape)])
-    rows = {f"{row}_{name}": value for name, case in cases.items() for row, value in case.seconds().items()}
+        model = str(TINY_MODEL) if name == "tiny" else sys.argv[-1]
+        for kind, value in measure(model, budget, random_batch(*shape)).items():
+            rows[f"{kind}_{name}"] = value
     if dist.get_rank() == 0:
         print("ROWS " + json.dumps(rows), flush=True)
-    os._exit(0)  # saves the seconds that vLLM and torch.distributed need to end
 
 
 if __name__ == "__main__":

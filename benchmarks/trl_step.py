@@ -81,19 +81,14 @@ class Records(TrainerCallback):
     def accuracy(self, model) -> float:
         """Return the share of right greedy answers to the suite's only data set."""
         [(name, prompts)] = self.evaluation.prompts.items()
-        pad = self.evaluation.tokenizer.pad_token_id
-        texts = []
+        tokenizer, texts = self.evaluation.tokenizer, []
+        most = {"max_new_tokens": self.config.sampling.max_answer_tokens}
         for begin in range(0, len(prompts), 100):
-            part = prompts[begin : begin + 100]
-            longest = max(map(len, part))
-            ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in part])
-            mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in part])
-            most = self.config.sampling.max_answer_tokens
+            part = {"input_ids": prompts[begin : begin + 100]}
+            batch = tokenizer.pad(part, padding_side="left", return_tensors="pt")
             with torch.no_grad():
-                rows = model.generate(
-                    input_ids=ids, attention_mask=mask, max_new_tokens=most, do_sample=False, pad_token_id=pad
-                )
-            texts += self.evaluation.tokenizer.batch_decode(rows[:, longest:], skip_special_tokens=True)
+                rows = model.generate(**batch, **most, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+            texts += tokenizer.batch_decode(rows[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
         references = [problem.answer for problem in self.evaluation.problems[name]]
         return float(self.grader(texts, references).rewards[:, 0].mean())
 

@@ -1,6 +1,7 @@
 r"""Compare the default grader with the rule of the released code on the data sets; docs/grader.md shows the result.
 
     BNPO_DATA=<folder with the sets> python dev/compare_graders.py
+    python dev/compare_graders.py labelled    # the second table only, which needs no data
 
 Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
 the next problem (left out where the two are spelled alike). Then the references of MATH are rewritten by the rules of
@@ -21,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "answers"))
 import test_spellings as rules
 from pair_grader import PairGrader, reference_answers
 
-from bnpo.grading.rewards import GRADERS as RULES
+from bnpo.grading.rewards import BOTH_RULES as RULES
 
 SETS = ("math500", "amc23", "aime2024", "aime2025", "math_train")
 PAIRS_PER_RULE = 40
@@ -78,6 +79,9 @@ def print_labelled(graders: dict[str, PairGrader]) -> None:
 def main() -> None:
     folder = Path(os.environ.get("BNPO_DATA", ROOT / "data"))
     graders = {rule: PairGrader(rule) for rule in RULES}
+    if sys.argv[1:] == ["labelled"]:
+        print_labelled(graders)
+        return
     columns = [f"{rule}: {expected}" for expected in ("equal", "different") for rule in RULES]
     print(f"| pairs | {' | '.join(columns)} |\n|{' --- |' * (1 + len(columns))}")
     tests = {name: own_and_next(folder / f"{name}.jsonl") for name in SETS}

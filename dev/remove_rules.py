@@ -18,6 +18,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 
@@ -65,22 +66,22 @@ class Covered:
         return result
 
 
-def rules() -> Iterator[tuple[str, Change, Change]]:
-    """Yield the name of each rule but conditions, and the functions that remove it and put it back."""
+def rules() -> Iterator[tuple[str, Change, Change, str]]:
+    """Yield the name of each rule but conditions, how to remove it and put it back, and what must be in its texts."""
     for module, tables in ROWS.items():
         for rows in tables:
             for i, row in enumerate(list(rows)):
-                yield (f"{module}: {row[0].pattern}", *exchange(rows, i, (NEVER, "")))
+                yield (f"{module}: {row[0].pattern}", *exchange(rows, i, (NEVER, "")), "")
     for kind, entries in ENTRIES.items():
         for key, entry in list(entries.items()):
-            name = chr(key) if isinstance(key, int) else str(key)
-            yield (
-                f"entry {kind} {name}",
-                lambda t=entries, k=key: t.pop(k),
-                lambda t=entries, k=key, e=entry: t.update({k: e}),
-            )
+            if isinstance(key, tuple):
+                name, part = " and ".join(value_type.__name__ for value_type in key), ""
+            else:
+                name = part = chr(key) if isinstance(key, int) else key
+            remove, restore = partial(entries.pop, key), partial(entries.update, {key: entry})
+            yield f"entry {kind} {name}", remove, restore, part
     for i, reader in enumerate(read._READERS):
-        yield (f"reader {reader.__name__}", *exchange(read._READERS, i, lambda text: None))
+        yield (f"reader {reader.__name__}", *exchange(read._READERS, i, lambda text: None), "")
     for module in MODULES:
         for name, pattern in list(vars(module).items()):
             if isinstance(pattern, re.Pattern):
@@ -91,7 +92,7 @@ def rules() -> Iterator[tuple[str, Change, Change]]:
                         setattr(user, name, new)
 
                 short = module.__name__.removeprefix("mathequal.")
-                yield f"{short}: {name}", lambda a=assign: a(NEVER), lambda a=assign, p=pattern: a(p)
+                yield f"{short}: {name}", lambda a=assign: a(NEVER), lambda a=assign, p=pattern: a(p), ""
 
 
 def exchange(rows: list, i: int, other: object) -> tuple[Change, Change]:
@@ -171,24 +172,34 @@ def main(start: str) -> None:
     pairs = [(case["gold"], case["prediction"]) for case in map(json.loads, lines)]
     texts = [*sorted(references), *{one for pair in pairs for one in pair} - references]
     covered, covered_pairs = Covered(), Covered()
-    whole = {one: covered.run(lambda one=one: reading(one), one) for one in texts}
-    labels = {pair: covered_pairs.run(lambda pair=pair: verdict(pair), pair) for pair in pairs}
-    chosen = [(*rule, None) for rule in rules()] + list(conditions())
-    for name, remove, restore, line in chosen:
-        if not name.startswith(start):
-            continue
-        remove()
-        forget()
-        changed = {one for one in (covered.by_line.get(line, []) if line else texts) if reading(one) != whole[one]}
-        touched = covered_pairs.by_line.get(line, []) if line else [pair for pair in pairs if changed & {*pair}]
-        # What only decides verdicts changes no reading, so all verdicts are tried.
-        if not line and name.startswith(("formula", "sets", "compare", "entry pair")):
-            touched = pairs
+    if "if".startswith(start[:2]):
+        whole = {one: covered.run(lambda one=one: reading(one), one) for one in texts}
+        labels = {pair: covered_pairs.run(lambda pair=pair: verdict(pair), pair) for pair in pairs}
+    else:
+        whole, labels = {one: reading(one) for one in texts}, {pair: verdict(pair) for pair in pairs}
+
+    def report(name: str, changed: set[str], touched: list[Pair]) -> None:
         lost = [pair for pair in touched if verdict(pair) != labels[pair]]
-        restore()
         print(f"{len(changed & references):5} references, {len(lost):4} verdicts: {name}", flush=True)
         for pair in lost[:3]:
             print(f"{'':12}{labels[pair]} no more: {pair}", flush=True)
+
+    for name, remove, restore, part in rules():
+        if name.startswith(start):
+            remove()
+            forget()
+            changed = {one for one in texts if part.casefold() in one.casefold() and reading(one) != whole[one]}
+            # What only decides verdicts changes no reading, so all verdicts are tried.
+            only_verdicts = name.startswith(("formula", "sets", "compare", "entry pair"))
+            report(name, changed, [pair for pair in pairs if only_verdicts or changed & {*pair}])
+            restore()
+    for name, remove, restore, line in conditions():
+        if name.startswith(start):
+            remove()
+            forget()
+            changed = {one for one in covered.by_line.get(line, []) if reading(one) != whole[one]}
+            report(name, changed, covered_pairs.by_line.get(line, []))
+            restore()
 
 
 if __name__ == "__main__":

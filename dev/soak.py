@@ -111,7 +111,7 @@ def survive(run: Path, ranks: int, kills: Sequence[tuple[str, int, float]], trai
 
 def outcome(run: Path) -> tuple[list[dict], str]:
     """Return the metrics of a run without timings, and a hash of its final weights, or of its adapter's."""
-    from bnpo.speed import TIMINGS
+    from bnpo.policy.speed import TIMINGS
 
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows = [{k: v for k, v in row.items() if not k.startswith(TIMINGS)} for row in rows]

@@ -15,8 +15,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import write_json_lines
 from mathequal import final_answer
 
@@ -103,4 +103,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_command(Args, description=__doc__))

@@ -27,11 +27,11 @@ from rich.text import Text
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
 from bnpo.data import questions_at
 from bnpo.files import InputError
-from bnpo.findings import FirstAnswers, find
 from bnpo.grading.rewards import reward_name
+from bnpo.policy.speed import Stopwatch
 from bnpo.rollouts import Rollouts, Task, collect
+from bnpo.runs.findings import FirstAnswers, find
 from bnpo.runs.prepare import prepare_run
-from bnpo.speed import Stopwatch
 
 SHOWN = 3
 """Answers that are printed as they are."""

@@ -17,6 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from bnpo.environment import parse_command
 from bnpo.evaluation.scores import describe_difference, paired_bootstrap
 from bnpo.files import InputError, read_json, whole_json_lines
 from study.statistics import holm
@@ -74,6 +75,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bnpo.environment import setup_environment
+from bnpo.environment import parse_command, setup_environment
 
 setup_environment()
 
 import torch
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -137,4 +136,4 @@ def results_table(model: str, summary: dict, ranks: int) -> Table:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_command(Args, description=__doc__))

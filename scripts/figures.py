@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import InputError, writing
 from paper.curves import group_runs, read_run
 from paper.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
@@ -49,6 +50,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -20,6 +20,7 @@ from rich.table import Table
 from scipy.stats import binomtest, combine_pvalues
 
 from bnpo.algorithm.beta import fit_beta
+from bnpo.environment import parse_command
 from bnpo.files import InputError, step_of
 from bnpo.grading.rewards import reward_name
 from bnpo.report.run_files import Batch, open_folder, read_batch
@@ -137,6 +138,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

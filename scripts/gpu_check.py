@@ -25,8 +25,8 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 import psutil
-import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import write_json
 from gpu_check_parts import CheckError, Rows, attention, long_answer, sleep
 from gpu_check_runs import sampler_ranks, tensor_parallel, train
@@ -92,7 +92,7 @@ CHECKS = (
     Check(
         "first-step",
         "a step of a 1.5B model takes at most the memory that the plan counts, and sampler and learner agree",
-        115,
+        125,
         first_step,
     ),
     Check(
@@ -214,19 +214,14 @@ def describe_machine() -> dict:
     import torch
 
     packages = ("torch", "triton", "vllm", "deepspeed", "transformers", "flashinfer-python", "numpy")
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
+    installed = {package.name: package.version for package in metadata.distributions()}
+    versions = {package: installed.get(package, "not installed") for package in packages}
     gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "date": now,
         "gpus": gpus,
         "cuda": torch.version.cuda,
-        "python": sys.version.split()[0],
         "versions": versions,
     }
 
@@ -255,4 +250,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_command(Args, description=__doc__))

@@ -172,7 +172,7 @@ def open_ranks() -> None:
 def open_learner(folder: str, *flags: str):
     """Return a learner of the model in `folder` as the only rank, and its config."""
     from bnpo.config import parse_train_config
-    from bnpo.planning import read_shape
+    from bnpo.planning.memory import read_shape
     from bnpo.policy.learner import Learner
 
     open_ranks()

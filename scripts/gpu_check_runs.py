@@ -1,16 +1,14 @@
 """The checks of gpu_check.py that start train.py and eval.py. `args` are the arguments of that script."""
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from bnpo.launcher import launcher_flags
+from bnpo.environment import launcher_flags
 from gpu_check_parts import TOLERANCE, Rows, require
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,10 +29,7 @@ def train(
     short: bool = False,
     sampler_ranks: int = 1,
 ) -> None:
-    """Train for --steps steps, resume for as many, and evaluate the checkpoint with eval.py.
-
-    A `short` check does not resume or evaluate, and starts train.py without DeepSpeed's launcher, which takes seconds.
-    """
+    """Train for --steps steps and, unless it is `short`, resume for as many and evaluate the checkpoint by eval.py."""
     run, log = args.output_dir / name, args.output_dir / f"{name}.log"
     graphs = ["--enforce-eager"] if eager else []
     flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, *graphs]
@@ -48,11 +43,7 @@ def train(
     launcher = [Path(sys.executable).with_name("deepspeed"), *launcher_flags(gpus)]
     starts = 1 if short else 2
     for start in range(1, starts + 1):
-        command = ["train.py", *flags, "--steps", start * args.steps]
-        if short:
-            program(log, sys.executable, *command, environment=only_rank())
-        else:
-            program(log, *launcher, *command)
+        program(log, *launcher, "train.py", *flags, "--steps", start * args.steps)
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     verify_metrics(steps, args.steps, starts, TOLERANCE[dtype], rows)
     if not short:
@@ -63,14 +54,6 @@ def train(
 def sampler_ranks(args, _gpus: int, rows: Rows) -> None:
     """Make the check `train` with two ranks whose GPUs share one sampler."""
     train(args, 2, rows, name="sampler-ranks", sampler_ranks=2)
-
-
-def only_rank() -> dict[str, str]:
-    """Return what a launcher would set for the only rank."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_SIZE": "1", "WORLD_SIZE": "1"}
-    return rank | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def verify_metrics(logged: list[dict], steps: int, starts: int, tolerance: float, rows: Rows) -> None:
@@ -131,12 +114,11 @@ def large_model(args) -> Path:
     return folder
 
 
-def program(log: Path, *command: object, environment: dict[str, str] | None = None) -> None:
+def program(log: Path, *command: object) -> None:
     """Run a program of the repository with its output in `log`. Raises CheckError with the end of it if it fails."""
     command = [str(part) for part in command]
-    variables = os.environ | (environment or {})
     with log.open("a", encoding="utf-8") as file:
         streams = {"stdout": file, "stderr": subprocess.STDOUT}
-        status = subprocess.run(command, cwd=ROOT, env=variables, check=False, **streams).returncode
+        status = subprocess.run(command, cwd=ROOT, check=False, **streams).returncode
     end = "".join(log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-30:])
     require(status == 0, f"{' '.join(command)} ended with status {status}; the end of {log}:\n{end}")

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial, wraps
 from math import log
 from pathlib import Path
 from unittest.mock import patch
@@ -20,13 +20,13 @@ MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-
 def first_step(_args, _gpus: int, rows: Rows) -> None:
     """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
 
-    The sizes may be at most those that bnpo/planning.py counts, because runs that do not fit are refused by them. The
+    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are refused by them. The
     second sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
     """
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning import ASLEEP, CONTEXTS, GRAPHS, read_shape
+    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS, read_shape
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -45,6 +45,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     measure_gap(learner, sampler, "fresh", rows)  # ends asleep
     rows["asleep_gib"] = used_gib() - without_sampler
     measure_sync_speed(learner, sampler, "first_sync", rows)
+    measure_sampling(sampler, learner.model.config.vocab_size, rows)
     measure_gap(learner, sampler, "awake", rows)
     measure_sync_speed(learner, sampler, "sync", rows)
     sampler.close()
@@ -58,8 +59,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning import CONTEXTS, rank_memory
+    from bnpo.planning.memory import CONTEXTS, rank_memory
     from bnpo.policy.learner import Experience
+    from bnpo.policy.speed import gpu_name, peak_tflops
 
     rng = np.random.default_rng(0)
     answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]
@@ -68,7 +70,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     # A learning rate of 0 keeps the weights equal to those that the sampler loads.
     learner.update(experience, lr=0.0)  # in the first one, DeepSpeed learns in which order it needs the weights
     torch.cuda.reset_peak_memory_stats()
-    measured(learner.update, "update", rows)(experience, lr=0.0)
+    update = measured(learner.update, "update", rows)(experience, lr=0.0)
+    if peak := peak_tflops(gpu_name()):  # what gradient checkpointing computes twice does not count
+        rows["mfu"] = update.tflop / rows["update_seconds"] / peak
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     memory = rank_memory(shape, config, ranks=1)
@@ -110,6 +114,20 @@ class WholeVocabulary:
 
     def get_vocab(self) -> dict[str, int]:
         return {}
+
+
+def measure_sampling(sampler, vocabulary: int, rows: Rows) -> None:
+    """Measure the seconds of vLLM's own `generate`, without seeds and log-probabilities, over those of our sampler."""
+    import numpy as np
+    from vllm import SamplingParams
+
+    prompts = np.random.default_rng(2).integers(0, vocabulary, (32, 96)).tolist()
+    common = {"n": 16, "temperature": 1.0, "max_tokens": 512}
+    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+    bare = partial(sampler._llm.generate, requests, SamplingParams(detokenize=False, **common), use_tqdm=False)
+    measured(bare, "bare_vllm", rows)()
+    measured(lambda: list(sampler.sample(prompts, range(32), logprobs=True, **common)), "our_sampler", rows)()
+    rows["vllm_ratio"] = rows["bare_vllm_seconds"] / rows["our_sampler_seconds"]
 
 
 def measure_gap(learner, sampler, name: str, rows: Rows) -> None:

@@ -40,132 +40,117 @@ def aime_id(year: int, n: int) -> str:
     return f"{year}-AIME-{'I' if n < 15 else 'II'}-{n % 15 + 1}"
 
 
-def _math_train(n: int, row: Row) -> Row:
-    level = row["level"].removeprefix("Level ")  # two problems have "Level ?"
-    return {
-        "id": f"train/{n}",
-        "problem": row["problem"],
-        "answer": last_box(row["solution"]),
-        "solution": row["solution"],
-        "subject": row["type"],
-        "level": int(level) if level != "?" else None,
-    }
-
-
-def _math500(n: int, row: Row) -> Row:
-    fields = {name: row[name] for name in ("problem", "answer", "solution", "subject", "level")}
-    return {"id": row["unique_id"].removesuffix(".json"), **fields}
-
-
-def _amc23(n: int, row: Row) -> Row:
-    return {"id": contest_id(row["url"]), "problem": row["question"], "answer": whole_number(row["answer"])}
-
-
-def _aime2024(n: int, row: Row) -> Row:
-    answer = whole_number(last_box(row["solution"]))  # the solution is only a box with the answer
-    return {"id": contest_id(row["url"]), "problem": row["problem"], "answer": answer}
-
-
-def _aime2025(n: int, row: Row) -> Row:
-    return {"id": aime_id(2025, n), "problem": row["problem"], "answer": whole_number(row["answer"])}
-
-
-def _aime2026(n: int, row: Row) -> Row:
-    number = aime_id(2026, row["problem_idx"] - 1)
-    return {"id": number, "problem": row["problem"], "answer": whole_number(row["answer"])}
-
-
-def _gsm8k(n: int, row: Row) -> Row:
-    _, mark, answer = row["answer"].rpartition("####")
+def gsm8k_answer(text: str) -> str:
+    """Return what follows ####. Numbers above 999 have commas."""
+    _, mark, answer = text.rpartition("####")
     if not mark:
-        raise ValueError(f"no #### in the answer '{row['answer'][:60]}'")
-    # Numbers above 999 have commas.
-    return {"problem": row["question"], "answer": answer.strip().replace(",", ""), "solution": row["answer"]}
+        raise ValueError(f"no #### in the answer '{text[:60]}'")
+    return answer.strip().replace(",", "")
 
 
-def _gsm8k_test(n: int, row: Row) -> Row:
-    return {"id": f"test/{n}", **_gsm8k(n, row)}
-
-
-def _gsm8k_train(n: int, row: Row) -> Row:
-    return {"id": f"train/{n}", **_gsm8k(n, row)}
-
-
-def _svamp(n: int, row: Row) -> Row:
+def svamp_problem(row: Row) -> str:
+    """Return the body as a sentence, and the question."""
     body = row["Body"].strip()
-    stop = "" if body.endswith(".") else "."
+    return f"{body}{'' if body.endswith('.') else '.'} {row['Question'].strip()}"
+
+
+def _gsm8k(split: str) -> dict:
+    answer = lambda row: gsm8k_answer(row["answer"])  # noqa: E731
+    return {"id": lambda row: f"{split}/{row['n']}", "problem": "question", "answer": answer, "solution": "answer"}
+
+
+def _matharena(contest: str) -> dict:
     return {
-        "id": row["ID"],
-        "problem": f"{body}{stop} {row['Question'].strip()}",
-        "answer": whole_number(row["Answer"]),
-        "solution": row["Equation"],
-        "subject": row["Type"],
+        "id": lambda row: f"{contest}-{row['problem_idx']}",
+        "problem": "problem",
+        "answer": lambda row: str(row["answer"]),
+        "subject": lambda row: ", ".join(row.get("problem_type") or ()) or None,
     }
 
 
-def _minerva_math(n: int, row: Row) -> Row:
-    fields = {"problem": row["problem"], "answer": last_box(row["solution"]), "solution": row["solution"]}
-    return {"id": f"minerva/{row['idx']}", **fields, "subject": row["type"]}
-
-
-def _olympiadbench(n: int, row: Row) -> Row:
-    return {
-        "id": f"OE_TO_maths_en_COMP/{row['id']}",
-        "problem": row["question"],
-        "answer": ",".join(row["final_answer"]),
-        "solution": "\n\n".join(row["solution"]),
-        "subject": row["subfield"],
-    }
-
-
-def _amo_bench_p(n: int, row: Row) -> Row | None:
-    if row["answer_type"] == "description":
-        return None  # only a judge can grade it
-    # The problem is followed by the format that the authors' own grader reads.
-    problem, _, _ = row["prompt"].partition("After solving the above problem")
-    answer = last_box(row["answer"]) if r"\boxed" in row["answer"] else row["answer"]
-    return {"id": f"AMO-{row['question_id']}", "problem": problem, "answer": answer, "solution": row["solution"]}
-
-
-def _matharena(label: str) -> Callable[[int, Row], Row]:
-    def convert(n: int, row: Row) -> Row:
-        subject = ", ".join(row.get("problem_type") or ()) or None
-        fields = {"problem": row["problem"], "answer": str(row["answer"]), "subject": subject}
-        return {"id": f"{label}-{row['problem_idx']}", **fields}
-
-    return convert
-
-
-CONVERSIONS: dict[str, Callable[[int, Row], Row | None]] = {
-    "math_train": _math_train,
-    "math500": _math500,
-    "amc23": _amc23,
-    "aime2024": _aime2024,
-    "aime2025": _aime2025,
-    "aime2026": _aime2026,
-    "gsm8k_test": _gsm8k_test,
-    "gsm8k_train": _gsm8k_train,
-    "svamp": _svamp,
-    "minerva_math": _minerva_math,
-    "olympiadbench": _olympiadbench,
-    "amo_bench_p": _amo_bench_p,
+CONVERSIONS: dict[str, dict[str, str | Callable[[Row], object]]] = {
+    "math_train": {
+        "id": lambda row: f"train/{row['n']}",
+        "problem": "problem",
+        "answer": lambda row: last_box(row["solution"]),
+        "solution": "solution",
+        "subject": "type",
+        # Two problems have "Level ?".
+        "level": lambda row: None if row["level"] == "Level ?" else int(row["level"].removeprefix("Level ")),
+    },
+    "math500": {
+        "id": lambda row: row["unique_id"].removesuffix(".json"),
+        **{name: name for name in ("problem", "answer", "solution", "subject", "level")},
+    },
+    "amc23": {
+        "id": lambda row: contest_id(row["url"]),
+        "problem": "question",
+        "answer": lambda row: whole_number(row["answer"]),
+    },
+    "aime2024": {
+        "id": lambda row: contest_id(row["url"]),
+        "problem": "problem",
+        "answer": lambda row: whole_number(last_box(row["solution"])),  # the solution is only a box with the answer
+    },
+    "aime2025": {
+        "id": lambda row: aime_id(2025, row["n"]),
+        "problem": "problem",
+        "answer": lambda row: whole_number(row["answer"]),
+    },
+    "aime2026": {
+        "id": lambda row: aime_id(2026, row["problem_idx"] - 1),
+        "problem": "problem",
+        "answer": lambda row: whole_number(row["answer"]),
+    },
+    "gsm8k_test": _gsm8k("test"),
+    "gsm8k_train": _gsm8k("train"),
+    "svamp": {
+        "id": "ID",
+        "problem": svamp_problem,
+        "answer": lambda row: whole_number(row["Answer"]),
+        "solution": "Equation",
+        "subject": "Type",
+    },
+    "minerva_math": {
+        "id": lambda row: f"minerva/{row['idx']}",
+        "problem": "problem",
+        "answer": lambda row: last_box(row["solution"]),
+        "solution": "solution",
+        "subject": "type",
+    },
+    "olympiadbench": {
+        "id": lambda row: f"OE_TO_maths_en_COMP/{row['id']}",
+        "problem": "question",
+        "answer": lambda row: ",".join(row["final_answer"]),
+        "solution": lambda row: "\n\n".join(row["solution"]),
+        "subject": "subfield",
+    },
+    "amo_bench_p": {
+        "id": lambda row: f"AMO-{row['question_id']}",
+        # The problem is followed by the format that the authors' own grader reads.
+        "problem": lambda row: row["prompt"].partition("After solving the above problem")[0],
+        "answer": lambda row: last_box(row["answer"]) if r"\boxed" in row["answer"] else row["answer"],
+        "solution": "solution",
+    },
     "hmmt_feb_2025": _matharena("HMMT-Feb-2025"),
     "hmmt_nov_2025": _matharena("HMMT-Nov-2025"),
     "hmmt_feb_2026": _matharena("HMMT-Feb-2026"),
     "brumo_2025": _matharena("BRUMO-2025"),
     "cmimc_2025": _matharena("CMIMC-2025"),
 }
-"""By set: the function that converts row n of the hub's files. None: the row is left out."""
+"""By set and field: the column of the hub's files, or a function of the row. `n` is the number of the row, from 0."""
 
 
 def convert_rows(name: str, rows: list[Row]) -> list[Row]:
     """Return the rows of set `name` with FIELDS. Raises KeyError, TypeError, ValueError or AttributeError."""
     if name == "svamp":  # its two files hold a random split
         rows = sorted(rows, key=lambda row: int(row["ID"].removeprefix("chal-")))
+    if name == "amo_bench_p":  # only a judge can grade descriptions
+        rows = [row for row in rows if row["answer_type"] != "description"]
     converted = []
     for n, row in enumerate(rows):
-        fields = CONVERSIONS[name](n, row)
-        if fields is not None:
-            source = "MATH-train" if name == "math_train" else name.upper()
-            converted.append(dict.fromkeys(FIELDS) | fields | {"source": source})
+        fields = dict.fromkeys(FIELDS) | {"source": "MATH-train" if name == "math_train" else name.upper()}
+        for field, source in CONVERSIONS[name].items():
+            fields[field] = row[source] if isinstance(source, str) else source(row | {"n": n})
+        converted.append(fields)
     return converted

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bnpo.environment import forget_launcher, has_nvidia_gpu, setup_environment
+from bnpo.environment import forget_launcher, has_nvidia_gpu, launcher_flags, setup_environment
 from bnpo.files import InputError
-from bnpo.launcher import launcher_flags
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

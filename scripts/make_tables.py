@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import InputError
 from paper.results import load_results
 from paper.tables import make_tables, to_markdown, write_tables
@@ -37,6 +38,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
+from bnpo.environment import parse_command
 from bnpo.files import InputError, writing
 from paper.figures import draw_weights, save
 from paper.objectives import atlas
@@ -69,6 +69,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -23,7 +23,7 @@ from bnpo.config import PRESETS, Planning, check_config, check_planning, flat_se
 from bnpo.environment import setup_environment
 from bnpo.files import ROOT, InputError
 from bnpo.report.run_files import open_folder
-from bnpo.summary import why_ended
+from bnpo.report.summary import why_ended
 from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
 from paper.tables import make_tables, to_markdown, write_tables
@@ -94,7 +94,7 @@ def is_trained(row: Row) -> bool:
 
 def check_disk_space(row: Row) -> None:
     """Raise InputError if the row's checkpoints that exist at once do not fit the disk."""
-    from bnpo.dry_run import disk_problem, plan_training, training_inputs  # imports torch
+    from bnpo.planning.dry_run import disk_problem, plan_training, training_inputs  # imports torch
 
     plan = plan_training(row.train, training_inputs(row.train))
     files = (row.run / "checkpoints").rglob("*")

@@ -6,10 +6,7 @@
 docs/study/ has the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. On
 the type of processor that a row was computed on, a run that is trained again is equal bit for bit. Elsewhere it is
 another draw. The commit that a row names has the programs that made the list of all runs, chose the learning rates, and
-ran them side by side. Other numbers of the studies have programs of their own:
-
-    python scripts/study/gradient_noise.py     # the noise of the gradients, evals/results/study/noise.json
-    python scripts/study/ceiling.py            # what a weight of BNPO's kind can gain (docs/study/theory.md)
+ran them side by side, and measured the noise of the gradients.
 """
 
 import sys
@@ -17,8 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from bnpo.environment import parse_command
 from bnpo.files import InputError
 from study.again import compare_with, train_again
 from study.registry import ROWS_2
@@ -50,6 +46,6 @@ def main(args: Args) -> None:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Args, description=__doc__))
+        main(parse_command(Args, description=__doc__))
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.table import Table
 from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.special import betaln, psi
 from scipy.stats import beta as beta_distribution
+
+from bnpo.environment import parse_command
 
 CONSOLE = Console(width=120, highlight=False, markup=False)
 
@@ -228,4 +229,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_command(Args, description=__doc__))

@@ -167,7 +167,7 @@ def make_model(folder: Path, **shape):
 @pytest.fixture(scope="module")
 def float16() -> None:
     """Skip the test on a CPU that has no float16 arithmetic."""
-    from bnpo.devices import trains_in_float16
+    from bnpo.ranks import trains_in_float16
 
     if not trains_in_float16():
         pytest.skip("this CPU has no float16 arithmetic")

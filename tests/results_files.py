@@ -29,17 +29,17 @@ def write(tmp_path):
         usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
         usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}
         usual = {"ckpt": "runs/x/last", "checkpoint_sha256": 64 * "b", "seed": 0, "dtype": "bfloat16"}
-        usual |= {"grader": "reference", "limit": None, "versions": {"vllm": "0.32.0"}}
+        usual |= {"grader": "paper", "limit": None, "versions": {"vllm": "0.32.0"}}
         results = {}
         for key, (score, error) in scores.items():
             problems, runs = sizes.get(key, (500, 4))
             results[key] = {"problems": problems, "repetitions": runs, "pass1": score, "se": error}
         average = {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02}
         for key, (score, error) in dict(ours).items():
-            both = {"default": {"pass1": score, "se": error}, "reference": results[key]}
+            both = {"default": {"pass1": score, "se": error}, "paper": results[key]}
             results[key] = both["default"] | results[key] | both["default"] | {"by_rule": both}
         if ours:
-            average |= {"by_rule": {"default": {"pass1": 0.5, "se": 0.02}, "reference": dict(average)}}
+            average |= {"by_rule": {"default": {"pass1": 0.5, "se": 0.02}, "paper": dict(average)}}
         content = {
             "protocol": usual
             | {"run": config and flat_settings(config), "suite": usual_suite | dict(suite)}

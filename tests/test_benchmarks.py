@@ -1,11 +1,14 @@
 """How rows of benchmarks are compared. The benchmarks themselves are not tests."""
 
+import argparse
 import importlib.util
-import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT
 
 
@@ -38,26 +41,38 @@ def test_a_row_is_worse_in_the_direction_of_its_aim(bench, name, value, kept, is
 
 
 @pytest.mark.program
-@pytest.mark.parametrize(("name", "rows"), [("gpu", {"gpus": 7.0}), ("step", {})])
-def test_only_the_benchmark_of_gpus_sees_gpus(bench, monkeypatch, tmp_path, name, rows):
+def test_rows_are_what_a_benchmark_prints_without_gpus(bench, monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     (tmp_path / "benchmarks").mkdir()
-    code = "import os; print('gpus:', os.environ['CUDA_VISIBLE_DEVICES'])"
-    (tmp_path / "benchmarks" / f"{name}.py").write_text(code)
-    assert bench.measure(name) == rows
+    code = "import os, sys; print('step_seconds: 1.5', 'no row', 'flags: ' + sys.argv[1], sep='\\n')"
+    code += "; print('gpus:', os.environ['CUDA_VISIBLE_DEVICES'])"
+    (tmp_path / "benchmarks" / "step.py").write_text(code)
+    assert bench.measure("step 4") == {"step_seconds": 1.5, "flags": 4.0}
 
 
-def test_rows_are_compared_with_those_of_this_kind_of_machine(bench, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench, "ROOT", tmp_path)
-    (tmp_path / "benchmarks" / "rows").mkdir(parents=True)
-    kept, new = tmp_path / "benchmarks" / "rows" / f"{bench.kind()}.json", tmp_path / "new.json"
-    kept.write_text(json.dumps({"floor_ratio": 0.5, "sync_share": 0.01}))
-    new.write_text(json.dumps({"floor_ratio": 0.9, "sync_share": 0.01, "trl_ratio": 2.0}))
-    monkeypatch.setattr(sys, "argv", ["run.py", "--compare", str(new), "--keep"])
-    bench.main()
+def test_rows_are_compared_with_those_of_this_kind_of_machine(bench, capsys):
+    bench.show({"floor_ratio": 0.9, "sync_share": 0.01, "trl_ratio": 2.0}, {"floor_ratio": 0.5, "sync_share": 0.01})
     printed = capsys.readouterr().out
     assert "worse by more than 10 %: floor_ratio is 0.9, was 0.5\n" in printed
     assert "misses its target: trl_ratio is 2, should be >= 3.0\n" in printed
     assert printed.count("worse") == printed.count("misses") == 1
-    assert json.loads(kept.read_text()) == {"floor_ratio": 0.9, "sync_share": 0.01, "trl_ratio": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("argv", "preset", "model", "ranks", "steps"),
+    [
+        ([], "tiny", None, None, 10),
+        (["--model", "smollm2", "--ranks", "2"], "smollm2", "data/models/SmolLM2-135M-Instruct", 2, 4),
+        (["--model", "data/tiny-model", "--steps", "3"], "smollm2", "data/tiny-model", 1, 3),
+    ],
+)
+def test_the_model_of_a_benchmark_is_a_preset_or_a_folder(bench, monkeypatch, argv, preset, model, ranks, steps):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["step.py", *argv])
+    case, _ = sys.modules["common"].read_case(argparse.ArgumentParser())
+    config, _ = parse_train_config(case.flags, has_cuda=False)
+    assert config.preset == preset
+    assert Path(config.data.model) == (ROOT / model if model else TINY_MODEL)
+    assert case.ranks == (ranks or len(os.sched_getaffinity(0)))
+    assert case.steps == steps

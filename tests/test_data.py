@@ -1,46 +1,8 @@
+"""The order in which questions are asked. Reading of data is in test_sources.py."""
+
 import numpy as np
-import pytest
 
-from bnpo.data import load_problems, next_place, questions_at
-from bnpo.files import InputError
-
-
-def write(tmp_path, text):
-    path = tmp_path / "data.jsonl"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_load(tmp_path):
-    path = write(
-        tmp_path, '{"id": "a", "problem": "1+1", "answer": "2", "level": 3}\n\n{"problem": "é", "answer": ""}\n'
-    )
-    problems = load_problems(path)
-    assert [(p.id, p.problem, p.answer) for p in problems] == [("a", "1+1", "2"), ("3", "é", "")]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"data.jsonl: is empty"),
-        ('{"problem": "1", "answer": "1"}\nnonsense\n', r"data.jsonl:2: not JSON"),
-        ('["a"]\n', r"data.jsonl:1: a list where a JSON object is needed"),
-        ('{"problem": "1"}\n', r"data.jsonl:1: field 'answer' is missing"),
-        (
-            '{"problem": "1", "answer": true}\n',
-            r"data.jsonl:1: field 'answer' has type bool; it must be a text or a number",
-        ),
-    ],
-)
-def test_bad_files_are_named_with_their_line(tmp_path, text, message):
-    with pytest.raises(InputError, match=message) as error:
-        load_problems(write(tmp_path, text))
-    assert "\n" not in str(error.value)
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(InputError, match="no such data file"):
-        load_problems(tmp_path / "absent.jsonl")
+from bnpo.data import next_place, questions_at
 
 
 def test_an_epoch_visits_every_problem_once_in_an_order_of_its_own():
@@ -61,10 +23,3 @@ def test_another_number_of_questions_continues_behind_the_last_one():
     assert np.concatenate(asked[:5]).tolist() == order[:26]
     assert asked[5] == questions_at(30, 6, 30, seed=1).tolist()
     assert place == 36
-
-
-def test_a_file_that_is_not_text(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(b"\x1f\x8b\x08 gzip")
-    with pytest.raises(InputError, match=r"data.jsonl: is not UTF-8 text \(invalid start byte at byte 1\); save it as"):
-        load_problems(path)

@@ -184,26 +184,29 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
     assert {sample["answer"] for sample in samples.values()} & {"1", "2", "3"}  # what the model was taught to say
 
 
+NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repetitions": 1}}}
+
+
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "suite", "message"),
     [
-        (
-            ("--suite", "nowhere"),
-            "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, ",
-        ),
-        (
-            ("--suite", "arithmetic", "--repetitions", "MATH500=1"),
-            "no data set 'MATH500' in suite arithmetic; it has arithm",
-        ),
-        (("--suite", "arithmetic", "--repetitions", "many"), "'many' is not NAME=N or N"),
-        (("--suite", "arithmetic", "--limit", "1"), "--limit: is 1"),
-        (("--suite", "arithmetic", "--seed", "-1"), "--seed: is -1, must be greater than or equal to 0"),
-        (("--suite", "arithmetic", "--tensor-parallel", "0"), "--tensor-parallel: is 0, must be greater than 0"),
-        (("--suite", "arithmetic", "--ckpt", "no/where/else"), "no such model folder, nor a hub name"),
+        (("--suite", "nowhere"), {}, "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, "),
+        (("--repetitions", "MATH500=1"), {}, "no data set 'MATH500' in suite suite; it has arithmetic"),
+        (("--repetitions", "many"), {}, "'many' is not NAME=N or N"),
+        (("--limit", "1"), {}, "--limit: is 1"),
+        (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
+        (("--tensor-parallel", "0"), {}, "--tensor-parallel: is 0, must be greater than 0"),
+        (("--gpu-memory", "1.5"), {}, "--gpu-memory: is 1.5, must be less than or equal to 1"),
+        (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),
+        ((), NO_DATA, "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads"),
+        ((), {"max_answer_tokens": 3072}, "prompts and answers of up to 3136 tokens do not fit the context of"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(tmp_path, flags, message):
-    error = refused(tmp_path / "out", "--ckpt", str(TINY_MODEL), *flags)
+def test_bad_input_is_refused_in_one_line(tmp_path, flags, suite, message):
+    """`suite` changes the built-in one."""
+    file = tmp_path / "suite.json"
+    file.write_text(json.dumps(json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | suite))
+    error = refused(tmp_path / "out", "--ckpt", str(TINY_MODEL), "--suite", str(file), *flags)
     assert message in error
     assert "\n" not in error
     assert not (tmp_path / "out").exists()
@@ -245,23 +248,6 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
         rf"error: {model}: vLLM cannot run this model \(.*\); correct that, or use another model", error
     )
     assert "Traceback" not in result.stderr
-
-
-def test_absent_data_sets_are_refused_with_the_way_to_get_them(tmp_path):
-    suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text())
-    suite["datasets"]["MATH500"] = {"data": "data/nowhere/math500.jsonl", "repetitions": 1}
-    (tmp_path / "math.json").write_text(json.dumps(suite))
-    flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "math.json"))
-    assert "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads" in refused(
-        tmp_path / "out", *flags
-    )
-
-
-def test_a_context_too_short_for_the_suite_is_refused(tmp_path):
-    suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"max_answer_tokens": 3072}
-    (tmp_path / "long.json").write_text(json.dumps(suite))
-    flags = ("--ckpt", str(TINY_MODEL), "--suite", str(tmp_path / "long.json"))
-    assert "prompts and answers of up to 3136 tokens do not fit the context of" in refused(tmp_path / "out", *flags)
 
 
 def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp_path):

@@ -31,7 +31,7 @@ def records(evaluation):
             "answer": "5" if right else None,
             "vote": "5" if right else None,
             "correct": right,
-            "verdicts": {"default": right, "reference": False},
+            "verdicts": {"default": right, "paper": False},
             "tokens": 10,
             "finish_reason": "length" if request == ("arithmetic", 2, 1) else "stop",
         }
@@ -43,7 +43,7 @@ def test_scores(evaluation, records):
     arithmetic = result["results"]["arithmetic"]
     assert (arithmetic["pass1"], arithmetic["no_box"], arithmetic["majority"]) == (0.5, 0.5, 1.0)
     assert arithmetic["truncated"] == pytest.approx(1 / 6)
-    by_rule = {"default": {"pass1": 0.5, "se": 0.0}, "reference": {"pass1": 0.0, "se": 0.0}}
+    by_rule = {"default": {"pass1": 0.5, "se": 0.0}, "paper": {"pass1": 0.0, "se": 0.0}}
     assert arithmetic["by_rule"] == by_rule
     assert result["average"] == {"pass1": 0.5, "se": 0.0, "by_rule": by_rule}
     assert result["grading_failures"] == {}
@@ -86,7 +86,7 @@ def test_the_memory_of_20_000_samples_holds_no_texts(tmp_path):
     for n, request in enumerate(requests):
         name, index, repetition = request
         record = {"dataset": name, "id": f"test/{index}", "index": index, "repetition": repetition, "seed": n}
-        record |= {"answer": "5", "correct": True, "verdicts": {"default": True, "reference": False}, "vote": "5"}
+        record |= {"answer": "5", "correct": True, "verdicts": {"default": True, "paper": False}, "vote": "5"}
         samples.add(record | {"tokens": 10, "finish_reason": "stop", "text": f"{n:08}" * 1000})
     samples.close()
     again = Samples(tmp_path, requests)

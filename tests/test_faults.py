@@ -20,14 +20,14 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import TRAINING_PROBLEMS, arithmetic_problems, content_hash
-from bnpo.speed import TIMINGS
+from bnpo.policy.speed import TIMINGS
 from conftest import ROOT, free_port, run_ranks, temporary_folder, users_environment
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 SMALL += ("--watch-questions", 0)
 
 
-def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subprocess.Popen:
+def start_rank(rank: int, port: int, run: str, output: Path, fault: str = "none") -> subprocess.Popen:
     """One of three ranks of a run that meet at a port."""
     environment = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "tests/programs/lifeline_check.py", fault, run]
@@ -38,41 +38,33 @@ def start_rank(rank: int, port: int, fault: str, run: str, output: Path) -> subp
 
 
 @pytest.mark.program
-@pytest.mark.parametrize(
-    ("fault", "statuses", "message", "traceback"),
-    [
-        ("rank 2 killed", [1, 1, -9], "rank 2 (process PID on HOST) died without an error of its own", None),
-        ("rank 2 raises", [1, 1, 1], "rank 2 (process PID on HOST) failed: MemoryError: a fault of rank 2", 2),
-        ("all raise", [1, 1, 1], "ValueError: a fault of all ranks", 0),
-        ("input", [1, 2, 2], "InputError: a fault of the input", 0),
-    ],
-)
-def test_ranks_end_together_and_the_first_error_is_shown(fault, statuses, message, traceback, tmp_path):
-    started, port = time.monotonic(), free_port()
-    ranks = [start_rank(rank, port, fault, "run", tmp_path / str(rank)) for rank in range(3)]
-    assert [rank.wait(timeout=60) for rank in ranks] == statuses
+@pytest.mark.parametrize(("fault", "status"), [("rank 2 killed", -9), ("rank 2 raises", 1)])
+def test_ranks_without_a_launcher_notice_in_a_collective_that_one_has_ended(fault, status, tmp_path):
+    port = free_port()
+    ranks = [start_rank(rank, port, "run", tmp_path / str(rank), fault) for rank in range(3)]
+    assert [rank.wait(timeout=60) for rank in ranks] == [1, 1, status]
     outputs = [(tmp_path / str(rank)).read_text() for rank in range(3)]
-    assert [rank for rank in range(3) if "Traceback" in outputs[rank]] == ([] if traceback is None else [traceback])
-    everything = re.sub(r"process \d+ on \S+\)", "process PID on HOST)", "".join(outputs))
-    assert everything.count(message) == 1, everything
-    assert time.monotonic() - started < 30
+    assert ("MemoryError: a fault of rank 2" in outputs[2]) == (status == 1)
+    assert all("gloo" in output for output in outputs[:2])
+    assert "failed: RuntimeError: " in outputs[0]
+    assert "failed: " not in outputs[1]
 
 
 @pytest.mark.program
 def test_a_rank_of_another_run_is_turned_away(tmp_path):
     """Two runs with the same port: rank 2 of the second comes to the first, in time to be taken for its own."""
     port = free_port()
-    first = [start_rank(rank, port, "none", "runs/first", tmp_path / str(rank)) for rank in range(2)]
-    stranger = start_rank(2, port, "none", "runs/second", tmp_path / "stranger")
+    first = [start_rank(rank, port, "runs/first", tmp_path / str(rank)) for rank in range(2)]
+    stranger = start_rank(2, port, "runs/second", tmp_path / "stranger")
     assert stranger.wait(timeout=60) == 1
-    refusal = f"127.0.0.1:{port}: the ranks of runs/first meet here, not those of runs/second. Choose another port with"
+    refusal = f"port {port}: the ranks of runs/first meet here, not of runs/second. Choose another port: deepspeed "
     assert refusal in (tmp_path / "stranger").read_text()
-    first.append(start_rank(2, port, "none", "runs/first", tmp_path / "2"))
+    first.append(start_rank(2, port, "runs/first", tmp_path / "2"))
     assert [rank.wait(timeout=60) for rank in first] == [0, 0, 0]
 
 
 @pytest.mark.program
-def test_a_port_that_is_taken_is_one_line_and_nothing_is_written(tmp_path):
+def test_a_port_that_is_taken_is_one_line(tmp_path):
     started = time.monotonic()
     with socket.create_server(("", 0)) as another:
         port = another.getsockname()[1]
@@ -80,11 +72,11 @@ def test_a_port_that_is_taken_is_one_line_and_nothing_is_written(tmp_path):
         refused = run_ranks(2, *run, check=False, environment={"MASTER_PORT": str(port)})
     assert refused.returncode == 2
     assert re.findall("error.*", refused.stdout) == [
-        f"error: port {port}, at which the ranks meet: Address already in use (another run on this machine?). "
+        f"error: port {port}, where the ranks meet, is another program's. "
         f"Choose another port: deepspeed --master_port {port + 1} train.py ..."
     ]
     assert "Traceback" not in refused.stdout
-    assert not (tmp_path / "run").exists()
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
     assert time.monotonic() - started < 60  # the other rank, which waits for this one, ends at the launcher's signal
 
 
@@ -97,8 +89,8 @@ def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subpr
         return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=environment, stdout=file, stderr=file)
 
 
-def kill_rank(rank: int, run: Path, launchers: list[subprocess.Popen], outputs: list[Path]) -> tuple[int, float]:
-    """SIGKILL for `rank` once step 2 has its checkpoint; its process id, and the seconds until all is over."""
+def kill_rank(rank: int, run: Path, launchers: list[subprocess.Popen], outputs: list[Path]) -> float:
+    """SIGKILL for `rank` once step 2 has its checkpoint; return the seconds until all is over."""
     deadline = time.monotonic() + 240
     while not (run / "checkpoints" / "step-000002").exists():
         assert time.monotonic() < deadline
@@ -114,7 +106,7 @@ def kill_rank(rank: int, run: Path, launchers: list[subprocess.Popen], outputs: 
     seconds = time.monotonic() - started
     _, alive = psutil.wait_procs(everyone, timeout=2)
     assert alive == []
-    return victim.pid, seconds
+    return seconds
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +115,7 @@ def one_machine(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("one")
     output, run = folder / "output", folder / "run"
     launcher = start(output, run, "--num_gpus", 2, "--master_port", free_port(), steps=50)
-    pid, seconds = kill_rank(0, run, [launcher], [output])
-    (folder / "killed").write_text(json.dumps([pid, seconds]))
+    (folder / "killed").write_text(str(kill_rank(0, run, [launcher], [output])))
     return folder
 
 
@@ -136,27 +127,22 @@ def two_machines(tmp_path_factory) -> Path:
     hosts.write_text("machine-0 slots=1\nmachine-1 slots=1\n")
     place = ("--hostfile", hosts, "--no_ssh", "--master_addr", "127.0.0.1", "--master_port", free_port())
     launchers = [start(outputs[i], run, *place, "--node_rank", i, steps=50) for i in range(2)]
-    pid, seconds = kill_rank(1, run, launchers, outputs)
-    (folder / "killed").write_text(json.dumps([pid, seconds]))
+    (folder / "killed").write_text(str(kill_rank(1, run, launchers, outputs)))
     return folder
 
 
 @pytest.mark.sampler
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_job_at_once_and_is_named(rank, one_machine, two_machines):
+def test_a_killed_rank_ends_the_job(rank, one_machine, two_machines):
     folder = (one_machine, two_machines)[rank]
-    pid, seconds = json.loads((folder / "killed").read_text())
-    assert seconds < 30
+    assert float((folder / "killed").read_text()) < 60
     console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
-    assert re.search(rf"\nrank {rank} \(process {pid} on \S+\) died without an error of its own", console)
     assert "exits with return code = -9" in console
-    assert "Traceback" not in console
     end = folder / "run" / "end.json"
     if rank == 0:  # which writes it
         assert not end.exists()
     else:
-        assert f"rank 1 (process {pid} on " in json.loads(end.read_text())["why"]
-        assert "rank 1 (process" in (folder / "run" / "console.log").read_text()
+        assert "gloo" in json.loads(end.read_text())["why"]
 
 
 @pytest.mark.sampler

@@ -9,12 +9,14 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
 from bnpo.data import Columns, Problem, encode_prompt, load_problems
+from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
-from bnpo.findings import FirstAnswers, check_format, check_references, find
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampler import Answer
+from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, Task
-from bnpo.summary import summary
+from bnpo.runs.findings import FirstAnswers, find
+from bnpo.runs.prepare import check_format
 
 
 def answers(**changes) -> FirstAnswers:
@@ -46,11 +48,7 @@ MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
         ({"rewards": NONE_RIGHT}, ["all_lowest"], "the reward accuracy is 0 for all 8 answers: nothing is ever right"),
         ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
         ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers; correct the function"),
-        (
-            {"rewards": BY_QUESTION},
-            ["few_mixed_groups"],
-            "only 0% of the questions have answers with different",
-        ),
+        ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers with different"),
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
         ({"finished": MOSTLY_NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "88% of the answers are cut off"),
@@ -99,12 +97,7 @@ def problems(*references: str) -> list[Problem]:
 @pytest.mark.parametrize(
     ("references", "rewards", "rule", "message"),
     [
-        (
-            ("2", "", "4"),
-            ("accuracy",),
-            "default",
-            "1 of 3 reference answers cannot be equalled: .* 1, ''",
-        ),
+        (("2", "", "4"), ("accuracy",), "default", "1 of 3 reference answers cannot be equalled: .* 1, ''"),
         (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
         (("two", "3"), ("accuracy",), "last_number", "'two', has no number"),
         (("two", "3"), ("last_number",), "default", "'two', has no number"),

@@ -48,7 +48,7 @@ def test_a_reserved_port_is_for_the_ranks_alone():
     ],
 )
 def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch):
-    monkeypatch.setattr("bnpo.launcher.has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr("bnpo.environment.has_nvidia_gpu", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

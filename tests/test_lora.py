@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 
 import families
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.devices import trains_in_float16
 from bnpo.files import InputError, read_json, write_json
 from bnpo.policy.folder import model_folder, whole_model
 from bnpo.policy.lora import add_adapter
+from bnpo.ranks import trains_in_float16
 from bnpo.runs.prepare import prepare_run
 from conftest import ROOT, make_model, run_ranks, temporary_folder, users_environment
 from programs.learner_check import fixed_experience

@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.dry_run import run_on, speed_of
 from bnpo.files import ROOT, InputError
-from bnpo.planning import (
+from bnpo.planning.dry_run import run_on, speed_of
+from bnpo.planning.memory import (
     GIB,
     USABLE,
     MemoryPlan,
@@ -93,16 +93,17 @@ def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
 
 
 def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
-    """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 74 together, which is too much when the learner scores.
+    """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 73 together, which is too much when the learner scores.
 
     Gathered are a layer, the next one, one that stays, their copies on arrival, and the head."""
     plan = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
-    parts = plan.rank.phases["sampling"]
-    assert sum(parts[name] for name in ("weights", "gradients", "optimizer")) / GIB == pytest.approx(31.9, abs=0.05)
+    parts, shape = plan.rank.phases["sampling"], shapes["7b"]
+    gathered = 2 * (5 * shape.layer + shape.head)
+    held = sum(parts[name] for name in ("weights", "gradients", "optimizer")) - gathered
+    assert held / GIB == pytest.approx(31.9 + 0.2, abs=0.05)  # and the buffer of 5e7 gradients in fp32
     assert parts["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
-    assert parts["gathered weights"] == 2 * (5 * shapes["7b"].layer + shapes["7b"].head)
-    assert plan.scoring == parts["gathered weights"] + parts["activations"]
-    assert (plan.rank.total("sampling") - plan.scoring) / GIB == pytest.approx(74, abs=1)
+    assert plan.scoring == gathered + parts["activations"]
+    assert (plan.rank.total("sampling") - plan.scoring) / GIB == pytest.approx(73, abs=1)
     assert plan.problem
     assert 0.35 <= planned(shapes, "7b", 4).gpu_memory < 0.5
 
@@ -152,18 +153,6 @@ def test_a_sampler_gets_no_more_than_it_can_use(shapes):
     assert share_of_free(plan, GPU, GPU) == int(1000 * plan.most / GPU) / 1000 < 0.5
 
 
-def test_a_sampler_that_draws_few_answers_at_once_is_warned_about(shapes):
-    two_gpus = run_of(shapes, "7b", 2, gpu=95 * GIB)
-    plan = plan_memory(two_gpus)
-    assert not plan.problem
-    assert plan.sequences < 256 / 4
-    assert "--offload-optimizer" in plan.warning
-    assert str(plan.sequences) in plan.warning
-    offloaded = plan_memory(two_gpus.with_settings(offload_optimizer=True))
-    assert (offloaded.problem, offloaded.warning) == ("", "")
-    assert planned(shapes, "7b", 4).warning == ""
-
-
 @pytest.mark.parametrize(
     ("model", "gpus", "gpu", "flags", "needed"),  # with LoRA, the flags with which alone it fits; None: with none
     [
@@ -198,8 +187,8 @@ def test_offloaded_weights_are_in_cpu_memory(shapes):
     on_gpu, offloaded = (planned(shapes, "7b", 1, *flags, *more).rank for more in ((), ("--offload-weights",)))
     assert offloaded.offloaded == on_gpu.phases["sampling"]["weights"] > 2 * 7.6e9
     assert on_gpu.offloaded == 0
-    assert "weights" not in offloaded.phases["backward"]
-    assert "gathered weights" in offloaded.phases["backward"]  # also on a single rank
+    assert "weights" not in offloaded.phases["optimizer"]
+    assert 0 < offloaded.phases["backward"]["weights"] < 7.6e9  # gathered, also on a single rank
 
 
 def test_offloading_needs_the_memory_of_the_machine(shapes):
@@ -210,7 +199,8 @@ def test_offloading_needs_the_memory_of_the_machine(shapes):
 
 def test_the_check_for_overflows_in_fp16_takes_five_bytes_per_gradient(shapes):
     half, brain = (planned(shapes, "7b", 4, "--dtype", dtype).rank for dtype in ("float16", "bfloat16"))
-    assert half.phases["optimizer"]["temporaries"] >= 5 * shapes["7b"].parameters // 4
+    partition = shapes["7b"].parameters // 4
+    assert half.phases["optimizer"]["optimizer"] >= (12 + 5) * partition
     assert half.total("optimizer") >= brain.total("optimizer")
 
 

@@ -4,12 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 import compare
-import power
 from bnpo.config import Planning
-from bnpo.dry_run import dry_run_evaluation
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.scores import (
     describe_detectable,
@@ -19,7 +16,7 @@ from bnpo.evaluation.scores import (
     paired_bootstrap,
 )
 from bnpo.files import InputError, write_json, write_json_lines
-from study.rows import read_rows
+from bnpo.planning.dry_run import dry_run_evaluation
 
 
 def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
@@ -70,21 +67,6 @@ def test_with_unrelated_scores_the_second_bound_holds():
     assert paired_bootstrap(differences, seed=0)["x"]["detectable"] == pytest.approx(high, rel=0.1)
 
 
-def test_seeds_problems_and_answers(capsys):
-    power.main(power.Args(difference=1.0))
-    printed = capsys.readouterr().out
-    assert "study, spread" in printed
-    assert "paper, MATH500" in printed
-    settings = [power.study_setting(read_rows(), regime) for regime in ("spread", "concentrated", "rare")]
-    for setting in settings:
-        assert 0.01 < setting.training**0.5 < 0.04
-        assert setting.within + setting.between < 0.25
-        variance = setting.training + setting.sampling
-        seeds = power.seeds_needed(0.02, variance)
-        draws = np.random.default_rng(0).normal(0.02, variance**0.5, (2000, seeds))
-        assert 0.78 < (ttest_1samp(draws, 0, axis=1).pvalue < 0.05).mean() < 0.86
-
-
 def evaluated(folder, right, suite="mine"):
     datasets = {"a": {"problems": len(right), "repetitions": 2, "sha256": "0"}}
     write_json_lines(
@@ -125,5 +107,3 @@ def test_folders_that_cannot_be_compared_are_refused(tmp_path):
         compare.main(compare.Args((first, other)))
     with pytest.raises(InputError, match="at least two"):
         compare.main(compare.Args((first,)))
-    with pytest.raises(InputError, match="--difference: is 0, must be between"):
-        power.main(power.Args(0.0))

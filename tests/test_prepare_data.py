@@ -84,11 +84,7 @@ def change(rows: list[dict], field: str) -> list[dict]:
     ("name", "damage", "message"),
     [
         ("math500", lambda rows: change(rows, "answer"), "the sha256 of its problems and answers is .*, expected 41d4"),
-        (
-            "math500",
-            lambda rows: change(rows, "problem"),
-            "the sha256 of its problems and answers is .*, expected 41d4",
-        ),
+        ("math500", lambda rows: change(rows, "problem"), "the sha256 of its problems and answers is .*, expected"),
         ("math500", lambda rows: [rows[1], rows[0], *rows[2:]], "the sha256 of its problems and answers is "),
         ("amc23", lambda rows: change(rows, "problem"), "the sha256 of its problems and answers is .*, expected 462d"),
         ("aime2024", lambda rows: change(rows, "answer"), "the sha256 of its answers is .*, expected b1f0"),

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
-from bnpo.summary import summary
+from bnpo.report.summary import summary
 from conftest import make_model, run_ranks
 from paper.curves import group_runs, read_run
 from paper.figures import draw_fits, draw_norms

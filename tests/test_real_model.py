@@ -15,7 +15,7 @@ from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.files import ROOT, SMOLLM2, file_hash, whole_json_lines
-from bnpo.speed import TIMINGS
+from bnpo.policy.speed import TIMINGS
 from conftest import forked, run_ranks, temporary_folder
 
 pytestmark = [pytest.mark.real_model, pytest.mark.sampler]

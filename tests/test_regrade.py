@@ -13,7 +13,7 @@ from bnpo.files import InputError, write_json, write_json_lines
 
 PROBLEMS = [Problem("half", "What is 2/4?", r"\frac{1}{2}"), Problem("two", "What is 1+1?", "2")]
 TEXTS = {(0, 0): r"so \boxed{\frac12}", (0, 1): r"so \boxed{0.5}", (1, 0): r"so \boxed{2}", (1, 1): "no box"}
-RIGHT = {"default": [1, 1, 1, 0], "reference": [0, 1, 1, 0]}
+RIGHT = {"default": [1, 1, 1, 0], "paper": [0, 1, 1, 0]}
 """Verdicts on TEXTS. The released code's rule reads no fraction without braces."""
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 
 def sample(index, repetition):
-    verdicts = {"default": index == 1, "reference": RIGHT["reference"][2 * index + repetition] == 1}
+    verdicts = {"default": index == 1, "paper": RIGHT["paper"][2 * index + repetition] == 1}
     fields = {"dataset": "set", "id": PROBLEMS[index].id, "index": index, "repetition": repetition, "seed": 1}
     fields |= {"text": TEXTS[index, repetition], "answer": "?", "vote": "?", "tokens": 3, "finish_reason": "stop"}
     return fields | {"correct": verdicts["default"], "verdicts": verdicts}
@@ -68,7 +68,7 @@ def test_verdicts_scores_and_protocol_are_written_anew(folder):
     written = json.loads((folder / "results.json").read_text())
     assert outcome.results == [written]
     assert written["results"]["set"]["pass1"] == 0.75
-    assert written["average"]["by_rule"]["reference"]["pass1"] == 0.5
+    assert written["average"]["by_rule"]["paper"]["pass1"] == 0.5
     assert json.loads((folder / "protocol.json").read_text()) == written["protocol"]
     assert written["protocol"]["versions"]["sympy"] != "0"
     assert not (folder / "comparison.json").exists()
@@ -80,14 +80,14 @@ def test_verdicts_scores_and_protocol_are_written_anew(folder):
 
 
 def test_by_another_rule_or_a_function_of_the_users(folder, tmp_path):
-    assert run(EvalConfig(regrade=folder, grader="reference")).results[0]["results"]["set"]["pass1"] == 0.5
-    assert [record["correct"] for record in records(folder)] == [bool(verdict) for verdict in RIGHT["reference"]]
+    assert run(EvalConfig(regrade=folder, grader="paper")).results[0]["results"]["set"]["pass1"] == 0.5
+    assert [record["correct"] for record in records(folder)] == [bool(verdict) for verdict in RIGHT["paper"]]
     file = tmp_path / "mine.py"
     file.write_text("def boxed(text, reference):\n    return {'no box': 2}.get(text, 0.5 + ('0.5' in text) / 2)\n")
     [results] = run(EvalConfig(regrade=folder, grader=f"{file}:boxed")).results
     assert [record["correct"] for record in records(folder)] == [False, True, False, False]  # right is only 1
     assert results["protocol"]["grader_sha256"]
-    assert set(results["average"]["by_rule"]) == {f"{file}:boxed", "default", "reference"}
+    assert set(results["average"]["by_rule"]) == {f"{file}:boxed", "default", "paper"}
     assert results["grading_failures"] == {f"{file}:boxed: OutOfRange": 1}
     assert run(EvalConfig(regrade=folder)).changes == []  # the rule is kept
 
@@ -117,7 +117,7 @@ def test_a_folder_that_is_being_written_is_refused(folder):
     [
         ({}, "--ckpt: name the model to evaluate, or a folder of samples with --regrade"),
         ({"regrade": "x", "seed": 3}, "--seed: has no effect with --regrade, which keeps the samples; leave it out"),
-        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, reference, last_nu"),
+        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
         ({"ckpt": "x", "grader": "none.py:f"}, "--grader: no file none.py; write path/to/file.py:function"),
     ],
 )

@@ -85,11 +85,7 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
         ),
         (2, ["--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
         (2, ["--overwrite"], "--resume continues a run and --overwrite deletes it"),
-        (
-            1,
-            [],
-            "was saved by 2 ranks, not 1. Start 2 ranks, or convert it: python -m deepspeed.checkpoint.ds_to_univ",
-        ),
+        (1, [], "was saved by 2 ranks, not 1. Start 2 ranks, or convert it: python -m deepspeed.checkpoint.ds_to_"),
     ],
 )
 def test_what_is_not_the_same_run_is_refused(ranks, flags, message, reference, monkeypatch):

@@ -122,7 +122,7 @@ def test_the_released_format_rule_wants_the_tags_next_to_each_other():
     assert released_format_reward("<think>a</think> <answer>b</answer>", "") == 0
 
 
-@pytest.mark.parametrize(("rules", "given"), [("default", 1), ("reference", 0)])
+@pytest.mark.parametrize(("rules", "given"), [("default", 1), ("paper", 0)])
 def test_the_grader_takes_the_format_rule_of_its_rules(rules, given):
     grader = Grader(("format",), grader=rules, workers=1)
     assert grader(["<think>a</think> <answer>b</answer>"], ["b"]).rewards.tolist() == [[given]]
@@ -216,12 +216,12 @@ def test_bad_names_of_rewards(rewards, message):
 
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
     first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, BOTH_RULES) for n in (5, 5, 6))
-    assert first["reference"] is again["reference"]
-    assert [verdict["reference"].result() for verdict in (first, again, other)] == [True, True, False]
+    assert first["paper"] is again["paper"]
+    assert [verdict["paper"].result() for verdict in (first, again, other)] == [True, True, False]
 
 
 def test_the_released_rule_reads_only_the_end_of_a_text():
-    grader = Grader(grader="reference", workers=1)
+    grader = Grader(grader="paper", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
     assert grader(texts, ["0.5", "0.5"]).rewards[:, 0].tolist() == [1, 0]
     assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]  # brace-less

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnpo.speed import TIMINGS
+from bnpo.policy.speed import TIMINGS
 from conftest import run_ranks
 
 pytestmark = pytest.mark.sampler

@@ -11,9 +11,9 @@ import torch
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.planning import check_sampler_ranks, read_shape
+from bnpo.planning.memory import check_sampler_ranks, read_shape
+from bnpo.policy.speed import TIMINGS
 from bnpo.policy.weight_sync import comparable
-from bnpo.speed import TIMINGS
 from conftest import run_ranks
 from test_weight_sync import report
 

@@ -72,7 +72,7 @@ def test_the_bootstrap_sees_a_difference_and_its_average():
 def test_summary():
     def record(index, run, correct, answer, tokens, finish_reason):
         fields = {"index": index, "repetition": run, "correct": correct, "answer": answer, "vote": answer}
-        fields |= {"verdicts": {"default": correct, "reference": "timeout"}}
+        fields |= {"verdicts": {"default": correct, "paper": "timeout"}}
         return fields | {"tokens": tokens, "finish_reason": finish_reason}
 
     records = [
@@ -89,7 +89,7 @@ def test_summary():
         "se": pytest.approx(0.25),
         "by_rule": {
             "default": {"pass1": 0.25, "se": pytest.approx(0.25)},
-            "reference": {"pass1": 0.0, "se": 0.0},
+            "paper": {"pass1": 0.0, "se": 0.0},
         },
         "sd_repetitions": pytest.approx(0.5 / np.sqrt(2)),
         "pass_at_k": {"1": 0.25, "2": 0.5},

@@ -12,9 +12,9 @@ import pytest
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources
-from bnpo.dry_run import training_inputs
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
+from bnpo.planning.dry_run import training_inputs
 from hub import COMMIT, hub
 
 ROWS = [
@@ -77,26 +77,14 @@ PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 
         ("rows.jsonl", MIXED, {}, "rows.jsonl:2: field 'answer' has type bool; it must be a text or a number"),
         ("list.json", MIXED, {}, "list.json:2: field 'answer' has type bool; it must be a text or a number"),
         ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type bool; it must be a text or a number"),
-        (
-            "rows.parquet",
-            [MIXED[0], {"problem": "2"}],
-            {},
-            "rows.parquet:2: field 'answer' is empty; it must be a text or a number",
-        ),
+        ("rows.parquet", [MIXED[0], {"problem": "2"}], {}, "rows.parquet:2: field 'answer' is empty; it must be a"),
         ("list.json", [MIXED[0], "more"], {}, "list.json:2: a str where a JSON object is needed"),
-        (
-            "list.json",
-            "[{},\n{}",
-            {},
-            "list.json:2: not JSON (Expecting ',' delimiter); the file needs a list of",
-        ),
+        ("list.json", "[{},\n{}", {}, "list.json:2: not JSON (Expecting ',' delimiter); the file needs a list of"),
         ("rows.json", '{\n"data": []}', {}, "rows.json:1: not JSON"),
-        (
-            "rows.csv",
-            "problem,answer\n1\n",
-            {},
-            "rows.csv: cannot be read (ArrowInvalid: CSV parse error: Expected 2",
-        ),
+        ("rows.jsonl", '["a"]\n', {}, "rows.jsonl:1: a list where a JSON object is needed"),
+        ("rows.jsonl", '{"problem": "1", "answer": "1"}\nno\n', {}, "rows.jsonl:2: not JSON"),
+        ("rows.jsonl", b"\x1f\x8b\x08 gzip", {}, "is not UTF-8 text (invalid start byte at byte 1); save it as UTF-8"),
+        ("rows.csv", "problem,answer\n1\n", {}, "rows.csv: cannot be read (ArrowInvalid: CSV parse error: Expecte"),
         ("rows.csv", "", {}, "rows.csv: cannot be read (ArrowInvalid: Empty CSV file); check the file"),
         ("rows.csv", "problem,answer\n", {}, "rows.csv: is empty; it needs a problem and an answer in each row"),
         ("list.json", "[]", {}, "list.json: is empty"),
@@ -112,8 +100,8 @@ PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 
 )
 def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, message, tmp_path):
     path = tmp_path / name
-    if isinstance(content, str):
-        path.write_text(content)
+    if isinstance(content, str | bytes):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     else:
         write(path, content)
     with pytest.raises(InputError) as error:
@@ -246,6 +234,9 @@ def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
 
 
 def test_rows_without_an_id_are_numbered(tmp_path):
+    """Lines without a row count, too."""
+    (tmp_path / "lines.jsonl").write_text('{"problem": "1", "answer": "1"}\n\n{"problem": "é", "answer": ""}\n')
+    assert [problem.id for problem in load_problems(tmp_path / "lines.jsonl")] == ["1", "3"]
     rows = [{"problem": "1", "answer": "1", "id": "a"}, {"problem": "2", "answer": "2", "id": None}]
     for name in ("rows.parquet", "rows.jsonl"):
         assert [problem.id for problem in load_problems(write(tmp_path / name, rows))] == ["a", "2"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnpo.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
+from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 
 
 @pytest.mark.parametrize(

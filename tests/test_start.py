@@ -3,19 +3,19 @@
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from bnpo.devices import check_compiler, check_float16, check_free_memory, cuda_problem
 from bnpo.evaluation.program import fleet
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampler import EngineSettings
+from bnpo.ranks import check_compiler, has_cuda
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
@@ -78,33 +78,6 @@ def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
     grader.close()
 
 
-@pytest.mark.program
-def test_samplers_see_their_own_gpus_from_the_first_instruction_on(tmp_path, monkeypatch):
-    """As the kernel recorded it when they were started; for want of settings they end before they load a model."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    started: dict[int, list[str]] = {}
-
-    def watch() -> None:
-        deadline = time.monotonic() + 60
-        while len(started) < 2 and time.monotonic() < deadline:
-            for member in multiprocessing.active_children():
-                place = Path(f"/proc/{member.pid}")
-                if "spawn_main" in (place / "cmdline").read_text():
-                    started[member.pid] = (place / "environ").read_text().split("\0")
-            time.sleep(0.01)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    settings = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=2)
-    ends = pytest.raises(InputError, match=r"not the config\.json of a known language model")
-    with ends, fleet(tmp_path, ["4", "5", "6", "7"], 2, settings):
-        pass
-    watcher.join()
-    seen = [line for _, environment in sorted(started.items()) for line in environment if "VISIBLE" in line]
-    assert seen == ["CUDA_VISIBLE_DEVICES=4,5", "CUDA_VISIBLE_DEVICES=6,7"]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"  # ours is what it was
-
-
 def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
     others = set(multiprocessing.active_children())  # workers of graders that other tests use
 
@@ -121,41 +94,36 @@ def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
     killer.join()
 
 
-GPU, NO_GPU = True, False
-
-
 @pytest.mark.parametrize(
-    ("build", "present", "driver", "available", "message"),
+    ("build", "gpu", "driver", "available", "problem"),
     [
-        ("13.0", GPU, 13000, True, None),
-        ("13.0", GPU, 13020, True, None),  # a newer driver
-        ("13.2", GPU, 13000, True, None),  # releases of one major number work with its first driver
-        (None, GPU, 0, False, None),  # torch for CPUs
-        (None, GPU, 12080, False, None),
-        ("13.0", NO_GPU, 0, False, None),
-        ("13.0", NO_GPU, 13000, False, None),  # a driver without a GPU
-        (
-            "13.0",
-            GPU,
-            12080,
-            True,
-            "CUDA 13.0, cannot use the GPU of this machine: the driver supports CUDA 12.8 at most. ",
-        ),
-        ("13.0", GPU, 12080, False, "driver R580 or newer is needed. Update the driver, start the container with the "),
-        ("12.8", GPU, 11040, False, ". NVIDIA driver R525 or newer is needed. "),
-        ("14.1", GPU, 13000, False, ". NVIDIA driver for CUDA 14 or newer is needed. "),
-        ("13.0", GPU, 0, False, "libcuda.so.1 is not found: no driver, or a container without the NVIDIA runtime. NV"),
-        ("13.0", GPU, 13000, False, "the driver is new enough, but no GPU is usable (nvidia-smi may say why). NVIDIA"),
+        ("13.0", True, 13000, True, None),
+        ("13.0", True, 13020, True, None),  # a newer driver
+        ("13.2", True, 13000, True, None),  # releases of one major number work with its first driver
+        (None, True, 0, False, None),  # torch for CPUs
+        (None, True, 12080, False, None),
+        ("13.0", False, 0, False, None),
+        ("13.0", False, 13000, False, None),  # a driver without a GPU
+        ("13.0", True, 12080, True, "(driver: for CUDA 12.8). Update the NVIDIA driver"),
+        ("13.0", True, 0, False, "(driver: not found). Update"),
+        ("13.0", True, 13000, False, "(driver: for CUDA 13.0). Update"),
     ],
 )
-def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, present, driver, available, message):
-    problem = cuda_problem(build, present, driver, available)
-    if message is None:
-        assert problem is None
-    else:
-        assert message in problem
-        assert "\n" not in problem
-        assert problem.endswith("or use the CPU: CUDA_VISIBLE_DEVICES= in front of the command")
+def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, gpu, driver, available, problem, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("torch.version.cuda", build)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: available)
+    monkeypatch.setattr("bnpo.ranks.driver_cuda", lambda: driver)
+    monkeypatch.setattr("bnpo.ranks.has_nvidia_gpu", lambda: gpu)
+    if problem is None:
+        assert has_cuda() == available
+        return
+    with pytest.raises(InputError) as error:
+        has_cuda()
+    assert problem in str(error.value)
+    assert str(error.value).endswith("or use the CPU: CUDA_VISIBLE_DEVICES= in front of the command")
+    assert has_cuda(optional=True) == available
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.program
@@ -163,64 +131,30 @@ def test_the_driver_is_asked_for_its_version(tmp_path):
     source = tmp_path / "driver.c"
     source.write_text("int cuDriverGetVersion(int *version) { *version = 12080; return 0; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
-    command = [sys.executable, "-c", "from bnpo.devices import driver_cuda; print(driver_cuda())"]
+    command = [sys.executable, "-c", "from bnpo.ranks import driver_cuda; print(driver_cuda())"]
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "12080\n"
 
 
-def compiler_problem() -> str:
-    """Return what `check_compiler` refuses, or an empty text."""
-    try:
-        check_compiler()
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-def test_a_missing_compiler_or_header_is_a_line_with_the_cure(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("on_gpu", "compilers", "variables", "problem"),
+    [
+        (False, (), {}, None),
+        (True, (), {}, "no C compiler (gcc), which GPU kernels need. Install it: apt-get install gcc python3-dev"),
+        (True, ("clang",), {}, "no Python.h in {folder}, which GPU kernels need. Install it: apt-get"),
+        (True, ("clang",), {"CPATH": ":{folder}/headers"}, None),
+        (True, (), {"CC": "/opt/cc", "C_INCLUDE_PATH": "{folder}/headers"}, None),
+    ],
+)
+def test_a_missing_compiler_or_header_is_a_line(on_gpu, compilers, variables, problem, monkeypatch, tmp_path):
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "Python.h").touch()
     for name in ("CC", "CPATH", "C_INCLUDE_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setenv(name, variables.get(name, "").format(folder=tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
-    monkeypatch.setattr("shutil.which", lambda program: None)
-    assert compiler_problem().endswith("apt-get install gcc python3-dev")
-    monkeypatch.setattr("shutil.which", lambda program: "/usr/bin/clang" if program == "clang" else None)
-    assert compiler_problem().startswith(f"no Python.h in {tmp_path}, ")
-    headers = tmp_path / "headers"
-    headers.mkdir()
-    (headers / "Python.h").touch()
-    monkeypatch.setenv("CPATH", f":{headers}")
-    assert compiler_problem() == ""
-    (tmp_path / "Python.h").touch()
-    monkeypatch.delenv("CPATH")
-    assert compiler_problem() == ""
-    monkeypatch.setattr("shutil.which", lambda program: None)
-    monkeypatch.setenv("CC", "/opt/cc")
-    assert compiler_problem() == ""
-
-
-def test_float16_is_refused_on_a_cpu_without_it(monkeypatch):
-    monkeypatch.setattr("bnpo.devices.trains_in_float16", lambda: False)
-    check_float16("bfloat16")
-    with pytest.raises(InputError, match=r"--dtype: this CPU has no float16 arithmetic .*; use float32 or bfloat16"):
-        check_float16("float16")
-
-
-def test_only_a_machine_with_gpus_needs_a_compiler(monkeypatch):
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("shutil.which", lambda program: None)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    check_compiler()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(InputError, match="no C compiler"):
+    monkeypatch.setattr("shutil.which", lambda program: program if program in compilers else None)
+    if problem is None:
+        return check_compiler()
+    with pytest.raises(InputError, match=re.escape(problem.format(folder=tmp_path))):
         check_compiler()
-
-
-def test_a_gpu_that_another_program_uses_is_a_line_with_the_cure(monkeypatch):
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda gpu: (69 << 30, 80 << 30))
-    check_free_memory(69 << 30)
-    with pytest.raises(InputError) as error:
-        check_free_memory(70 << 30)
-    problem = str(error.value)
-    assert problem.startswith("GPU 0: 69.0 of 80.0 GiB are free, but a rank of this run takes 70.0. Another program")
-    assert "\n" not in problem

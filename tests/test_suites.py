@@ -29,33 +29,30 @@ GOOD = {
 }
 
 
+def with_data(**fields) -> str:
+    return json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 1} | fields}})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "not a suite"),
         ("[]", "not a suite"),
         ('{"datasets": {}}', "not a suite"),
-        (json.dumps(GOOD | {"datasets": {}}), "datasets must not be empty"),
-        (json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 0}}}), "repetitions of x is 0"),
-        (
-            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "rnus": 1}}}),
-            "unexpected keyword argument 'rnus'",
-        ),
-        (
-            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 1, "problems": 1}}}),
-            "problems of x is 1",
-        ),
-        (json.dumps(GOOD | {"datasets": {"x": {"data": 5, "repetitions": 1}}}), "data of x is 5"),
-        (
-            json.dumps(GOOD | {"datasets": {"x": {"data": "arithmetic", "repetitions": 1, "references": {"a": 2}}}}),
-            "references of x is",
-        ),
+        (json.dumps(GOOD | {"datasets": {}}), "datasets: Dictionary should have at least 1 item"),
+        (with_data(repetitions=0), "datasets.x.repetitions is 0: must be greater than 0"),
+        (with_data(rnus=1), "datasets.x.rnus is 1: Unexpected keyword argument"),
+        (with_data(problems=1), "datasets.x.problems is 1: must be greater than or equal to 2"),
+        (with_data(data=5), "datasets.x.data is 5: must be a valid string"),
+        (with_data(references={"a": 2}), "datasets.x.references.a is 2: must be a valid string"),
         (json.dumps(GOOD | {"template": "qwen"}), "template is 'qwen', known: chat, think"),
-        (json.dumps(GOOD | {"top_p": 0}), "top_p above 0"),
-        (json.dumps(GOOD | {"system_prompt": ["Be brief."]}), r"system_prompt is \['Be brief"),
-        (json.dumps(GOOD | {"thinking": True}), "thinking is True, known: on, off"),
+        (json.dumps(GOOD | {"top_p": 0}), "top_p is 0: must be greater than 0"),
+        (json.dumps(GOOD | {"temperature": 0.001}), "temperature is 0.001, must be 0 or from 0.01 to 2"),
+        (json.dumps(GOOD | {"max_answer_tokens": "many"}), "max_answer_tokens is 'many': must be a valid integer"),
+        (json.dumps(GOOD | {"system_prompt": ["x"]}), r"system_prompt is \['x'\]: must be a valid string"),
+        (json.dumps(GOOD | {"thinking": True}), "thinking is True: must be 'on' or 'off'"),
         (json.dumps(GOOD | {"template": "think", "system_prompt": "x"}), "template think is a system prompt itself"),
-        (json.dumps(GOOD | {"max_answer_tokens": "many"}), "max_answer_tokens is 'many'"),
+        (json.dumps(GOOD | {"grader": "mine"}), "grader is 'mine', known: default, paper"),
     ],
 )
 def test_a_broken_suite_is_named(tmp_path, text, message):
@@ -108,7 +105,7 @@ def test_data_sets_without_an_error_bar_or_with_repeated_ids(tmp_path, rows, mes
 
 
 def test_suites_are_complete():
-    graders = {"paper": "reference", "quick": "reference", "word": "last_number"}
+    graders = {"paper": "paper", "quick": "paper", "word": "last_number"}
     for path in SUITES.glob("*.json"):
         fields = {"datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens"}
         assert set(json.loads(path.read_text())) - {"grader", "both_rules", "system_prompt"} == fields

@@ -194,10 +194,7 @@ ROW = {"id": "1", "answer": "2", "rewards": {"accuracy": 1.0}}
     [
         ({}, ""),
         ({"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}, ""),
-        (
-            {"WANDB_DATA_DIR": "/proc/no"},
-            "W&B lacks tables (PermissionError: Unable to write staging files",
-        ),
+        ({"WANDB_DATA_DIR": "/proc/no"}, "W&B lacks tables (PermissionError: Unable to write staging files"),
         ({"WANDB_MODE": "no"}, "W&B cannot be reached (ValidationError: "),  # and nothing can be recorded
     ],
 )

@@ -126,6 +126,48 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
         grader.close()
 
 
+def test_a_reward_whose_file_changes_stays_what_it_was(tmp_path):
+    """Also in a worker that replaces one that was killed."""
+    others = multiprocessing.active_children()
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(text, reference):\n    return 1.0\n")
+    grader = Grader([f"{file}:mine"], workers=1)
+    try:
+        file.write_text("def mine(text, reference):\n    return 0.0\n")
+        [keeper] = [child for child in multiprocessing.active_children() if child not in others]
+        psutil.Process(keeper.pid).children()[0].kill()
+        assert grader(["good"], ["5"]).rewards.tolist() == [[1.0]]
+    finally:
+        grader.close()
+
+
+PRINTS = """
+import sys
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+from bnpo.grading.grader import Grader
+
+grader = Grader((f"{sys.argv[1]}:prints",), workers=1)
+grades = grader(["good"], ["5"])
+grader.close()
+sys.exit(int(10 * grades.rewards[0, 0]))
+"""
+
+
+@pytest.mark.program
+def test_a_reward_may_print_where_nothing_can_be_written(tmp_path, environment):
+    file = tmp_path / "mine.py"
+    file.write_text("def prints(text, reference):\n    print('\\u00b1' * 9999, flush=True)\n    return 0.7\n")
+    with open("/dev/full", "w") as full:
+        program = subprocess.run(
+            [sys.executable, "-c", PRINTS, str(file)],
+            **{"env": environment | {"PYTHONIOENCODING": "ascii"}, "stdout": full, "stderr": full, "check": False},
+        )
+    assert program.returncode == 7
+
+
 STARTS_POOLS = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor

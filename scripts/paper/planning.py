@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bnpo.config import Planning, check_config, json_settings
-from bnpo.dry_run import (
+from bnpo.evaluation.program import chosen_suite
+from bnpo.planning.dry_run import (
     Inputs,
     assumption_lines,
     disk_problem,
@@ -16,11 +17,10 @@ from bnpo.dry_run import (
     speed_of,
     training_inputs,
 )
-from bnpo.evaluation.program import chosen_suite
-from bnpo.planning import flags_text
+from bnpo.planning.memory import flags_text
 from paper.rows import Row
 
-GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the overview
+GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the table
 GPU_COUNTS = (1, 4, 8)
 ModelInputs = tuple[Inputs, Inputs | None]
 """What the evaluation and the training of a model's rows read. None: its only row is the base model."""
@@ -30,8 +30,6 @@ ModelInputs = tuple[Inputs, Inputs | None]
 class RowCost:
     """What a row needs."""
 
-    steps: int  # of the optimizer
-    tokens: float  # sampled
     checkpoint: int  # bytes
     checkpoints: int  # that exist at once
     flags: str  # with which alone it fits
@@ -39,111 +37,69 @@ class RowCost:
 
 
 def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
-    """Print what `rows` need: on the GPU of --gpu, or on every known GPU.
+    """Print what `rows` need: settings, data and memory of each model, disk space, and the hours on GPUs.
 
     Raises InputError for wrong files, unknown models or GPUs, and questions that cannot be divided by the ranks.
     """
     for row in rows:
         if row.train:
             check_config(row.train, planning.gpus or 1)
-    speeds = [speed_of(gpu) for gpu in ([planning.gpu] if planning.gpu else GPUS)]
+    gpus = (planning.gpu,) if planning.gpu else GPUS
+    speeds = [speed_of(gpu) for gpu in gpus]
     inputs: dict[str, ModelInputs] = {}
     for row in rows:
-        evaluation, training = inputs.get(row.model) or (_evaluation_inputs(row), None)
+        suite = chosen_suite(row.evaluate, Path())
+        evaluation, training = inputs.get(row.model) or (evaluation_inputs(row.model, suite), None)
         inputs[row.model] = evaluation, training or (training_inputs(row.train) if row.train else None)
-    for model in inputs:
-        _print_model(model, rows, inputs[model], planning)
+    for model, (evaluation, training) in inputs.items():
+        print(f"\n# {model}")
+        if trained := [row for row in rows if row.train and row.model == model]:
+            config = trained[0].train
+            print(f"\nsettings of {trained[0].name}:\n{json.dumps(json_settings(config), indent=2)}")
+            print(*training.lines, *plan_training(replace(config, planning=planning), training).lines, sep="\n")
+        print(*evaluation.lines, f"{evaluation.eval_answers:,} answers per evaluation", sep="\n")
     print("", *assumption_lines(speeds, planning.answer_tokens), sep="\n")
-    if planning.gpu:
-        _print_rows(rows, inputs, planning)
-    else:
-        _print_overview(rows, inputs, planning)
-
-
-def _evaluation_inputs(row: Row) -> Inputs:
-    return evaluation_inputs(row.model, chosen_suite(row.evaluate, Path()))
+    # Every row keeps its checkpoints. Only the row at work has one more, which is being written.
+    costs = [row_cost(row, inputs[row.model], replace(planning, gpu=gpus[0])) for row in rows]
+    disk = sum(cost.checkpoint * max(0, cost.checkpoints - 1) for cost in costs) + max(c.checkpoint for c in costs)
+    print(f"\ndisk: {disk / 1e9:,.1f} GB for all rows")
+    if problem := disk_problem(rows[0].folder.parent, disk):
+        print(f"not enough disk space: {problem}")
+    _print_hours(rows, inputs, planning, gpus)
 
 
 def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
-    """Return what a row needs."""
+    """Return what a row needs on the GPUs of `planning`."""
     evaluation, training = inputs
     suite = chosen_suite(row.evaluate, Path())
-    hours = None
-    if planning.gpu:
-        seconds = evaluation_seconds(replace(row.evaluate, planning=planning), evaluation, suite)
-        hours = sum(seconds.values()) / 3600
-    tokens = evaluation.eval_answers * min(planning.answer_tokens, suite.max_answer_tokens)
+    hours = sum(evaluation_seconds(replace(row.evaluate, planning=planning), evaluation, suite).values()) / 3600
     if row.train is None:
-        return RowCost(0, tokens, 0, 0, "", hours)
+        return RowCost(0, 0, "", hours)
     plan = plan_training(replace(row.train, planning=planning), training)
     hours = hours + sum(plan.seconds.values()) / 3600 if plan.seconds else None
-    flags = flags_text(plan.changes)
-    return RowCost(plan.optimizer_steps, tokens + plan.tokens, plan.checkpoint, plan.most_checkpoints, flags, hours)
+    return RowCost(plan.checkpoint, plan.most_checkpoints, flags_text(plan.changes), hours)
 
 
-def _print_model(model: str, rows: Sequence[Row], inputs: ModelInputs, planning: Planning) -> None:
-    """Print the settings, the data, and the memory of a rank."""
-    print(f"\n# {model}")
-    evaluation, training = inputs
-    trained = [row for row in rows if row.train and row.model == model]
-    if trained:
-        config = trained[0].train
-        print(f"\nsettings of {trained[0].name}:\n{json.dumps(json_settings(config), indent=2)}")
-        print(*training.lines, *plan_training(replace(config, planning=planning), training).lines, sep="\n")
-    print(*evaluation.lines, f"{evaluation.eval_answers:,} answers per evaluation", sep="\n")
-
-
-def _print_rows(rows: Sequence[Row], inputs: dict[str, ModelInputs], planning: Planning) -> None:
-    """Print a table of the rows, with their sum as its last line."""
-    print("\n| row | optimizer steps | million tokens | hours | GPU-hours | GB on disk | needs |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
-    gpus = planning.gpus or 1
-    costs = [row_cost(row, inputs[row.model], planning) for row in rows]
-    for row, cost in zip(rows, costs, strict=True):
-        print(_table_line(row.name, cost, gpus, cost.checkpoint * cost.checkpoints))
-    steps, tokens = sum(cost.steps for cost in costs), sum(cost.tokens for cost in costs)
-    # Every row keeps its checkpoints. Only the row at work has one more, which is being written.
-    kept = sum(cost.checkpoint * max(0, cost.checkpoints - 1) for cost in costs)
-    disk = kept + max(cost.checkpoint for cost in costs)
-    total = RowCost(steps, tokens, 0, 0, "", _sum_hours(costs))
-    print(_table_line("all, one after the other", total, gpus, disk))
-    problem = disk_problem(rows[0].folder.parent, disk)
-    if problem:
-        print(f"\nnot enough disk space: {problem}")
-
-
-def _table_line(name: str, cost: RowCost, gpus: int, disk: int) -> str:
-    hours = "does not fit |" if cost.hours is None else f"{cost.hours:.1f} | {cost.hours * gpus:.1f}"
-    return f"| {name} | {cost.steps:,} | {cost.tokens / 1e6:,.0f} | {hours} | {disk / 1e9:,.1f} | {cost.flags} |"
-
-
-def _print_overview(rows: Sequence[Row], inputs: dict[str, ModelInputs], planning: Planning) -> None:
-    """Print the hours of all rows, and of the last row of every model, on every known GPU."""
+def _print_hours(
+    rows: Sequence[Row], inputs: dict[str, ModelInputs], planning: Planning, gpu_models: Sequence[str]
+) -> None:
+    """Print the hours of all rows, and of the last row of every model."""
     last_rows = list({row.model: row for row in rows}.values())
     names = [Path(row.model).name for row in last_rows]
     print(f"\n| GPUs | {' | '.join(names)} | all {len(rows)} rows | needs |")
     print(f"| --- | {' | '.join(['---:'] * len(names))} | ---: | --- |")
-    for gpu in GPUS:
+    for gpu in gpu_models:
         for gpus in (planning.gpus,) if planning.gpus else GPU_COUNTS:
             on_gpus = replace(planning, gpu=gpu, gpus=gpus)
             costs = {row.name: row_cost(row, inputs[row.model], on_gpus) for row in rows}
-            cells, needs = [], []
-            for row, name in zip(last_rows, names, strict=True):
-                cost = costs[row.name]
-                cells.append(_hours_cell([cost], gpus))
-                if cost.flags:
-                    needs.append(f"{name}: `{cost.flags}`")
-            cells.append(_hours_cell(list(costs.values()), gpus))
+            last_costs = [costs[row.name] for row in last_rows]
+            cells = [_hours_cell([cost], gpus) for cost in last_costs] + [_hours_cell(list(costs.values()), gpus)]
+            named = zip(names, last_costs, strict=True)
+            needs = [f"{name}: `{cost.flags}`" for name, cost in named if cost.flags]
             print(f"| {gpus} x {gpu} | {' | '.join(cells)} | {'; '.join(needs)} |")
     print("\nEstimated hours, and GPU-hours in brackets, of the last row of each model and of all rows.")
 
 
 def _hours_cell(costs: Sequence[RowCost], gpus: int) -> str:
-    hours = _sum_hours(costs)
-    return "does not fit" if hours is None else f"{hours:.1f} ({hours * gpus:.0f})"
-
-
-def _sum_hours(costs: Sequence[RowCost]) -> float | None:
-    """Return the hours of all rows, or None if one of them does not fit."""
     hours = [cost.hours for cost in costs]
-    return None if None in hours else sum(hours)
+    return "does not fit" if None in hours else f"{sum(hours):.1f} ({sum(hours) * gpus:.0f})"

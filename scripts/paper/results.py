@@ -96,9 +96,9 @@ def _result(path: Path, content: dict) -> Result:
     scores, ours = {}, {}
     for name, score in columns.items():
         by_rule = score.get("by_rule", {})
-        released = by_rule.get("reference", score)
+        released = by_rule.get("paper", score)
         scores[name] = (float(released["pass1"]), float(released["se"]))
-        if by_rule.keys() >= {"default", "reference"}:
+        if by_rule.keys() >= {"default", "paper"}:
             ours[name] = (float(by_rule["default"]["pass1"]), float(by_rule["default"]["se"]))
     return Result(path, model, method_name(run) if run else "Base", scores, ours, settings)
 
@@ -106,7 +106,7 @@ def _result(path: Path, content: dict) -> Result:
 def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Setting]:
     """Return the settings of the evaluation. Those that the paper does not give are compared between files."""
     suite = protocol["suite"]
-    has_released_rule = all("reference" in score.get("by_rule", {}) for score in scores.values())
+    has_released_rule = all("paper" in score.get("by_rule", {}) for score in scores.values())
     # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
     owner = "Qwen2.5-Math" if model.startswith("Qwen2.5-Math-") else model
     settings = {
@@ -117,7 +117,7 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         "longest prompt": Setting(suite["max_prompt_tokens"], "paper", 1024),
         "longest answer": Setting(suite["max_answer_tokens"], "paper", 3072),
         "limit": Setting(protocol["limit"] or "none", "paper", "none"),
-        "grader": Setting("reference" if has_released_rule else protocol["grader"], "released code", "reference"),
+        "grader": Setting("paper" if has_released_rule else protocol["grader"], "released code", "paper"),
         "dtype": Setting(protocol["dtype"], "usual", "bfloat16"),
         "evaluation seed": Setting(protocol["seed"]),
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from study.design import ALGORITHMS, FROZEN, REGIMES, SEEDS, TAGGED
+from study.design import ALGORITHMS, FROZEN, REGIMES, TAGGED
 from study.rows import RowList, area, final, select
 from study.statistics import Paired, holm, paired
 
@@ -22,15 +22,15 @@ Pairs = Mapping[str, tuple[Place, Place]]
 
 @dataclass(frozen=True)
 class Compared:
-    """The first minus the second, and the p-value adjusted over the family. None until all pairs have all seeds."""
+    """The first minus the second, and the p-value adjusted over the family."""
 
     difference: Paired
-    adjusted: float | None
+    adjusted: float
 
     @property
     def sign(self) -> int:
         """Return 1 if the first is above the second, -1 if below, and 0 if the adjusted p-value is 0.05 or more."""
-        if self.adjusted is None or self.adjusted >= 0.05:
+        if self.adjusted >= 0.05:
             return 0
         return 1 if self.difference.mean > 0 else -1
 
@@ -41,25 +41,22 @@ def differences(rows: RowList, places: tuple[Place, Place], metric: Callable[[Ma
     return np.array([metric(ours[seed]) - metric(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())])
 
 
-def compare(
-    rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float], seeds: int = len(SEEDS)
-) -> dict[str, Compared]:
-    """Compare those of `pairs` that have both rows for at least two seeds. A complete pair has `seeds` of them."""
-    found: dict[str, Paired] = {}
-    for label, places in pairs.items():
-        if len(values := differences(rows, places, metric)) > 1:
-            found[label] = paired(values)
-    if len(found) < len(pairs) or any(difference.seeds < seeds for difference in found.values()):
-        return {label: Compared(difference, None) for label, difference in found.items()}
+def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> dict[str, Compared]:
+    """Compare the methods of each pair, by label."""
+    found = {label: paired(differences(rows, places, metric)) for label, places in pairs.items()}
     adjusted = holm([difference.p for difference in found.values()])
     return {label: Compared(found[label], p) for label, p in zip(found, adjusted, strict=True)}
 
 
 def difference_cells(found: Compared) -> list[str]:
     """Seeds, points with their interval, p, adjusted p, and the share of seeds on which the first is better."""
-    d, adjusted = found.difference, found.adjusted
-    cells = [str(d.seeds), f"{100 * d.mean:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})", f"{d.p:.4f}"]
-    return [*cells, MISSING if adjusted is None else f"{adjusted:.4f}", f"{d.wins:.0%}"]
+    d = found.difference
+    return [str(d.seeds), in_points(d), f"{d.p:.4f}", f"{found.adjusted:.4f}", f"{d.wins:.0%}"]
+
+
+def in_points(difference: Paired) -> str:
+    """Return a mean and its interval in points."""
+    return f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
 
 
 def against_others(regime: str) -> Pairs:
@@ -83,7 +80,7 @@ def against_fixed(rows: RowList, regime: str) -> Pairs:
         name = f"beta {alpha:g} {beta:g}"
         pairs[name] = (ours, ("adaptive", regime, name))
     run = {row["method"] for row in rows if (row["part"], row["regime"]) == ("adaptive", regime)}
-    first_fit = next(iter(run - pairs.keys()), FIRST_FIT)
+    [first_fit] = run - pairs.keys()
     return pairs | {FIRST_FIT: (ours, ("adaptive", regime, first_fit))}
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from paper.curves import RunCurves
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
-from study.comparisons import METRICS, Pairs, against_fixed, compare, corrected, decomposed, differences, rescaled
+from study.comparisons import METRICS, Pairs, against_fixed, corrected, decomposed, differences, rescaled
 from study.design import ALGORITHMS, FAVOURED, REGIMES
 from study.rows import area, final
 from study.statistics import t_interval
@@ -19,23 +19,18 @@ FITTED = ("E", "V", "alpha", "beta")
 
 
 def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
-    """Write the figures as PNG; title -> file. Without rows of the main part there is the first alone."""
+    """Write the figures as PNG; title -> file."""
     every = [row for row in rows if row["part"] == "main"]
     main = [row for row in every if row["ended"] == "done"]
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"Weight of a question by its accuracy, at the base model": ("weights", draw_weights())}
-    if every:
-        figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(every))
-    if other_parts := _other_parts(rows):
-        figures["The other parts: differences, every seed a dot"] = ("differences", draw_differences(rows, other_parts))
+    figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(every))
+    figures["The other parts: differences, every seed a dot"] = ("differences", draw_differences(rows))
     for regime in REGIMES:
         groups = {name: _runs(main, regime, name) for name in ALGORITHMS}
-        groups = {name: runs for name, runs in groups.items() if runs}
-        if groups:
-            figures[f"Norm of the gradient, {regime}"] = (f"norms-{regime}", draw_norms(groups, 1))
-    fitted = {regime: runs for regime in REGIMES if (runs := _runs(main, regime, "bnpo"))}
-    if fitted:
-        figures["The fitted Beta distribution"] = ("fits", draw_fits(fitted, 1))
+        figures[f"Norm of the gradient, {regime}"] = (f"norms-{regime}", draw_norms(groups, 1))
+    fitted = {regime: _runs(main, regime, "bnpo") for regime in REGIMES}
+    figures["The fitted Beta distribution"] = ("fits", draw_fits(fitted, 1))
     files = {}
     for title, (name, figure) in figures.items():
         files[title] = folder / f"{name}.png"
@@ -44,11 +39,10 @@ def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
 
 
 def _other_parts(rows: Sequence[Mapping]) -> dict[str, Pairs]:
-    """What the parts but the main one compare, by title: those that have pairs of runs."""
+    """What the parts but the main one compare, by title."""
     parts = {f"BNPO less fixed densities, {regime}": against_fixed(rows, regime) for regime in FAVOURED}
     parts |= {"Rescaled less as it is, concentrated": rescaled(), "Corrected moments less the paper's": corrected()}
-    parts["Decomposed less plain"] = decomposed()
-    return {title: pairs for title, pairs in parts.items() if compare(rows, pairs, final)}
+    return parts | {"Decomposed less plain": decomposed()}
 
 
 def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[RunCurves]:
@@ -95,15 +89,16 @@ def draw_seeds(rows: Sequence[Mapping]) -> Figure:
                     values = [metric(row) for row in rows if (row["regime"], row["method"]) == (regime, method)]
                     colour = COLOURS[place % len(COLOURS)]
                     axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.6, color=colour)
-                    axes.plot(np.mean(values) if values else np.nan, place, "|", markersize=12, color="black")
+                    axes.plot(np.mean(values), place, "|", markersize=12, color="black")
                 axes.set(yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=regime)
                 axes.set_xlabel(label)
                 axes.set_yticklabels(ALGORITHMS)
         return figure
 
 
-def draw_differences(rows: Sequence[Mapping], compared: Mapping[str, Pairs]) -> Figure:
+def draw_differences(rows: Sequence[Mapping]) -> Figure:
     """Every seed's paired difference a dot, in points, beside the mean with its 95 % t interval."""
+    compared = _other_parts(rows)
     with matplotlib.rc_context(STYLE):
         ratios = [len(pairs) + 2 for pairs in compared.values()]
         figure = Figure(figsize=(WIDTH, 0.16 * sum(ratios)), layout="constrained")
@@ -116,9 +111,8 @@ def draw_differences(rows: Sequence[Mapping], compared: Mapping[str, Pairs]) -> 
                 for place, places in enumerate(pairs.values()):
                     values = 100 * differences(rows, places, metric)
                     axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.5, color=COLOURS[0])
-                    if len(values) > 1:
-                        mean, half = t_interval(values)
-                        axes.errorbar(mean, place, xerr=half, fmt="|", markersize=9, color="black", elinewidth=1)
+                    mean, half = t_interval(values)
+                    axes.errorbar(mean, place, xerr=half, fmt="|", markersize=9, color="black", elinewidth=1)
             line[0].set_title(title, loc="left", fontsize=8)
         for axes, name in zip(panels[-1], METRICS, strict=True):
             axes.set_xlabel(f"points of pass@1: {name}")

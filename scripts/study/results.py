@@ -4,9 +4,8 @@ The page has the verdicts and the numbers that decide them. tables.md beside the
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,6 @@ from study.rows import (
     final,
     first_grid,
     middle,
-    rates_to_try,
     select,
     trained,
     tuned,
@@ -65,23 +63,22 @@ MADE_BY = "Made by `python scripts/study.py --report`."
 def write_results(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "tables.md") -> None:
     """Write results.md and figures/ in the folder `pages`, and the file `tables`."""
     figures = draw_all(rows, pages / "figures")
-    noise = json.loads(NOISE.read_text()) if NOISE.exists() else {}
+    noise = json.loads(NOISE.read_text())
     measured = sorted({checkpoint["commit"] for checkpoint in noise.values()})
     page = [
         "# Results of the first study",
         f"{MADE_BY} [plan.md](plan.md) has the rules, [tables.md](../../evals/results/study/tables.md) all other "
         "numbers.",
-        f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at {', '.join(measured) or 'none'}.",
+        f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at {', '.join(measured)}.",
         to_markdown([verdict_table(rows, noise)]).strip(),
         FINDINGS.read_text(encoding="utf-8").strip(),
-        to_markdown(filled([_means(rows), _claimed(rows), _nulls(rows), _noise_in_short(noise)])).strip(),
+        to_markdown([_means(rows), _claimed(rows), _nulls(rows), _noise_in_short(noise)]).strip(),
+        "![Every seed, at the end and as area](figures/seeds.png)",
     ]
-    if (shown := "Every seed, at the end and as area") in figures:
-        page.append(f"![{shown}](figures/{figures[shown].name})")
     (pages / "results.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    found = chain(_main(rows), _claim(rows), _tags(rows), _tuning(rows), _noise(noise), [paper_table()])
+    found = [*_main(rows), *_claim(rows), *_tags(rows), *_tuning(rows), *_noise(noise), paper_table()]
     images = [f"![{title}](../../../docs/study/figures/{file.name})" for title, file in figures.items()]
-    parts = ["# All tables of the first study", MADE_BY, to_markdown(filled(found)).strip(), *images]
+    parts = ["# All tables of the first study", MADE_BY, to_markdown(found).strip(), *images]
     tables.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -89,16 +86,7 @@ def runs_line(rows: RowList) -> str:
     """Return how many runs there are, at which commits, and which of them failed."""
     commits = sorted({row["commit"] for row in rows})
     failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
-    return f"{len(rows)} runs, at the commits {', '.join(commits) or 'none'}. Failed: {', '.join(failed) or 'none'}."
-
-
-def filled(tables: Iterable[Table]) -> list[Table]:
-    """The tables that have rows, without blocks that have none."""
-    filled = []
-    for table in tables:
-        if blocks := {name: lines for name, lines in table.blocks.items() if lines}:
-            filled.append(replace(table, blocks=blocks))
-    return filled
+    return f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}."
 
 
 def _means(rows: RowList) -> Table:
@@ -107,8 +95,7 @@ def _means(rows: RowList) -> Table:
     for regime in REGIMES:
         found = [select(rows, "main", regime, name) for name in ALGORITHMS]
         for name, metric in METRICS.items():
-            if all(len(runs) > 1 for runs in found):
-                lines[f"{regime}, {name}"] = [interval([metric(row) for row in runs.values()]) for runs in found]
+            lines[f"{regime}, {name}"] = [interval([metric(row) for row in runs.values()]) for runs in found]
     notes = ["Held-out pass@1 in percent: mean over seeds ± half the 95 % t interval, each at its own learning rate."]
     return Table("Means", list(ALGORITHMS), {"questions, metric": lines}, notes)
 
@@ -145,7 +132,7 @@ def _main(rows: RowList) -> list[Table]:
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in REGIMES:
         found = {name: select(rows, "main", regime, name) for name in ALGORITHMS}
-        blocks[regime] = {name: _summary(runs) for name, runs in found.items() if len(runs) > 1}
+        blocks[regime] = {name: _summary(runs) for name, runs in found.items()}
     columns = [
         "lr",
         "seeds",
@@ -176,14 +163,13 @@ def _surcharge(rows: RowList) -> Table:
     """What ReMax's greedy answers cost, beside REINFORCE with the same seed."""
     lines, phases = {}, ("generate", "update", "total")
     for regime in REGIMES:
-        if pairs := both_done(rows, ("main", regime, "remax"), ("main", regime, "reinforce")):
-            tokens = np.median([remax["tokens/greedy"] / remax["tokens/sampled"] for remax, _ in pairs])
-            seconds = np.array([[row[f"seconds/{phase}"] for phase in phases] for pair in pairs for row in pair])
-            remax, reinforce = seconds.reshape(-1, 2, len(phases)).transpose(1, 0, 2)  # [seeds, phases]
-            more = np.median(remax / reinforce - 1, axis=0)
-            lines[regime] = [str(len(pairs)), f"{tokens:.0%}", *(f"{share:+.0%}" for share in more)]
-    if lines:
-        lines["the paper"] = ["", "", "", "", "+25%"]
+        pairs = both_done(rows, ("main", regime, "remax"), ("main", regime, "reinforce"))
+        tokens = np.median([remax["tokens/greedy"] / remax["tokens/sampled"] for remax, _ in pairs])
+        seconds = np.array([[row[f"seconds/{phase}"] for phase in phases] for pair in pairs for row in pair])
+        remax, reinforce = seconds.reshape(-1, 2, len(phases)).transpose(1, 0, 2)  # [seeds, phases]
+        more = np.median(remax / reinforce - 1, axis=0)
+        lines[regime] = [str(len(pairs)), f"{tokens:.0%}", *(f"{share:+.0%}" for share in more)]
+    lines["the paper"] = ["", "", "", "", "+25%"]
     notes = [
         "Tokens of greedy answers over those of the 16 others, and seconds over REINFORCE's, of sampling, of the "
         "update and of a step: medians over seeds. The update is shorter, since answers that are as good as the greedy "
@@ -198,8 +184,6 @@ def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     done = [row for row in runs.values() if row["ended"] == "done"]
     cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), f"{100 * np.mean(middles):.1f}", interval(finals)]
     cells += [f"{100 * interquartile_mean(finals):.1f}", interval(areas)]
-    if not done:
-        return [*cells, *[MISSING] * 4]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
     cells += [f"{np.nanmean(norms):.2f}", f"{np.mean([variation(norm) for norm in norms]):.2f}"]
@@ -241,8 +225,8 @@ def _differences(
 def _claim(rows: RowList) -> list[Table]:
     fixed = {regime: against_fixed(rows, regime) for regime in FAVOURED}
     fits = {regime: pairs[FIRST_FIT][1][2] for regime, pairs in fixed.items()}
-    known = [f"{regime} {fit.removeprefix('beta ')}" for regime, fit in fits.items() if fit != FIRST_FIT]
-    notes = [f"Alpha and beta of the first fit: {', '.join(known)}."] if known else []
+    known = [f"{regime} {fit.removeprefix('beta ')}" for regime, fit in fits.items()]
+    notes = [f"Alpha and beta of the first fit: {', '.join(known)}."]
     title = "Adaptive or not: BNPO less fixed densities (`beta` ones and the first fit at BNPO's rate, not tuned)"
     return [
         _differences(rows, title, fixed, notes),
@@ -258,10 +242,10 @@ def _clipped(rows: RowList) -> Table:
     """How often clipping alone sets the length of a step, of each method and its rescaled twin."""
     lines = {}
     for label, places in rescaled().items():
-        if pairs := both_done(rows, *places):
-            norms = np.array([[row["curves"]["grad_norm"] for row in pair] for pair in pairs], float)
-            above = norms > UpdateSettings.max_grad_norm  # [seeds, 2, steps]
-            lines[label] = [f"{s:.0%}" for s in (above[:, 1].mean(), above[:, 0].mean(), above.all(1).mean())]
+        pairs = both_done(rows, *places)
+        norms = np.array([[row["curves"]["grad_norm"] for row in pair] for pair in pairs], float)
+        above = norms > UpdateSettings.max_grad_norm  # [seeds, 2, steps]
+        lines[label] = [f"{s:.0%}" for s in (above[:, 1].mean(), above[:, 0].mean(), above.all(1).mean())]
     notes = ["Share of steps whose gradient was clipped: such a step forgets the scale of the advantages."]
     return Table("How often scale can matter", ["as it is", "rescaled", "both"], {"concentrated": lines}, notes)
 
@@ -270,9 +254,8 @@ def _tags(rows: RowList) -> list[Table]:
     lines = {}
     for name in tagged_methods():
         runs = select(rows, "tags", "tags", name)
-        if len(runs) > 1:
-            scores = ([metric(row) for row in runs.values()] for metric in (middle, final, area, trained))
-            lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(interval, scores)]
+        scores = ([metric(row) for row in runs.values()] for metric in (middle, final, area, trained))
+        lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(interval, scores)]
     notes = [
         "The second tiny model; scores, as above, are accuracy alone. Reward: the mean of accuracy and format that is "
         "trained on, in percent, over all steps. `ad-` decomposes (Eq. 17)."
@@ -309,9 +292,8 @@ def rate_cells(rows: RowList, regime: str, method: str, grid: Grid, rates: Seque
     """Return the areas of a method at all `rates`. That of the rate that was taken is in bold."""
     areas = tuned(rows, regime, method, grid)
     cells = [f"{100 * np.mean(areas[lr]):.{digits}f}" if lr in areas else MISSING for lr in rates]
-    if all(len(areas.get(lr, ())) == len(grid.seeds) for lr in rates_to_try(rows, regime, method, grid)):
-        best = rates.index(chosen_lr(rows, regime, method, grid))
-        cells[best] = f"*{cells[best]}"
+    best = rates.index(chosen_lr(rows, regime, method, grid))
+    cells[best] = f"*{cells[best]}"
     return cells
 
 
@@ -344,6 +326,6 @@ def _noise(found: Mapping[str, Mapping]) -> list[Table]:
         "tr Cov(g) over REINFORCE's, beside Theorem 1's for the Beta distribution that fits the accuracies (corrected "
         "moments). The theorem is about single answers and leaves out what batches of different questions teach; it "
         "takes one fit of all questions for BNPO, which is measured with a fit of every batch. "
-        "`python scripts/study/gradient_noise.py` measures it again.",
+        "`gradient_noise.py` of commit 1b97aac measured it.",
     ]
     return [Table("The noise of the gradient", list(NOISE_COLUMNS), blocks, notes)]

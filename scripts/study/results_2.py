@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from paper.curves import variation
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 from paper.tables import Table, to_markdown
-from study.comparisons import MISSING, Compared, Pairs, compare, difference_cells
+from study.comparisons import MISSING, Compared, Pairs, compare, difference_cells, in_points
 from study.design import EVALUATED, REGIMES
 from study.registry import (
     CLIFF,
@@ -23,10 +23,10 @@ from study.registry import (
     REGISTERED,
     SAME_RATE,
 )
-from study.results import MADE_BY, PAGES, filled, interval, rate_cells, runs_line
-from study.rows import RESULTS, RowList, area, final, select, tuned
+from study.results import MADE_BY, PAGES, interval, rate_cells, runs_line
+from study.rows import RESULTS, RowList, area, final, select
 from study.statistics import Paired, smallest_found, t_interval
-from study.verdict_2 import CLIFF_FAMILY, CONTROL_SEEDS, NAMES, PRIOR_FAMILY, Family, in_points, verdict_table
+from study.verdict_2 import CLIFF_FAMILY, FAMILIES, NAMES, PRIOR_FAMILY, Family, verdict_table
 
 FINDINGS_2 = RESULTS / "findings-2.md"
 """What follows from the tables, in words, written by hand."""
@@ -43,26 +43,16 @@ def write_results_2(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS /
         f"{MADE_BY} [plan-2.md](plan-2.md) has the rules, [tables-2.md](../../evals/results/study/tables-2.md) all "
         "other numbers.",
         runs_line(rows),
+        to_markdown([verdict_table(rows)]).strip(),
+        FINDINGS_2.read_text(encoding="utf-8").strip(),
+        to_markdown([_cliff(rows), *(_differences(rows, family) for family in FAMILIES)]).strip(),
+        "![pass@1 on the cliff: mean over seeds with its 95 % interval](figures/cliff.png)",
     ]
-    missing = {part: count - sum(row["part"] == part for row in rows) for part, count in REGISTERED.items()}
-    if left := {part: count for part, count in missing.items() if count > 0}:  # tuning may add runs to its part
-        page.append(
-            f"**Interim: {sum(left.values())} registered runs are missing**, of {', '.join(left)}. The numbers of "
-            "seeds are fixed, so no decision depends on what these parts show so far."
-        )
-    page.append(to_markdown([verdict_table(rows)]).strip())
-    if FINDINGS_2.exists():
-        page.append(FINDINGS_2.read_text(encoding="utf-8").strip())
-    page.append(
-        to_markdown(filled([_cliff(rows), *(_differences(rows, f) for f in (CLIFF_FAMILY, PRIOR_FAMILY))])).strip()
-    )
-    if any(row["part"] == "cliff" for row in rows):
-        folder = pages / "figures"
-        folder.mkdir(parents=True, exist_ok=True)
-        draw_cliff(rows).savefig(folder / "cliff.png", metadata={"Software": None})
-        page.append("![pass@1 on the cliff: mean over seeds with its 95 % interval](figures/cliff.png)")
+    folder = pages / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_cliff(rows).savefig(folder / "cliff.png", metadata={"Software": None})
     (pages / "results-2.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    found = filled([_counts(rows), _prior(rows), _explored(rows), _tuning(rows)])
+    found = [_counts(rows), _prior(rows), _explored(rows), _tuning(rows)]
     parts = ["# All other tables of the second study", MADE_BY, to_markdown(found).strip()]
     tables.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -91,9 +81,7 @@ def _cliff(rows: RowList) -> Table:
     places += [("cliff-controls", name) for name in CLIFF_CONTROLS]
     lines = {}
     for part, method in places:
-        runs = list(select(rows, part, CLIFF, method).values())
-        if len(runs) > 1:
-            lines[method] = _cliff_cells(runs)
+        lines[method] = _cliff_cells(list(select(rows, part, CLIFF, method).values()))
     columns = ["seeds", "step 6", "at the end", "sd", "fall", "fall > 10 points", "CV of the norm"]
     notes = [
         "Held-out pass@1 in percent, mean over seeds (± half the 95 % t interval): after 6 steps, at the end, and the "
@@ -121,15 +109,11 @@ def _cliff_cells(runs: Sequence[Mapping]) -> list[str]:
 
 def _differences(rows: RowList, family: Family) -> Table:
     """Return the registered differences of a family, with the null and the positive control below."""
-    found = compare(rows, family.pairs(), family.metric, family.seeds)
-    complete = len(found) == len(family.pairs()) and all(one.adjusted is not None for one in found.values())
-    lines = {label: _cells(one, family.seeds, complete) for label, one in found.items()}
+    lines = {label: _cells(one) for label, one in compare(rows, family.pairs(), family.metric).items()}
     checks: Pairs = {"null": family.null, "positive control": family.control}
     for label, pair in checks.items():
-        one = compare(rows, {label: pair}, family.metric).get(label)
-        if one is not None:
-            lines[label] = _cells(one, CONTROL_SEEDS, one.difference.seeds == CONTROL_SEEDS)
-            lines[label][3] = MISSING
+        lines[label] = _cells(compare(rows, {label: pair}, family.metric)[label])
+        lines[label][3] = MISSING
     notes = [
         "Differences in points, paired by training seed, with the 95 % t interval; p of the exact sign-flip test, and "
         "adjusted by Holm over the registered comparisons when all rows are there; share of seeds on which the first "
@@ -188,13 +172,12 @@ def _explored_cells(difference: Paired) -> list[str]:
     return [str(difference.seeds), in_points(difference), f"{100 * difference.sd:.2f}"]
 
 
-def _cells(one: Compared, seeds: int, complete: bool) -> list[str]:
-    """Return the cells of a difference. `seeds` is the number that is registered."""
-    cells, difference = difference_cells(one), one.difference
-    if not complete:
-        cells[2] = cells[3] = MISSING
-    least = smallest_found(difference.sd, seeds, 0.05) if difference.sd else 0.0  # RLOO and REINFORCE may be equal
-    return [*cells, f"{100 * difference.sd:.2f}", f"{100 * least:.2f}"]
+def _cells(one: Compared) -> list[str]:
+    """Return the cells of a difference."""
+    difference = one.difference
+    # RLOO and REINFORCE may be equal.
+    least = smallest_found(difference.sd, difference.seeds, 0.05) if difference.sd else 0.0
+    return [*difference_cells(one), f"{100 * difference.sd:.2f}", f"{100 * least:.2f}"]
 
 
 def _prior(rows: RowList) -> Table:
@@ -203,8 +186,7 @@ def _prior(rows: RowList) -> Table:
         places = [("prior", name) for name in PRIOR_METHODS] + [("prior-controls", name) for name in PRIOR_CONTROLS]
         lines = {}
         for part, method in places:
-            runs = list(select(rows, part, regime, method).values())
-            if len(runs) > 1:
+            if runs := list(select(rows, part, regime, method).values()):  # the controls have one regime
                 areas, ends = [area(row) for row in runs], [final(row) for row in runs]
                 lines[method] = [f"{runs[0]['lr']:g}", str(len(runs)), interval(areas), interval(ends)]
         blocks[regime] = lines
@@ -218,8 +200,8 @@ def _tuning(rows: RowList) -> Table:
     rates = sorted((*PRIOR_GRID.rates, *PRIOR_GRID.beyond.values()))
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in REGIMES:
-        methods = [method for method in PRIOR_METHODS if tuned(rows, regime, method, PRIOR_GRID)]
-        blocks[regime] = {name: rate_cells(rows, regime, name, PRIOR_GRID, rates, digits=2) for name in methods}
+        cells = {name: rate_cells(rows, regime, name, PRIOR_GRID, rates, digits=2) for name in PRIOR_METHODS}
+        blocks[regime] = cells
     notes = [
         "Area under the validation curve, percent, mean over the four tuning seeds. In bold the rate that was taken."
     ]
@@ -234,8 +216,6 @@ def draw_cliff(rows: RowList) -> Figure:
         for axes, clip in zip(figure.subplots(1, len(CLIPS), sharey=True), CLIPS, strict=True):
             for index, name in enumerate(CLIFF_METHODS):
                 runs = list(select(rows, "cliff", CLIFF, f"{name} {clip}").values())
-                if len(runs) < 2:
-                    continue
                 points = [t_interval([row["evals"].get(str(step), 0.0) for row in runs]) for step in steps]
                 mean, half = 100 * np.array(points).T
                 axes.errorbar(

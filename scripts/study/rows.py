@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.summary import why_ended
+from bnpo.files import ROOT, whole_json_lines
+from bnpo.report.summary import why_ended
 from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid
 
 RESULTS = ROOT / "evals" / "results" / "study"
@@ -72,15 +72,9 @@ def area(row: Mapping) -> float:
 
 
 def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapping]:
-    """The rows of one method by seed. Raises InputError where they have more than one learning rate."""
+    """The rows of one method by seed."""
     wanted = (part, regime, method)
-    found = [row for row in rows if (row["part"], row["regime"], row["method"]) == wanted]
-    if len(rates := {row["lr"] for row in found}) > 1:
-        names = ", ".join(f"{lr:g}" for lr in sorted(rates))
-        raise InputError(
-            f"{part}, {regime}, {method}: rows at learning rates {names}: tuning has changed; delete the old ones"
-        )
-    return {row["seed"]: row for row in found}
+    return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == wanted}
 
 
 def first_grid(regime: str) -> Grid:
@@ -101,8 +95,6 @@ def tuned(rows: RowList, regime: str, method: str, grid: Grid) -> dict[float, li
 def rates_to_try(rows: RowList, regime: str, method: str, grid: Grid) -> tuple[float, ...]:
     """The grid of learning rates and, when the best of it is at one of its ends, one rate beyond."""
     areas = tuned(rows, regime, method, grid)
-    if any(len(areas.get(lr, ())) < len(grid.seeds) for lr in grid.rates):
-        return grid.rates
     best = max(grid.rates, key=lambda lr: _mean(areas[lr]))
     return tuple(sorted((*grid.rates, grid.beyond[best]))) if best in grid.beyond else grid.rates
 
@@ -117,15 +109,8 @@ def both_done(
 
 
 def chosen_lr(rows: RowList, regime: str, method: str, grid: Grid) -> float:
-    """The learning rate with the greatest mean area under the validation curve; the lowest of those that tie.
-
-    Raises InputError where a tuning run has no row yet.
-    """
+    """The learning rate with the greatest mean area under the validation curve; the lowest of those that tie."""
     areas, rates = tuned(rows, regime, method, grid), rates_to_try(rows, regime, method, grid)
-    for lr in rates:
-        if len(areas.get(lr, ())) < len(grid.seeds):
-            first = f"run --only {grid.part} first"
-            raise InputError(f"{regime}, {method}: learning rate {lr:g} was not tried yet; {first}")
     return max(rates, key=lambda lr: _mean(areas[lr]))
 
 

@@ -1,6 +1,7 @@
 """The verdicts on the registered questions, by the rules of docs/study/plan.md, section "What would count"."""
 
 from collections.abc import Mapping
+from itertools import product
 
 from paper.tables import Table
 from study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
@@ -9,7 +10,6 @@ from study.rows import RowList, both_done
 
 SMALL = 0.02
 """The smallest difference of pass@1 that matters in practice."""
-NOT_YET = "not yet"
 
 
 def verdict_table(rows: RowList, noise: Mapping[str, Mapping]) -> Table:
@@ -25,23 +25,16 @@ def verdict_table(rows: RowList, noise: Mapping[str, Mapping]) -> Table:
 
 
 def _learning(rows: RowList) -> list[str]:
-    places = [(regime, metric) for regime in REGIMES for metric in METRICS]
     found = {}
-    for regime, metric in places:
+    for regime, metric in product(REGIMES, METRICS):
         compared = compare(rows, against_others(regime), METRICS[metric])
-        opponents = [compared[name] for name in ("reinforce", "grpo") if name in compared]
-        if len(opponents) < 2 or any(opponent.adjusted is None for opponent in opponents):
-            return [NOT_YET, f"seeds are missing: {regime}, {metric}"]
-        found[regime, metric] = opponents
+        found[regime, metric] = [compared["reinforce"], compared["grpo"]]
     below = [place for place, pair in found.items() if any(opponent.sign < 0 for opponent in pair)]
     if below:
         return ["against", f"below REINFORCE or GRPO: {_place_names(below)}"]
     above = [place for place, pair in found.items() if all(opponent.sign > 0 for opponent in pair)]
     for regime, metric in (place for place in above if place[0] in FAVOURED):
-        fixed = compare(rows, against_fixed(rows, regime), METRICS[metric]).get(FIRST_FIT)
-        if fixed is None or fixed.adjusted is None:
-            return [NOT_YET, f"above REINFORCE and GRPO in {_place_names(above)}; seeds of the first fit are missing"]
-        if fixed.sign > 0:
+        if compare(rows, against_fixed(rows, regime), METRICS[metric])[FIRST_FIT].sign > 0:
             return ["for", f"above REINFORCE, GRPO and its own first fit: {regime}, {metric}"]
     intervals = {place: [opponent.difference for opponent in pair] for place, pair in found.items()}
     beyond = [place for place, pair in intervals.items() if any(d.high >= SMALL for d in pair)]
@@ -62,22 +55,18 @@ def _place_names(places: list[tuple[str, str]]) -> str:
 def _noise(noise: Mapping[str, Mapping]) -> list[str]:
     places = [f"{regime}, step {step}" for regime in REGIMES for step in EVALUATED[regime]]
     above = []
-    for place in (place for place in places if place in noise):
+    for place in places:
         less = [noise[place]["methods"][name]["bnpo_less"] for name in ("reinforce", "grpo")]
         if all(difference > 2 * error for difference, error in less):
             above.append(place)
-    reason = f"above both at {len(above)} of {len(places)} checkpoints"
-    if any(place not in noise for place in places):
-        return [NOT_YET, f"{reason} so far"]
-    return ["for" if len(above) > len(places) / 2 else "not supported", reason]
+    verdict = "for" if len(above) > len(places) / 2 else "not supported"
+    return [verdict, f"above both at {len(above)} of {len(places)} checkpoints"]
 
 
 def _nulls(rows: RowList) -> list[str]:
     cells, differ = [], []
     for name, metric in METRICS.items():
         compared = compare(rows, nulls(), metric)
-        if not compared or any(null.adjusted is None for null in compared.values()):
-            return [NOT_YET, "seeds are missing"]
         differ += [(label, name) for label, null in compared.items() if null.sign]
         cells.append(f"{name}: p {min(null.adjusted for null in compared.values()):.2f}")
     pairs = [pair for places in nulls().values() for pair in both_done(rows, *places)]

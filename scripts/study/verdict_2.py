@@ -4,16 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paper.tables import Table
-from study.comparisons import Compared, Pairs, Place, compare, differences
+from study.comparisons import Compared, Pairs, Place, compare, differences, in_points
 from study.design import REGIMES
-from study.registry import CLIFF, CLIFF_SEEDS, CLIPS, PRIOR_SEEDS, SLOW
+from study.registry import CLIFF, CLIPS, SLOW
 from study.rows import RowList, area, final
 from study.statistics import Paired, paired
-from study.verdict import NOT_YET
 
 NAMES = {"reinforce": "REINFORCE", "rloo": "RLOO", "grpo": "GRPO", "bnpo": "BNPO", "maxrl": "MaxRL"}
 NAMES |= {"eb": "eb", "shrinkage": "shrinkage", "curverl": "CurveRL"}
-CONTROL_SEEDS = 12
 NO_GAIN = ("equal", "not better")
 INVALID = "invalid"
 """The verdict on every line of a part whose null differs from 0."""
@@ -28,7 +26,6 @@ class Family:
     part: str
     metric: Callable[[Mapping], float]
     lines: Mapping[str, Pairs]  # "X less Y" -> setting or regime -> the places of X and Y
-    seeds: int
     bound: float
     null: tuple[Place, Place]
     control: tuple[Place, Place]  # the positive one: the first should be above
@@ -50,7 +47,6 @@ CLIFF_FAMILY = Family(
     part="cliff",
     metric=final,
     lines={f"BNPO less {NAMES[other]}": _clip_pairs(other) for other in ("reinforce", "grpo")},
-    seeds=len(CLIFF_SEEDS),
     bound=0.05,
     null=(("cliff-controls", CLIFF, "rloo unclipped"), ("cliff", CLIFF, "reinforce unclipped")),
     control=(("cliff-controls", CLIFF, SLOW), ("cliff", CLIFF, "reinforce clipped")),
@@ -62,7 +58,6 @@ PRIOR_FAMILY = Family(
         f"{NAMES[first]} less {NAMES[second]}": _regime_pairs(first, second)
         for first, second in (("eb", "rloo"), ("eb", "bnpo"), ("shrinkage", "rloo"), ("curverl", "rloo"))
     },
-    seeds=len(PRIOR_SEEDS),
     bound=0.01,
     null=(("prior", "rare", "rloo"), ("prior-controls", "rare", "reinforce")),
     control=(("prior", "rare", "rloo"), ("prior-controls", "rare", "maxrl")),
@@ -70,16 +65,13 @@ PRIOR_FAMILY = Family(
 FAMILIES = (CLIFF_FAMILY, PRIOR_FAMILY)
 
 
-def check(rows: RowList, family: Family, places: tuple[Place, Place]) -> Paired | None:
-    """Return the null or the positive control of a family, or None if runs are missing."""
-    values = differences(rows, places, family.metric)
-    return paired(values) if len(values) == CONTROL_SEEDS else None
+def check(rows: RowList, family: Family, places: tuple[Place, Place]) -> Paired:
+    """Return the null or the positive control of a family."""
+    return paired(differences(rows, places, family.metric))
 
 
 def judge(found: Sequence[Compared], bound: float) -> str:
     """Return the verdict on one line by the table of docs/study/plan-2.md, from its comparisons in all places."""
-    if any(compared.adjusted is None for compared in found):
-        return NOT_YET
     signs = {compared.sign for compared in found}
     if signs >= {1, -1}:
         return "mixed"
@@ -94,26 +86,19 @@ def judge(found: Sequence[Compared], bound: float) -> str:
 
 def judge_lines(rows: RowList, family: Family) -> dict[str, list[str]]:
     """Return the verdict on each line of a family, and its differences in words."""
-    compared = compare(rows, family.pairs(), family.metric, family.seeds)
+    compared = compare(rows, family.pairs(), family.metric)
     null, control = check(rows, family, family.null), check(rows, family, family.control)
     verdicts = {}
     for line, places in family.lines.items():
-        found = {place: compared[f"{line}, {place}"] for place in places if f"{line}, {place}" in compared}
-        verdict = judge(list(found.values()), family.bound) if len(found) == len(places) else NOT_YET
-        because = "; ".join(f"{place} {in_points(one.difference)}" for place, one in found.items()) or "no rows"
-        if verdict in NO_GAIN and control is None:
-            verdict = NOT_YET
-        if verdict in NO_GAIN and control is not None and control.low <= 0:
+        found = {place: compared[f"{line}, {place}"] for place in places}
+        verdict = judge(list(found.values()), family.bound)
+        because = "; ".join(f"{place} {in_points(one.difference)}" for place, one in found.items())
+        if verdict in NO_GAIN and control.low <= 0:
             verdict, because = "undecided", f"{because}; the positive control is not above 0"
-        if null is not None and null.p < NULL_P:
+        if null.p < NULL_P:
             verdict, because = INVALID, f"{because}; the null is not 0"
         verdicts[line] = [verdict, because]
     return verdicts
-
-
-def in_points(difference: Paired) -> str:
-    """Return a mean and its interval in points."""
-    return f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
 
 
 def judge_claims(verdicts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -130,8 +115,8 @@ def judge_claims(verdicts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         found = [verdicts[name][0] for name in names]
         against = [verdicts[name][0] for name in names_against]
         verdict = "undecided"
-        if NOT_YET in found or INVALID in found:
-            verdict = NOT_YET if NOT_YET in found else INVALID
+        if INVALID in found:
+            verdict = INVALID
         elif all(one == "better" for one in found):
             verdict = "for"
         elif "worse" in against or all(one in NO_GAIN for one in against):
@@ -145,13 +130,9 @@ def judge_checks(rows: RowList) -> dict[str, list[str]]:
     checks = {}
     for family in FAMILIES:
         null, control = check(rows, family, family.null), check(rows, family, family.control)
-        holds = NOT_YET if null is None else ("yes" if null.p >= NULL_P else "no")
-        checks[f"{family.part}: the null holds"] = [holds, f"{in_points(null)}, p {null.p:.4f}" if null else "no rows"]
-        shows = NOT_YET if control is None else ("yes" if control.low > 0 else "no")
-        checks[f"{family.part}: the positive control is above 0"] = [
-            shows,
-            in_points(control) if control else "no rows",
-        ]
+        holds, shows = ("yes" if right else "no" for right in (null.p >= NULL_P, control.low > 0))
+        checks[f"{family.part}: the null holds"] = [holds, f"{in_points(null)}, p {null.p:.4f}"]
+        checks[f"{family.part}: the positive control is above 0"] = [shows, in_points(control)]
     return checks
 
 

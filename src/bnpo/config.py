@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -20,6 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from bnpo.algorithm.advantages import needs_groups
 from bnpo.algorithm.estimators import Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
+from bnpo.environment import expand_home, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.grading.rewards import check_rewards
 
@@ -62,7 +62,7 @@ class DataSettings:
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
     """Rewards: `accuracy` (the final answer is right), `format` (think and answer tags, each once), `last_number` (the
     last number is the answer), or your own: path/to/file.py:function."""
-    grader: Literal["default", "reference", "last_number"] = "default"
+    grader: Literal["default", "paper", "last_number"] = "default"
     """How accuracy and format are judged: by this project's rule, by the paper's code, or by the last number of a text,
     for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
@@ -241,8 +241,8 @@ class TrainConfig:
 
 
 PRESETS = {
-    "paper-1.5b": TrainConfig(preset="paper-1.5b", data=DataSettings(grader="reference")),
-    "paper-7b": TrainConfig(preset="paper-7b", data=DataSettings(model="Qwen/Qwen2.5-Math-7B", grader="reference")),
+    "paper-1.5b": TrainConfig(preset="paper-1.5b", data=DataSettings(grader="paper")),
+    "paper-7b": TrainConfig(preset="paper-7b", data=DataSettings(model="Qwen/Qwen2.5-Math-7B", grader="paper")),
     "paper-format": TrainConfig(
         preset="paper-format",
         method=Method(decompose=True),
@@ -250,7 +250,7 @@ PRESETS = {
             model="Qwen/Qwen2.5-1.5B-Instruct",
             template="think",
             rewards=("accuracy", "format"),
-            grader="reference",
+            grader="paper",
         ),
         logging=LoggingSettings(eval_suite="quick-format"),
     ),
@@ -456,15 +456,7 @@ def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
     _join_help_lines(config)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
     options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": FLAG_TYPES, "console_outputs": prints}
-    return tyro.cli(config, args=expand_home(argv), **options)
-
-
-def expand_home(argv: Sequence[str]) -> list[str]:
-    """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
-    for word in argv:
-        if not word.isascii() and word != word.encode(errors="replace").decode():
-            raise InputError(f"{word!r}: is not UTF-8 text")
-    return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]
+    return parse_command(config, argv, **options)
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:

@@ -1,14 +1,21 @@
-"""Environment of a process that trains or samples: what torch, DeepSpeed and vLLM read when they are imported."""
+"""Environment of a process that trains or samples: what libraries read when they are imported, and what it prints."""
 
+import io
 import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
-from bnpo.console import secure_output
+from bnpo.files import InputError
+
+T = TypeVar("T")
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that every launcher of ranks sets. Programs that are no ranks ignore them."""
@@ -130,3 +137,76 @@ def build_of(package: str) -> str | None:
         return metadata.version(package).partition("+")[2]
     except metadata.PackageNotFoundError:
         return None
+
+
+class _Output(io.FileIO):
+    """The file under an output stream. What cannot be written, to a full disk or a closed terminal, is dropped."""
+
+    copy: BinaryIO | None = None  # one for both streams
+
+    def write(self, data) -> int:
+        if _Output.copy and bytes(data[:1]) != b"\r":  # not the updates of a progress bar
+            with suppress(OSError):
+                _Output.copy.write(data)
+        with suppress(OSError):
+            return super().write(data) or len(data)  # None: the reader of a pipe is too slow
+        return len(data)
+
+
+def secure_output() -> None:
+    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end it.
+
+    Characters that the encoding lacks are replaced as well. Streams that somebody else has replaced, such as pytest,
+    stay.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed when the program was started
+            setattr(sys, name, open(os.devnull, "w", errors="replace"))  # noqa: SIM115
+        elif stream is getattr(sys, f"__{name}__"):
+            stream.flush()
+            buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+            errors = "replace" if name == "stdout" else "backslashreplace"
+            # Line by line, also into a file: DeepSpeed starts its ranks with `python -u`, so that nothing waits.
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True))
+
+
+def copy_output(file: Path) -> None:
+    """Append what this process prints from now on to `file` as well. Raises OSError."""
+    _Output.copy = file.open("ab", buffering=0)  # unbuffered: a killed process loses no line
+
+
+def launcher_flags(ranks: int) -> list[str]:
+    """Return the flags of `deepspeed` that start `ranks` ranks on the GPUs of CUDA_VISIBLE_DEVICES.
+
+    `--num_gpus` alone would ignore the variable, and take GPU 0 and those that follow. Raises InputError.
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if names in ("", "-1") or not has_nvidia_gpu():
+        return ["--num_gpus", str(ranks)]
+    gpus = [name.strip() for name in names.split(",")]
+    problem = f"CUDA_VISIBLE_DEVICES={names}"
+    if not all(gpu.isdecimal() for gpu in gpus):
+        raise InputError(f"{problem}: DeepSpeed's launcher needs the numbers of GPUs, as nvidia-smi -L lists them")
+    if len(gpus) < ranks:
+        raise InputError(f"{problem}: names {len(gpus)} GPUs, but {ranks} ranks are started; lower --num_gpus")
+    return ["--include", "localhost:" + ",".join(gpus[:ranks])]
+
+
+def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
+    """Return the settings that a command line sets in a dataclass `settings`. tyro exits on wrong flags.
+
+    Of every program: what it prints cannot fail, and ~ is expanded in all its flags. The default is `sys.argv`.
+    """
+    import tyro  # here, since workers and ranks parse nothing
+
+    secure_output()
+    return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+
+
+def expand_home(argv: Sequence[str]) -> list[str]:
+    """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
+    for word in argv:
+        if not word.isascii() and word != word.encode(errors="replace").decode():
+            raise InputError(f"{word!r}: is not UTF-8 text")
+    return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]

@@ -4,6 +4,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.config import TrainConfig
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
+from bnpo.policy.speed import Stopwatch
 from bnpo.policy.weight_sync import measure_sync, refresh_sampler
 from bnpo.ranks import Ranks
 from bnpo.rollouts import Task, collect_batch, collect_watched, make_experience
@@ -11,7 +12,6 @@ from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
-from bnpo.speed import Stopwatch
 
 
 def train(config: TrainConfig) -> None:

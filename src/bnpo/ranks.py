@@ -1,33 +1,99 @@
-"""The ranks of a run: how they meet, and how they end together if one is killed, one raises, or the user stops them.
+"""The ranks of a run: the GPUs that they can use, how they meet, and how they end.
 
-Libraries do not ensure this: gloo notices a dead rank without naming it, NCCL may wait minutes for it, and the
-DeepSpeed launcher sees only its own machine.
+A rank that dies or raises breaks the collectives of the others, and the launcher ends those that are left.
 """
 
-import errno
+import ctypes
 import os
-import secrets
+import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Client, Connection, Listener, wait
-from typing import NamedTuple
+from pathlib import Path
 
 import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.files import InputError, RunError, line_of
+from bnpo.environment import has_nvidia_gpu
+from bnpo.files import InputError, line_of
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a run after its step. SIGHUP comes from a terminal that is closed."""
 ECHO_SECONDS = 1.0
 """Signals this soon after the first one count as the same request. Ctrl-C reaches a rank twice: from the terminal, and
 as SIGTERM from the launcher."""
+LAUNCHER_SECONDS = 10.0
+"""Time in which the launcher of a rank notices that another of its ranks has ended."""
+
+
+def has_cuda(optional: bool = False) -> bool:
+    """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    build, driver = torch.version.cuda, driver_cuda()
+    # torch asks only the management library of the driver, and does not notice a driver that is too old.
+    usable = torch.cuda.is_available() and driver // 1000 >= int((build or "0").split(".")[0])
+    if build and has_nvidia_gpu() and not hidden and not usable:
+        if not optional:
+            found = f"for CUDA {driver // 1000}.{driver % 1000 // 10}" if driver else "not found"
+            raise InputError(
+                f"torch, built for CUDA {build}, cannot use the GPU of this machine (driver: {found}). Update the "
+                "NVIDIA driver, start the container with the NVIDIA runtime (--gpus all), or use the CPU: "
+                "CUDA_VISIBLE_DEVICES= in front of the command"
+            )
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # libraries would fail at the GPU that they see
+    return torch.cuda.is_available()
+
+
+def driver_cuda() -> int:
+    """Return the newest CUDA version that the driver supports: 1000 * major + 10 * minor, or 0 without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    version = ctypes.c_int(0)
+    library.cuDriverGetVersion(ctypes.byref(version))
+    return version.value
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them. Raises InputError like `has_cuda`."""
+    count = torch.cuda.device_count() if has_cuda() else 0
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = names.split(",") if names else list(map(str, range(count)))
+    return gpus[:count]  # CUDA ignores names after one that it does not know
+
+
+def check_compiler() -> None:
+    """Raise InputError if GPU kernels cannot be compiled. Triton would fail only after the model is loaded."""
+    if not torch.cuda.is_available():
+        return
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # as Triton looks for it
+    folders = [sysconfig.get_paths()["include"]]
+    for name in ("CPATH", "C_INCLUDE_PATH"):  # where a compiler also looks
+        folders += os.environ.get(name, "").split(os.pathsep)
+    if not compiler or not any((Path(folder) / "Python.h").is_file() for folder in folders if folder):
+        missing = f"no Python.h in {folders[0]}" if compiler else "no C compiler (gcc)"
+        raise InputError(f"{missing}, which GPU kernels need. Install it: apt-get install gcc python3-dev")
+
+
+def trains_in_float16() -> bool:
+    """Return whether DeepSpeed trains in float16 here: on a GPU, or on a CPU that has instructions for it."""
+    from deepspeed.accelerator import get_accelerator  # takes seconds to import
+
+    return bool(get_accelerator().is_fp16_supported())
+
+
+def end_on_gpus() -> None:
+    """End this process with success if it has used a GPU, before libraries can crash as the interpreter shuts down."""
+    if torch.cuda.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
@@ -37,40 +103,11 @@ def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
     return objects
 
 
-def check_port() -> None:
-    """Raise InputError if another program uses the port at which the ranks meet. For rank 0."""
-    port = os.environ.get("MASTER_PORT")
-    # Under torchelastic the launcher itself listens at the port.
-    if port is None or dist.is_torchelastic_launched():
-        return
-    try:
-        socket.create_server(("", int(port))).close()
-    except OSError as error:
-        raise _port_error(os.strerror(error.errno)) from error
-
-
-def _port_error(reason: str) -> InputError:
-    port = int(os.environ["MASTER_PORT"])
-    return InputError(
-        f"port {port}, at which the ranks meet: {reason} (another run on this machine?). Choose another port: "
-        f"deepspeed --master_port {port + 1} train.py ..."
-    )
-
-
-class End(NamedTuple):
-    """How a rank ends with an error: its exit status, and the message for the other ranks ("": it was killed)."""
-
-    status: int
-    message: str
-
-
 class Ranks:
-    """A context for the ranks that the launcher started. It connects them, and ends all of them if one fails.
+    """A context for the ranks that the launcher started. It connects them.
 
-    `run` names the run. Entering raises InputError on a rank that meets the ranks of another run.
-
-    If an exception leaves the context, the rank that raised it first (rank 0 if all raised it) prints the traceback,
-    and it becomes SystemExit. RunError passes through. Rank 0 calls `on_failure` with a line that says why all end.
+    `run` names the run. Entering raises InputError on a rank that meets the ranks of another run. If an exception
+    leaves the context, rank 0 calls `on_failure` with its kind and message.
     """
 
     def __init__(self, run: str) -> None:
@@ -81,123 +118,55 @@ class Ranks:
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        store, self._rank, ranks = self._meet()
+        store, rank, ranks = self._meet()
         # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         try:
-            dist.init_process_group(backend, store=store, rank=self._rank, world_size=ranks)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
         except RuntimeError as error:
             cure = "correct GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR, or unset them"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
-        self._connect()
         # Last: a rank that waits in vain for the others above must end at the first signal.
         self._interrupt = Interrupt()
         return self
 
     def _meet(self) -> tuple[dist.Store, int, int]:
         """Return the store that the ranks share, this rank, and the number of ranks. Raises InputError for the port."""
+        port = int(os.environ["MASTER_PORT"])
+        another = f"Choose another port: deepspeed --master_port {port + 1} train.py ..."
         try:
             store, rank, ranks = next(dist.rendezvous("env://"))
         except dist.DistNetworkError as error:
-            # The port was free in `check_port`. A run that was started at the same time has taken it since.
             if "EADDRINUSE" in str(error):
-                raise _port_error(os.strerror(errno.EADDRINUSE)) from error
+                raise InputError(f"port {port}, where the ranks meet, is another program's. {another}") from error
             raise
         # Compared here, since the process group would accept a rank of another run in place of one of this run.
         if rank == 0:
             store.set("run", self._run)
         run_of_rank_0 = store.get("run").decode()
         if run_of_rank_0 != self._run:
-            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            reason = f"the ranks of {run_of_rank_0} meet here, not those of {self._run}"
-            raise InputError(f"{address}: {reason}. Choose another port with deepspeed --master_port")
+            raise InputError(f"port {port}: the ranks of {run_of_rank_0} meet here, not of {self._run}. {another}")
         return store, rank, ranks
 
     def asked_to_stop(self) -> bool:
         """Return whether any rank was signalled. A collective, so that all ranks stop after the same step."""
         return any(gather(self._interrupt.requested))
 
-    def _connect(self) -> None:
-        """Connect rank 0 with every other rank, and start the thread that watches the connections."""
-        # The kernel closes a connection when the process at its other end dies.
-        name = f"rank {self._rank} (process {os.getpid()} on {socket.gethostname()})"
-        address = [None]  # a list: the broadcast replaces its element
-        if self._rank == 0:
-            key, ranks = secrets.token_bytes(16), dist.get_world_size()
-            with Listener(("", 0), backlog=ranks, authkey=key) as listener:
-                # After the listener is open: the broadcast lets other ranks connect.
-                address = [(listener.address[1], key)]
-                dist.broadcast_object_list(address)
-                peers = [listener.accept() for _ in range(1, ranks)]
-        else:
-            dist.broadcast_object_list(address)
-            port, key = address[0]
-            peers = [Client((os.environ["MASTER_ADDR"], port), authkey=key)]
-        for peer in peers:
-            peer.send(name)
-        self._peers: dict[Connection, str] = {peer: peer.recv() for peer in peers}
-        self._peer_failed, self._leaving = threading.Event(), False
-        threading.Thread(target=self._watch_peers, daemon=True).start()
-
     def __exit__(self, kind, error, trace) -> None:
-        # KeyboardInterrupt and SystemExit are no failures to explain.
-        if not isinstance(error, Exception):
-            self._leave(End(1, f"ended: {kind.__name__}") if error else None)
+        if not isinstance(error, Exception):  # KeyboardInterrupt and SystemExit are no failures to explain
             return
-        # A collective fails when another rank ends. News of that rank then arrives at about the same time, so wait for
-        # it: the thread that gets it ends this process. Rank 0 waits least, so that it shows an error that all raise.
-        if self._peer_failed.wait(1 if self._rank == 0 else 5):
-            time.sleep(60)
-        line = f"{kind.__name__}: {error}"
-        if self._rank == 0:
-            self.on_failure(line)
-        if isinstance(error, RunError):
-            self._leave(End(error.exit_status, f"error: {error}"))
-            return
-        sys.excepthook(kind, error, trace)
-        # Before the others know: they end at once, and the launcher then kills this process.
-        sys.stderr.flush()
-        self._leave(End(1, f"failed: {line}"))
-        raise SystemExit(1) from error
-
-    def _leave(self, end: End | None) -> None:
-        """Send the other ranks how this rank ends. None: without an error."""
-        self._leaving = True
-        for peer in self._peers:
-            with suppress(OSError):  # it has ended
-                peer.send(end)
-
-    def _watch_peers(self) -> None:
-        """Wait for messages from the other ranks, and end this process if one of them fails."""
-        peers = dict(self._peers)
-        while peers:
-            for peer in wait(list(peers)):
-                try:
-                    end = peer.recv()
-                except (EOFError, OSError):
-                    end = End(1, "")
-                if end is None:
-                    del peers[peer]
-                elif not self._leaving:
-                    self._end_with(peers[peer], end)
-
-    def _end_with(self, name: str, end: End) -> None:
-        """End this process, since the rank called `name` has ended. One rank per run prints why."""
-        self._peer_failed.set()
-        line = f"{name} {end.message or 'died without an error of its own: killed or crashed'}"
-        # Rank 0 prints it, or rank 1 if rank 0 was killed.
-        if self._rank == 0 or (self._rank == 1 and not end.message):
-            hint = "" if end.message else ". The launcher shows its return code"
-            print(f"\n{line}{hint}", file=sys.stderr, flush=True)
-        if self._rank == 0:
-            self.on_failure(line)
-        if not end.message:
-            time.sleep(2)  # The launcher reports the first process that ends: let that be the dead rank.
-        if self._rank == 0:
-            # Other ranks are connected to rank 0 only. With a message they print nothing.
-            self._leave(End(end.status, "ended with another rank"))
-        # Not sys.exit: the main thread may wait in a collective for ever.
-        os._exit(end.status)
+        if dist.get_rank() == 0:
+            self.on_failure(f"{kind.__name__}: {error}")
+        # A collective fails when another rank has ended, which shows its error. If all ranks find the same error, the
+        # first one of the machine shows it. The launcher then signals the others, which have nothing to add.
+        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
+        waited_since = time.monotonic()
+        while is_echo or os.environ["LOCAL_RANK"] != "0":
+            if self._interrupt.requested:
+                raise SystemExit(1) from error
+            if time.monotonic() - waited_since > LAUNCHER_SECONDS:
+                break  # it is on another machine, or this rank's error is its own
+            time.sleep(0.1)
 
 
 class Interrupt:

@@ -13,8 +13,8 @@ from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched
 from bnpo.grading.grader import Grader, Grades, Grading
 from bnpo.policy.learner import Experience
 from bnpo.policy.sampler import Answer, SampledGroup
+from bnpo.policy.speed import Stopwatch
 from bnpo.ranks import gather
-from bnpo.speed import Stopwatch
 
 if TYPE_CHECKING:  # imports vLLM
     from bnpo.policy.sampler import Sampler
@@ -72,16 +72,21 @@ def collect(
     """
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
     sampled: list[tuple[SampledGroup, Grading]] = []
-    with stopwatch("generate"):
-        for group in sampler.sample(
-            [task.prompts[question] for question in own_questions],
-            sampling_seeds(config.sampling.seed, step, own_questions),
-            n=config.batch.samples_per_question,
-            max_tokens=config.sampling.max_answer_tokens,
-            temperature=config.sampling.temperature,
-            logprobs=True,
-            greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
-        ):
+    groups = sampler.sample(
+        [task.prompts[question] for question in own_questions],
+        sampling_seeds(config.sampling.seed, step, own_questions),
+        n=config.batch.samples_per_question,
+        max_tokens=config.sampling.max_answer_tokens,
+        temperature=config.sampling.temperature,
+        logprobs=True,
+        greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
+    )
+    while True:
+        with stopwatch("generate"):
+            group = next(groups, None)
+        if group is None:
+            break
+        with stopwatch("reward"):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
             reference = task.problems[own_questions[group.prompt_index]].answer
             token_ids = [answer.token_ids for answer in group.answers]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mathequal import final_answer, start_equal, submit
 
-RULES = ("default", "reference")
+RULES = ("default", "paper")
 """Our rule, and that of the authors' released code."""
 
 
@@ -42,7 +42,7 @@ def _case(case: object) -> dict:
 def start_verdict(rule: str, reference: str, text: str) -> Future:
     """Return the future of the verdict on a text with a box or a bare answer, or of a Failure."""
     answer = final_answer(text)
-    if rule == "reference":
+    if rule == "paper":
         boxed = f"\\boxed{{{text}}}" if answer is None else text
         return submit("mathequal.released:released_verdict", reference, boxed)
     return start_equal(reference, text if answer is None else answer)
@@ -90,7 +90,7 @@ def print_report(report: dict) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mathequal", description=__doc__)
     cases_help = "JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal"
-    rules_help = "default: the rules of docs/grader.md; reference: the rule of the authors' released code"
+    rules_help = "default: the rules of docs/grader.md; paper: the rule of the authors' released code"
     parser.add_argument("cases", nargs="?", type=Path, help=cases_help)
     # REMAINDER, since an answer may begin with a minus sign
     parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")

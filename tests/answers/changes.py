@@ -23,6 +23,7 @@ from references import (
 
 DIFFERENT = Rules()
 _NOT_ZERO = r"\A-?(?:0|0?\.0+|\\[dt]?frac\{0\}\{\d+\})\Z"
+_NO_PAIR = rf"(?s)\A(?!.*{PAIR.pattern})"
 _VALUE = rf"{FRACTION.pattern}|{INTEGER.pattern}|{DECIMAL.pattern}"
 
 
@@ -37,6 +38,23 @@ def _plus_one(group: int) -> str:
 
 
 DIFFERENT.rows(
+    ("sign_flipped", 1400, whole(_VALUE), lambda m: m[0][1:] if m[0][0] == "-" else f"-{m[0]}", _NOT_ZERO),
+    (
+        "inner_sign_flipped",
+        300,
+        first(r"(?<=[\w)}])(\s*)([-+])(?=\s*[\w\\(])"),
+        lambda m: f"{m[1]}{m[2]}{'-' if m[3] == '+' else '+'}",
+        r"\\text|\\pm|\\phantom|\|",
+    ),
+    ("first_digit_changed", 1600, r"\A(-?)(\d)", lambda m: f"{m[1]}{int(m[2]) % 9 + 1}"),
+    ("last_digit_changed", 900, whole(r"(-?\d*(?:\.\d*)?)(\d)"), lambda m: f"{m[1]}{(int(m[2]) + 1) % 10}"),
+    ("inverted", 400, whole(FRACTION), r"\1\\frac{\3}{\2}"),
+    ("opened", 40, r"(?<!sqrt)\[", "(", _NO_PAIR),
+    ("opened_right", 40, r"\](?!\{)", ")", _NO_PAIR),
+    # of an interval that is closed at its other end, or it could be a point
+    ("closed", 7, r"\A((?:\\left\s*)?)\((?=[^()\[\],]*,[^()\[\],]*\]\Z)", r"\1[", r"\A[^,]*infty"),
+    ("union_cut", 40, r"(?s)\s*\\cup.*", ""),
+    ("letter_changed", 12, r"(?<=text\{)(\(?)([A-Z])(?=\)?\}$)", lambda m: m[1] + chr(65 + (ord(m[2]) - 64) % 26)),
     ("digit_added", 800, whole(INTEGER), r"\g<0>1", r"\A0\Z"),
     ("second_value", 1400, whole(NUMBER), r"\g<0>, 9998"),
     ("either_value", 1400, whole(NUMBER), r"\g<0> \\text{ or } 9998"),
@@ -65,66 +83,6 @@ DIFFERENT.rows(
     ("other_digits_in_a_base", 40, whole(BASED), r"\g<1>0_{\2}"),
     ("word_changed", 20, whole(r"\\text\{[A-Za-z]{2,}\}"), r"\\text{Something}"),
 )
-
-
-@DIFFERENT.rule(1400)
-def sign_flipped(reference: str) -> str | None:
-    if not value_of(reference):
-        return None
-    return reference[1:] if reference.startswith("-") else f"-{reference}"
-
-
-@DIFFERENT.rule(300)
-def inner_sign_flipped(reference: str) -> str | None:
-    match = re.search(r"(?<=[\w)}])\s*([-+])\s*(?=[\w\\(])", reference)
-    if not match or re.search(r"\\text|\\pm|\\phantom|\|", reference):
-        return None
-    sign = "-" if match[1] == "+" else "+"
-    return reference[: match.start(1)] + sign + reference[match.end(1) :]
-
-
-@DIFFERENT.rule(1600)
-def first_digit_changed(reference: str) -> str | None:
-    match = re.match(r"-?(\d)", reference)
-    return reference[: match.start(1)] + str(int(match[1]) % 9 + 1) + reference[match.end(1) :] if match else None
-
-
-@DIFFERENT.rule(900)
-def last_digit_changed(reference: str) -> str | None:
-    if not INTEGER.fullmatch(reference) and not DECIMAL.fullmatch(reference):
-        return None
-    return reference[:-1] + str((int(reference[-1]) + 1) % 10)
-
-
-@DIFFERENT.rule(400)
-def inverted(reference: str) -> str | None:
-    match = FRACTION.fullmatch(reference)
-    return f"{match[1]}\\frac{{{match[3]}}}{{{match[2]}}}" if match and match[2] != match[3] else None
-
-
-@DIFFERENT.rule(40)
-def opened(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"(?<!sqrt)\[", "(", reference)) if PAIR.search(reference) else None
-
-
-@DIFFERENT.rule(40)
-def opened_right(reference: str) -> str | None:
-    return if_changed(reference, re.sub(r"\](?!\{)", ")", reference)) if PAIR.search(reference) else None
-
-
-@DIFFERENT.rule(7)
-def closed(reference: str) -> str | None:
-    """Of an interval that is closed at its other end, or it could be a point."""
-    match = PAIR.fullmatch(reference)
-    if not match or match[2] != "(" or match[6] != "]" or "infty" in match[3]:
-        return None
-    return reference.replace("(", "[", 1)
-
-
-@DIFFERENT.rule(40)
-def union_cut(reference: str) -> str | None:
-    before, cup, _ = reference.partition(r"\cup")
-    return before.strip() if cup else None
 
 
 for _name, _change in (
@@ -166,12 +124,6 @@ for _name, _form in (
         return None if polynomial(reference) is None else form(reference)
 
     DIFFERENT[_name], DIFFERENT.least[_name] = _polynomial, 100
-
-
-@DIFFERENT.rule(12)
-def letter_changed(reference: str) -> str | None:
-    text = re.sub(r"(?<=text\{)(\(?)([A-Z])(?=\)?\}$)", lambda m: m[1] + chr(65 + (ord(m[2]) - 64) % 26), reference)
-    return if_changed(reference, text)
 
 
 @DIFFERENT.rule(100)

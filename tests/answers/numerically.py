@@ -28,28 +28,22 @@ _OPERATORS = {
     ast.Div: operator.truediv,
     ast.Pow: lambda base, exponent: base**exponent,
 }
-_STEPS = [
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"\\(?:left|right|displaystyle)(?![a-zA-Z])|\\[,!;: ]|\$", " "),
-        (r"\\[dt]frac", r"\\frac"),
-        (r"\\frac\s*(\w)\s*(\w)", r"\\frac{\1}{\2}"),
-        (r"\\sqrt\s*(\w)", r"\\sqrt{\1}"),
-        (r"(?<![\d.}])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\2/\3)"),
-        (r"\\(?:times|cdot)(?![a-zA-Z])", "*"),
-        (r"\\div", "/"),
-    )
-]
-_NESTED = [
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"((\1)/(\2))"),
-        (r"\\binom\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"binomial((\1),(\2))"),
-        (r"\\sqrt\s*\[(\d)\]\s*\{([^{}]*)\}", r"root((\2),\1)"),
-        (r"\\sqrt\s*\{([^{}]*)\}", r"sqrt(\1)"),
-        (r"\^\s*\{([^{}]*)\}", r"^(\1)"),
-    )
-]
+_STEPS = (
+    (r"\\(?:left|right|displaystyle)(?![a-zA-Z])|\\[,!;: ]|\$", " "),
+    (r"\\[dt]frac", r"\\frac"),
+    (r"\\frac\s*(\w)\s*(\w)", r"\\frac{\1}{\2}"),
+    (r"\\sqrt\s*(\w)", r"\\sqrt{\1}"),
+    (r"(?<![\d.}])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\2/\3)"),
+    (r"\\(?:times|cdot)(?![a-zA-Z])", "*"),
+    (r"\\div", "/"),
+)
+_NESTED = (
+    (r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"((\1)/(\2))"),
+    (r"\\binom\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"binomial((\1),(\2))"),
+    (r"\\sqrt\s*\[(\d)\]\s*\{([^{}]*)\}", r"root((\2),\1)"),
+    (r"\\sqrt\s*\{([^{}]*)\}", r"sqrt(\1)"),
+    (r"\^\s*\{([^{}]*)\}", r"^(\1)"),
+)
 _TOKEN = re.compile(
     r"\d+\.?\d*|\.\d+|\\?(?:sqrt|root|binomial|sin|cos|tan|sec|csc|cot|pi)(?![a-z])|[a-zA-Z]|[-+*/^(),!]"
 )
@@ -59,10 +53,10 @@ def python_of(latex: str) -> str | None:
     """The formula as an expression of Python, None where it is beyond this module."""
     text = latex
     for pattern, new in _STEPS:
-        text = pattern.sub(new, text)
+        text = re.sub(pattern, new, text)
     for _ in range(8):
         for pattern, new in _NESTED:
-            text = pattern.sub(new, text)
+            text = re.sub(pattern, new, text)
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != re.sub(r"\s+", "", text) or not tokens:
         return None

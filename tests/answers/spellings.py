@@ -30,6 +30,8 @@ SAME.rows(
     ("slash", 400, whole(FRACTION), r"\1\2/\3"),
     ("minus_in_the_numerator", 40, whole(r"-\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\\frac{-\1}{\2}"),
     ("minus_in_the_denominator", 40, whole(r"-\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\\frac{\1}{-\2}"),
+    ("unreduced", 400, whole(FRACTION), lambda m: rf"{m[1]}\frac{{{3 * int(m[2])}}}{{{3 * int(m[3])}}}"),
+    ("sides_swapped", 40, whole("([^=]*)=([^=]*)"), r"\2 = \1", r"[<>,;]|\\text|\\(?:left|right)|\\[lg]e|\\begin"),
     ("trailing_zeros", 800, whole(INTEGER), r"\g<0>.00"),
     ("plus_sign", 800, whole(rf"(?=\d)(?:{NUMBER.pattern})"), r"+\g<0>"),
     ("no_left_right", 90, r"\\(?:left|right)(?![a-zA-Z])\s*", ""),
@@ -70,12 +72,6 @@ SAME.rows(
     ("base_in_braces", 30, whole(BASED), r"\1_{\2}"),
     ("unicode_minus", 600, "-", "−"),
 )
-
-
-@SAME.rule(400)
-def unreduced(reference: str) -> str | None:
-    match = FRACTION.fullmatch(reference)
-    return f"{match[1]}\\frac{{{3 * int(match[2])}}}{{{3 * int(match[3])}}}" if match else None
 
 
 @SAME.rule(100)
@@ -122,12 +118,6 @@ def _space(match: re.Match) -> str:
     return " " if re.search(r"\\[a-zA-Z]+$", before) and re.match(r"[a-zA-Z]", after) else ""
 
 
-@SAME.rule(40)
-def reordered_list(reference: str) -> str | None:
-    parts = elements(reference)
-    return ", ".join(reversed(parts)) if parts else None
-
-
 @SAME.rule(11)
 def reordered_expressions(reference: str) -> str | None:
     parts = [part.strip() for part in reference.split(",")]
@@ -138,22 +128,23 @@ def reordered_expressions(reference: str) -> str | None:
 
 
 @SAME.rule(40)
-def and_before_the_last(reference: str) -> str | None:
-    parts = elements(reference)
-    return rf"{', '.join(parts[:-1])} \text{{ and }} {parts[-1]}" if parts else None
-
-
-@SAME.rule(40)
-def set_of_a_list(reference: str) -> str | None:
-    parts = elements(reference)
-    return rf"\{{{', '.join(parts)}\}}" if parts else None
-
-
-@SAME.rule(40)
 def reordered_set(reference: str) -> str | None:
     is_set = reference.startswith(r"\{") and reference.endswith(r"\}")
     parts = elements(reference[2:-2] if is_set else reference)
     return rf"\{{{', '.join(reversed(parts))}\}}" if parts else None
+
+
+for _name, _join in (
+    ("reordered_list", lambda parts: ", ".join(reversed(parts))),
+    ("and_before_the_last", lambda parts: rf"{', '.join(parts[:-1])} \text{{ and }} {parts[-1]}"),
+    ("set_of_a_list", lambda parts: rf"\{{{', '.join(parts)}\}}"),
+):
+
+    def _list(reference: str, join=_join) -> str | None:
+        parts = elements(reference)
+        return join(parts) if parts else None
+
+    SAME[_name], SAME.least[_name] = _list, 40
 
 
 for _name, _form in (
@@ -167,14 +158,6 @@ for _name, _form in (
         return None if parsed is None else if_changed(reference, form(parsed))
 
     SAME[_name], SAME.least[_name] = _polynomial, 100
-
-
-@SAME.rule(40)
-def sides_swapped(reference: str) -> str | None:
-    left, equals, right = reference.partition("=")
-    if not equals or re.search(r"[=<>,;]|\\text|\\(?:left|right)|\\[lg]e|\\begin", left + right):
-        return None
-    return f"{right} = {left}"
 
 
 @SAME.rule(15)

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-import mathequal
 from bnpo.grading.grader import Grader
 from mathequal import MAX_LENGTH, equal, final_answer
 from mathequal.read import normal_form
@@ -38,12 +37,6 @@ def test_final_answer(text, answer):
     assert final_answer(text) == answer
 
 
-def test_final_answer_takes_linear_time():
-    assert final_answer(r"\boxed{" * 100_000) is None
-    assert final_answer(r"\boxed{" * 100_000 + "}" * 100_000) == ""
-    assert final_answer(r"\boxed{" + "{" * 1_000_000) is None
-
-
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -52,6 +45,10 @@ def test_final_answer_takes_linear_time():
         (r"<answer>1</answer><answer>2", "1"),
         (r"\boxed{1} and no tags", "1"),
         (r"<answer>2 \boxed{1}", "1"),
+        # in linear time
+        (r"\boxed{" * 100_000, None),
+        (r"\boxed{" * 100_000 + "}" * 100_000, ""),
+        (r"\boxed{" + "{" * 1_000_000, None),
     ],
 )
 def test_final_answer_in_tags(text, answer):
@@ -70,18 +67,6 @@ def test_an_empty_answer_is_never_right():
         assert equal(empty, "") is False
 
 
-def test_numbers_are_equal_however_they_are_written():
-    for first, second in (
-        ("1.50", r"\tfrac32"),
-        ("1{,}000", "1000"),
-        ("12\\%", "12"),
-        (r"90^\circ", "90"),
-        ("+033", "33"),
-    ):
-        assert equal(first, second)
-    assert not equal("3", "4")
-
-
 def test_normal_form_keeps_rows_of_matrices():
     column, row, other = (
         normal_form(rf"\begin{{pmatrix}} {entries} \end{{pmatrix}}") for entries in (r"1 \\ 2", "1 & 2", r"1\\2")
@@ -94,15 +79,14 @@ def test_the_released_rule_on_brace_less_fractions():
     assert not released_verdict(r"\sec x", r"\boxed{\frac1{\cos x}}")
 
 
-def run_cases(path, *flags):
-    return subprocess.run(
-        [sys.executable, "-m", "mathequal", str(path), *flags], capture_output=True, text=True, check=False
-    )
+def command(*arguments):
+    program = [sys.executable, "-m", "mathequal", *map(str, arguments)]
+    return subprocess.run(program, capture_output=True, text=True, check=False, timeout=100)
 
 
 @pytest.mark.program
 def test_labelled_cases_of_other_projects(data_dir):
-    result = run_cases(data_dir / "grader_cases.jsonl", "--json")
+    result = command(data_dir / "grader_cases.jsonl", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert set(report) == {"n", "agreement", "false_positives", "false_negatives", "failures", "per_second"}
@@ -117,24 +101,20 @@ def test_labelled_cases_of_other_projects(data_dir):
     [
         (["--pair", r"-\frac12", "-0.5"], "equal"),
         (["--pair", "-x", "-y"], "different"),
-        (["--grader", "reference", "--pair", r"\frac34", r"so \boxed{0.75}"], "equal"),
+        (["--grader", "paper", "--pair", r"\frac34", r"so \boxed{0.75}"], "equal"),
         (["--json", "--pair", "x", "2x"], '{"equal": false, "failures": {}}'),
         (["--pair", "x", "9^{9^{9^{9}}}"], "different (no verdict: timeout)"),
     ],
 )
 def test_one_pair(flags, printed):
-    result = subprocess.run(
-        [sys.executable, "-m", "mathequal", *flags], capture_output=True, text=True, check=False, timeout=60
-    )
+    result = command(*flags)
     assert (result.returncode, result.stdout, result.stderr) == (0, f"{printed}\n", "")
 
 
 @pytest.mark.program
 def test_wrong_arguments_are_refused():
     for flags in ([], ["--pair", "1"], ["--pair", "1", "2", "--json"]):
-        result = subprocess.run(
-            [sys.executable, "-m", "mathequal", *flags], capture_output=True, text=True, check=False
-        )
+        result = command(*flags)
         assert result.returncode == 2
         assert "--pair" in result.stderr
 
@@ -158,19 +138,11 @@ def test_a_verdict_that_exceeds_a_limit_is_counted_and_the_next_one_works():
     ],
 )
 def test_the_command_and_the_reward_give_one_verdict(reference, text):
-    result = subprocess.run(
-        [sys.executable, "-m", "mathequal", "--json", "--pair", reference, text], capture_output=True, check=False
-    )
+    result = command("--json", "--pair", reference, text)
     grader = Grader(workers=1)
     grades = grader([text], [reference])
     grader.close()
     assert json.loads(result.stdout) == {"equal": grades.rewards.tolist() == [[1.0]], "failures": grades.failures}
-
-
-def test_the_package_says_whether_two_answers_are_equal():
-    assert mathequal.equal("x+1", "1+x")
-    assert not mathequal.equal("x+1", "x+2")
-    assert mathequal.final_answer(r"\boxed{5}") == "5"
 
 
 @pytest.mark.program
@@ -184,7 +156,7 @@ def test_the_report_shows_every_disagreement(tmp_path):
     cases = tmp_path / "cases.jsonl"
     rows = [("1", r"\boxed{1}", True), ("1", "2", True), ("x+1", "1+x", False), ("y", r"\frac{", False)]
     cases.write_text("".join(json.dumps({"gold": g, "prediction": p, "equal": e}) + "\n" for g, p, e in rows))
-    result = run_cases(cases)
+    result = command(cases)
     assert "false positives: 1\n  gold 'x+1', prediction '1+x'" in result.stdout
     assert "false negatives: 1\n  gold '1', prediction '2'" in result.stdout
     assert "4 cases, agreement 0.5000, 0 without a verdict" in result.stdout
@@ -194,14 +166,9 @@ def test_the_report_shows_every_disagreement(tmp_path):
 def test_bad_cases_name_file_and_line(tmp_path):
     cases = tmp_path / "cases.jsonl"
     cases.write_text('{"gold": "1", "prediction": "1"}\n{"gold": "1", "prediction": 1}\n')
-    result = run_cases(cases)
+    result = command(cases)
     assert result.returncode == 1
     assert f"{cases}:2: field 'prediction' must be a str" in result.stderr
-    assert "no case is labelled" in run_cases(write(tmp_path, '{"gold": "1", "prediction": "1"}')).stdout
-    assert "no such data file" in run_cases(tmp_path / "absent.jsonl").stderr
-
-
-def write(folder, text):
-    path = folder / "unlabelled.jsonl"
-    path.write_text(text)
-    return path
+    cases.write_text('{"gold": "1", "prediction": "1"}\n')
+    assert "no case is labelled" in command(cases).stdout
+    assert "no such data file" in command(tmp_path / "absent.jsonl").stderr

@@ -22,7 +22,7 @@ def references(data_dir) -> list[str]:
 
 @pytest.fixture(scope="module")
 def graders():
-    graders = {name: PairGrader(name) for name in ("default", "reference")}
+    graders = {name: PairGrader(name) for name in ("default", "paper")}
     yield graders
     for grader in graders.values():
         grader.close()
@@ -31,7 +31,7 @@ def graders():
 def worse(graders: dict[str, PairGrader], pairs: list[tuple[str, str]], equal: bool) -> list[tuple[str, str]]:
     """Of pairs that are all equal, or all different, those on which only the default is wrong."""
     mistaken = pairs
-    for name, is_wrong in (("default", True), ("reference", False)):
+    for name, is_wrong in (("default", True), ("paper", False)):
         if not mistaken:
             return []
         given = graders[name](mistaken, wrap=r"The answer is $\boxed{%s}$.")

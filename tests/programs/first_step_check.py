@@ -15,9 +15,9 @@ setup_environment()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import torch.distributed as dist
 
-from bnpo.planning import read_shape
+from bnpo.planning.memory import read_shape
 from gpu_check_parts import open_learner
-from gpu_check_step import measure_gap, measure_sync_speed, measure_update, measured, start_sampler
+from gpu_check_step import measure_gap, measure_sampling, measure_sync_speed, measure_update, measured, start_sampler
 
 
 def main() -> None:
@@ -35,6 +35,7 @@ def main() -> None:
         sampler = measured(start_sampler, "all", rows)(folder, learner.model.config.vocab_size, rows)
         measure_gap(learner, sampler, "fresh", rows)
         measure_sync_speed(learner, sampler, "sync", rows)
+        measure_sampling(sampler, learner.model.config.vocab_size, rows)
         measure_gap(learner, sampler, "awake", rows)
     sampler.close()
     print("LIMITS", *limits, "ROWS", *(f"{name}={value}" for name, value in rows.items()))

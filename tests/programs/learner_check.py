@@ -117,8 +117,8 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.devices import trains_in_float16
     from bnpo.policy.learner import Learner
+    from bnpo.ranks import trains_in_float16
 
     dist.init_process_group("gloo")
     report = {}

@@ -107,8 +107,8 @@ def main() -> None:
 def changed_settings(run: Path, models: list[str], tokenizer) -> list:
     """Loss scale, weight decay and betas of a learner, in fp16 if possible, that loads a checkpoint with others."""
     from bnpo.config import parse_train_config
-    from bnpo.devices import trains_in_float16
     from bnpo.policy.learner import Learner
+    from bnpo.ranks import trains_in_float16
     from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
 
     flags = [*flags_of("small", models), "--dtype", "float16" if trains_in_float16() else "float32"]

@@ -75,7 +75,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning import rank_memory, read_shape
+    from bnpo.planning.memory import rank_memory, read_shape
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -20,18 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import tyro
 from tqdm import tqdm
 
-from bnpo.config import NotNegative, Planning, Positive, TrainConfig, check_planning, validate
+from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.environment import setup_environment
 from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import (
-    ChangedVerdict,
-    Comparison,
-    Protocol,
-    Request,
-    Results,
-    Samples,
-    claim_results_folder,
-)
+from bnpo.evaluation.records import Protocol, Request, Results, Samples, claim_results_folder
 from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
@@ -71,15 +63,15 @@ class EvalConfig:
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
-    """Rule of the scores: `default` is this project's, `reference` the authors' released code. A function of your own
-    is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
+    """Rule of the scores: `default` is this project's, `paper` that of the paper's released code. A function of your
+    own is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int] | None = None
     """Number of samplers that work side by side, by default as many as the GPUs allow."""
     tensor_parallel: Positive[int] = 1
     """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
-    gpu_memory: float = 0.9
+    gpu_memory: Share = 0.9
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
     """Start faster, but sample more slowly: without CUDA graphs."""
@@ -106,8 +98,8 @@ class Outcome(NamedTuple):
 
     folder: Path
     results: list[Results]  # of --base, if given, and of --ckpt
-    comparison: Comparison | None
-    changes: list[ChangedVerdict] | None = None  # verdicts that a regrade has changed
+    comparison: dict | None  # comparison.json
+    changes: list[dict] | None = None  # verdicts that a regrade has changed
 
 
 def run(config: EvalConfig) -> Outcome:
@@ -116,7 +108,7 @@ def run(config: EvalConfig) -> Outcome:
     if config.regrade:
         results, changes = regrade(config.regrade, config.grader)
         return Outcome(config.regrade, [results], None, changes)
-    from bnpo.devices import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
+    from bnpo.ranks import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
 
     gpus = visible_gpus()
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
@@ -152,8 +144,6 @@ def check(config: EvalConfig) -> None:
                 raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
-    if not 0 < config.gpu_memory <= 1:
-        raise InputError(f"--gpu-memory: is {config.gpu_memory}, must be above 0 and at most 1")
     if config.base == config.ckpt and config.output_dir is None:
         raise InputError("--base: is the same as --ckpt and would use the same folder; set --output-dir")
 
@@ -288,44 +278,40 @@ def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSetti
     Yields a function like `Sampler.sample` (without `greedy_too`) that shares the prompts among them. The samplers end
     with the context. Raises RuntimeError when one of them dies.
     """
-    size = settings.tensor_parallel
-    with ExitStack() as running:
-        members = []
+    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
+    members = []
+    try:
         for i in range(replicas):
-            if gpus:
-                variable, value = "CUDA_VISIBLE_DEVICES", ",".join(gpus[i * size : (i + 1) * size])
-            else:
-                cores = max(1, len(os.sched_getaffinity(0)) // replicas)
-                variable, value = "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(cores))
-            members.append(running.enter_context(_start_member(variable, value, str(model), settings)))
+            connection, far_end = context.Pipe()
+            variables = member_environment(i, gpus, replicas, settings.tensor_parallel)
+            process = context.Process(target=_serve, args=(far_end, variables, str(model), settings))
+            process.start()
+            far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
+            members.append(Member(connection, process))
         # All models load at the same time: wait only after every process has been started.
         for member in members:
             member.receive()
         yield partial(_sample, members)
-
-
-@contextmanager
-def _start_member(variable: str, value: str, model: str, settings: EngineSettings) -> Iterator[Member]:
-    """Run a sampler's process while the context lasts. `variable` is set to `value` in its environment alone."""
-    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
-    connection, far_end = context.Pipe()
-    process = context.Process(target=_serve, args=(far_end, model, settings))
-    before = os.environ.get(variable)
-    # Set before the process starts: what it imports may look for GPUs, or count cores.
-    os.environ[variable] = value
-    process.start()
-    del os.environ[variable]
-    if before is not None:
-        os.environ[variable] = before
-    far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
-    try:
-        yield Member(connection, process)
     except BaseException:
-        process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
+        for member in members:
+            member.process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
         raise
     finally:
-        connection.close()
-        process.join()
+        for member in members:
+            member.connection.close()
+            member.process.join()
+
+
+def member_environment(member: int, gpus: Sequence[str], replicas: int, size: int) -> dict[str, str]:
+    """Return the variables of a sampler: which of `gpus` are its own, or how many threads it has.
+
+    >>> member_environment(1, ["4", "5", "6", "7"], replicas=2, size=2)
+    {'CUDA_VISIBLE_DEVICES': '6,7'}
+    """
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[member * size : (member + 1) * size])}
+    cores = max(1, len(os.sched_getaffinity(0)) // replicas)
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
 
 
 def _sample(
@@ -347,9 +333,10 @@ def _sample(
                 yield SampledGroup(own_position * count + i, greedy, answers)
 
 
-def _serve(connection: Connection, model: str, settings: EngineSettings) -> None:
+def _serve(connection: Connection, variables: dict[str, str], model: str, settings: EngineSettings) -> None:
     """Run a member's process: load the model, then answer requests until the connection closes."""
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
+    os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
     setup_environment()
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler

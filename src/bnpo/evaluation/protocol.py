@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.records import GraderIdentity, Protocol, Request, SampleRecord
-from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, suite_template
+from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
@@ -59,16 +59,10 @@ class LoadedSuite:
         suite = asdict(self.suite)
         for name in ("grader", "both_rules"):  # the samples do not depend on them
             del suite[name]
-        for name in ("system_prompt", "thinking"):
-            if suite[name] is None:
-                del suite[name]  # as in the protocols of earlier versions
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(ROOT / self.suite.template)
         for name, problems in self.problems.items():
-            dataset = suite["datasets"][name]
-            if dataset["references"] is None:
-                del dataset["references"]  # as in the protocols of earlier versions
-            dataset |= {"problems": len(problems), "sha256": content_hash(problems)}
+            suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
 
@@ -84,6 +78,8 @@ class Evaluation(LoadedSuite):
     def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
         """Read and encode all problems of `suite`. Raises InputError."""
         problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+        for name, dataset in suite.datasets.items():
+            check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
         prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
         tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values()))
         return cls(suite, problems, seed, prompts, tokenizer, tags)

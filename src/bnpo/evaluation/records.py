@@ -73,12 +73,6 @@ class DatasetScores(Score):
     no_box: float
 
 
-class AverageScore(Score):
-    """The mean over the data sets."""
-
-    by_rule: dict[str, Score]
-
-
 class GraderIdentity(TypedDict):
     """The part of a protocol that a regrade replaces."""
 
@@ -107,7 +101,7 @@ class Results(TypedDict):
 
     protocol: Protocol
     results: dict[str, DatasetScores]
-    average: AverageScore
+    average: dict  # the mean over the data sets: a Score, and `by_rule` as of a data set
     grading_failures: dict[str, int]  # answers that could not be graded, by rule and kind of failure
     time: NotRequired[dict]  # absent from evaluations during training and regraded ones
 
@@ -118,31 +112,8 @@ class PairedDifference(TypedDict):
     difference: float
     low: float
     high: float
-    detectable: (
-        float | None
-    )  # the smallest true difference found with 80 % power; None: it is the same for all problems
+    detectable: float | None  # smallest true difference found with 80 % power; None: it is the same for all problems
     p_value: float
-
-
-class Comparison(TypedDict):
-    """comparison.json: the protocols of both models, and the differences by data set."""
-
-    base: Protocol
-    ckpt: Protocol
-    paired: dict[str, PairedDifference]
-
-
-class ChangedVerdict(TypedDict):
-    """A line of changed_verdicts.jsonl."""
-
-    dataset: str
-    id: str
-    repetition: int
-    rule: str
-    was: bool | str
-    now: bool | str
-    answer: str | None
-    reference: str
 
 
 def claim_results_folder(folder: Path, protocol: Protocol) -> Protocol:

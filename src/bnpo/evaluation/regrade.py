@@ -8,16 +8,7 @@ from tqdm import tqdm
 
 from bnpo.data import content_hash
 from bnpo.evaluation.protocol import GRADING_PACKAGES, LoadedSuite, graded_records, grader_identity, versions
-from bnpo.evaluation.records import (
-    ChangedVerdict,
-    KeptRecord,
-    Protocol,
-    Request,
-    Results,
-    SampleRecord,
-    Samples,
-    without_text,
-)
+from bnpo.evaluation.records import KeptRecord, Protocol, Request, Results, SampleRecord, Samples, without_text
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
 from bnpo.files import InputError, read_json, write_json, write_json_lines, writing
@@ -27,7 +18,7 @@ CHANGES = "changed_verdicts.jsonl"
 """File with one line per verdict that a regrade has changed."""
 
 
-def regrade(folder: Path, rule: str | None) -> tuple[Results, list[ChangedVerdict]]:
+def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
     """Grade all samples in the folder of a finished evaluation by all rules, and write its files anew.
 
     `rule` is that of the scores; None keeps the one of the protocol. Returns the results, and the changed verdicts as
@@ -76,7 +67,7 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[ChangedVerdic
     return results, changes
 
 
-def _changes(before: KeptRecord, after: SampleRecord, reference: str) -> Iterator[ChangedVerdict]:
+def _changes(before: KeptRecord, after: SampleRecord, reference: str) -> Iterator[dict]:
     """Yield a line of CHANGES for each verdict that differs. Rules that have not graded before are left out."""
     for rule, verdict in after["verdicts"].items():
         was = before.get("verdicts", {}).get(rule, verdict)

@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from bnpo.config import TrainConfig
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from bnpo.config import Positive, Share, TrainConfig
 from bnpo.data import (
     SYSTEM_PROMPTS,
     TEMPERATURES,
@@ -20,7 +23,7 @@ from bnpo.data import (
     load_problems,
 )
 from bnpo.files import ROOT, InputError, read_text
-from bnpo.grading.rewards import BOTH_RULES, GRADERS
+from bnpo.grading.rewards import BOTH_RULES, GRADERS, last_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,9 +35,12 @@ SUITES = ROOT / "evals"
 class Dataset(Columns):
     """One data set of a suite."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     data: str  # a source, as in --train-data
-    repetitions: int  # answers to each problem
-    problems: int | None = None  # only so many from the beginning; None: all
+    repetitions: Positive[int]  # answers to each problem
+    # Only so many from the beginning; None: all. The standard error needs two.
+    problems: Annotated[int, Field(ge=2)] | None = None
     references: dict[str, str] | None = None  # other reference answers than the file's, by id, such as 4.2 \pm 0.1
 
 
@@ -42,15 +48,17 @@ class Dataset(Columns):
 class Suite:
     """Data sets by name, sampling parameters, and the largest lengths in tokens. Mirrors the JSON file."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     name: str
-    datasets: dict[str, Dataset]
+    datasets: Annotated[dict[str, Dataset], Field(min_length=1)]
     temperature: float
-    top_p: float
+    top_p: Share
     template: str
-    max_prompt_tokens: int
-    max_answer_tokens: int
+    max_prompt_tokens: Positive[int]
+    max_answer_tokens: Positive[int]
     system_prompt: str | None = None  # like the flags of train.py, as is `thinking`
-    thinking: str | None = None
+    thinking: Literal["on", "off"] | None = None
     grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function by --grader
     both_rules: bool = False  # grade every answer by BOTH_RULES, too
 
@@ -71,47 +79,31 @@ def load_suite(name: str) -> Suite:
         prompt = fields.get("system_prompt")
         if isinstance(prompt, str) and os.path.isfile(ROOT / prompt):
             fields["system_prompt"] = read_text(ROOT / prompt).strip()
-        datasets = {key: Dataset(**value) for key, value in fields.pop("datasets").items()}
-        suite = Suite(name=path.stem, datasets=datasets, **fields)
+        suite = TypeAdapter(Suite).validate_json(json.dumps({"name": path.stem, **fields}), strict=True)
         _check(suite)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except ValidationError as error:
+        fault = error.errors()[0]
+        given = "" if isinstance(fault["input"], dict) else f" is {fault['input']!r}"
+        problem = f"{'.'.join(map(str, fault['loc']))}{given}: {fault['msg'].replace('Input should', 'must')}"
+        raise InputError(f"{path}: not a suite ({problem}); evals/paper.json shows the fields") from error
+    except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a suite ({error}); evals/paper.json shows the fields") from error
     return suite
 
 
 def _check(suite: Suite) -> None:
-    """Raise ValueError for a value that is not allowed, TypeError for a type that cannot be compared."""
-    _check_number("max_prompt_tokens", suite.max_prompt_tokens, 1)
-    _check_number("max_answer_tokens", suite.max_answer_tokens, 1)
-    for name, dataset in suite.datasets.items():
-        if not isinstance(dataset.data, str):
-            raise ValueError(f"data of {name} is {dataset.data!r}, must be a source as in --train-data")
+    """Raise ValueError for a value that the types of the fields allow, but that cannot work."""
+    for dataset in suite.datasets.values():
         dataset.check()
-        if not all(isinstance(answer, str) for answer in (dataset.references or {}).values()):
-            raise ValueError(f"references of {name} is {dataset.references!r}, must have a text for each id")
-        _check_number(f"repetitions of {name}", dataset.repetitions, 1)
-        if dataset.problems is not None:
-            _check_number(f"problems of {name}", dataset.problems, 2)  # the standard error needs two
     if suite.template not in SYSTEM_PROMPTS and not os.path.isfile(ROOT / suite.template):
         raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
     lowest, highest = TEMPERATURES
     if not (suite.temperature == 0 or lowest <= suite.temperature <= highest):
         raise ValueError(f"temperature is {suite.temperature}, must be 0 or from {lowest} to {highest}")
-    if not suite.datasets or not 0 < suite.top_p <= 1:
-        raise ValueError("datasets must not be empty, top_p above 0 and at most 1")
-    if not (suite.system_prompt is None or isinstance(suite.system_prompt, str)):
-        raise ValueError(f"system_prompt is {suite.system_prompt!r}, must be a text or the path of a text file")
     if suite.template == "think" and suite.system_prompt:
         raise ValueError("template think is a system prompt itself: use it without system_prompt")
-    if suite.thinking not in (None, "on", "off"):
-        raise ValueError(f"thinking is {suite.thinking!r}, known: on, off")
     if suite.grader not in GRADERS:
         raise ValueError(f"grader is {suite.grader!r}, known: {', '.join(GRADERS)}")
-
-
-def _check_number(field: str, value: object, minimum: int) -> None:
-    if not (isinstance(value, int) and value >= minimum):
-        raise ValueError(f"{field} is {value!r}, must be a whole number of at least {minimum}")
 
 
 def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None) -> Suite:
@@ -153,6 +145,31 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     if repeated:
         raise InputError(f"{source}: the ids {', '.join(repeated[:5])} occur more than once; make them unique")
     return problems
+
+
+BAD_REFERENCES = 0.01
+"""Share of references that no answer can equal, from which on a run is refused. MATH has 2 empty ones in 7,500."""
+LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
+
+
+def check_references(problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str) -> None:
+    """Raise InputError if no answer can be equal to many of the references, so that their rewards are always 0."""
+    if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
+        return  # a function of the user's may need no reference
+    numbers_only = rule == "last_number" or "accuracy" not in rewards
+    checks = {
+        "is empty": [p for p in problems if not p.answer.strip()],
+        "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
+        "is a list": [p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())],
+    }
+    for fault, faulty in checks.items():
+        # A list is no certain fault: answers of some tasks are lists.
+        if len(faulty) > (0.5 if fault == "is a list" else BAD_REFERENCES) * len(problems):
+            raise InputError(
+                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled: that of "
+                f"problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}; correct them, or take the answer out of "
+                "its field with --answer-field and --answer-pattern"
+            )
 
 
 def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:

@@ -10,7 +10,7 @@ from functools import cache, lru_cache, partial
 
 import numpy as np
 
-from bnpo.files import InputError
+from bnpo.files import InputError, read_text
 from bnpo.grading import rewards as reward_module
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
 from bnpo.grading.workers import Failure, Workers
@@ -85,7 +85,7 @@ class Grader:
         self.rewards = tuple(rewards)
         self.rule = grader  # of `accuracy`
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
-        self._inline = REWARDS | RELEASED_REWARDS if grader == "reference" else REWARDS
+        self._inline = REWARDS | RELEASED_REWARDS if grader == "paper" else REWARDS
         self._reported: set[tuple[str, str]] = set()
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
@@ -93,14 +93,15 @@ class Grader:
         # Repetitions of a problem often end in equal texts, and math-verify takes longer than the default rule.
         self._released_verdict = lru_cache(REMEMBERED)(self._start_released_verdict)
         self._normal_form = lru_cache(REMEMBERED)(self._start_normal_form)
+        users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
+        self._sources = {reward: read_text(reward.rpartition(":")[0]) for reward in users_rewards}
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
             self._check_users_rewards(time_limit, example)
 
     def _check_users_rewards(self, time_limit: float, example: str) -> None:
-        users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
-        checks = [self._in_worker("try_users_reward", reward, example) for reward in users_rewards]
-        for reward, check in zip(users_rewards, checks, strict=True):
+        for reward, source in self._sources.items():
+            check = self._in_worker("try_users_reward", reward, source, example)
             problem = check.result()
             if isinstance(problem, Failure):
                 self.close()
@@ -128,12 +129,12 @@ class Grader:
         if function == "default":
             texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
             start_call = self._verdict
-        elif function == "reference":
+        elif function == "paper":
             start_call = self._released_verdict
         elif function in self._inline:
             start_call = partial(self._inline_reward, function)
         else:
-            start_call = partial(self._in_worker, "users_reward", function)
+            start_call = partial(self._in_worker, "users_reward", function, self._sources[function])
         start_once = cache(start_call)
         return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
 

@@ -4,7 +4,6 @@ Every reward is `function(text: str, reference: str) -> float`. `text` is the de
 `answer` field.
 """
 
-import importlib.util
 import inspect
 import math
 import re
@@ -14,13 +13,14 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
 from bnpo.files import InputError
 from mathequal import SEARCHED, final_answer
 
 Reward = Callable[[str, str], float]
 
-BOTH_RULES = ("default", "reference")
+BOTH_RULES = ("default", "paper")
 """Rules that a suite with `both_rules`, and a regrade, apply to every answer."""
 GRADERS = (*BOTH_RULES, "last_number")
 """Rules of grading: this project's, that of the authors' released code, to compare with the paper, or the last number
@@ -91,7 +91,7 @@ def stated_answer(text: str, rule: str, tags: bool) -> str | None:
 REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
 """Built-in rewards that are fast and safe enough to be called in the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": released_format_reward}
-"""Those that `--grader reference` computes in another way."""
+"""Those that `--grader paper` computes in another way."""
 BUILT_IN = ("accuracy", *REWARDS)
 """Names of the built-in rewards. `accuracy` may take long, so grader.py has it computed in worker processes."""
 
@@ -134,13 +134,13 @@ def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> N
         )
 
 
-def try_users_reward(reward: str, reference: str) -> str:
+def try_users_reward(reward: str, source: str, reference: str) -> str:
     """Call a user's reward once. Return the error that it raised, or "". Runs in a worker.
 
     Raises what keeps it from being called at all, and TypeError if it returns no number, as rewards of other trainers
     do, which take and return lists, or asynchronous functions.
     """
-    function, text = _load(reward), f"The answer is \\boxed{{{reference}}}."
+    function, text = _load(reward, source), f"The answer is \\boxed{{{reference}}}."
     inspect.signature(function).bind(text, reference)
     try:
         value = function(text, reference)
@@ -157,18 +157,21 @@ def try_users_reward(reward: str, reference: str) -> str:
     return ""
 
 
-def users_reward(reward: str, text: str, reference: str) -> float:
+def users_reward(reward: str, source: str, text: str, reference: str) -> float:
     """Return a user's reward of one answer. Runs in a worker."""
-    return float(_load(reward)(text, reference))
+    return float(_load(reward, source)(text, reference))
 
 
 @lru_cache
-def _load(reward: str) -> Reward:
-    """Import the file of `path/to/file.py:function` and return the function."""
+def _load(reward: str, source: str) -> Reward:
+    """Return the function of `path/to/file.py:function`. `source` is the file's text when the run began.
+
+    The file may have changed since. A worker that is started later must not compute other rewards.
+    """
     file, _, name = reward.rpartition(":")
     sys.path.insert(0, str(Path(file).resolve().parent))  # files beside it can be imported, as by a script
-    spec = importlib.util.spec_from_file_location(f"{Path(file).stem} of {file}", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses and pickle look for it
-    spec.loader.exec_module(module)
+    module = ModuleType(f"{Path(file).stem} of {file}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # where dataclasses and pickle look for it
+    exec(compile(source, file, "exec"), module.__dict__)
     return getattr(module, name)

@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,15 +25,15 @@ from pkgutil import resolve_name
 
 import psutil
 
+from bnpo.environment import secure_output
+
 MEMORY_LIMIT = 2 << 30
 """Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
 WALL_CLOCK_FACTOR = 10
 """A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
 on a busy machine the clock must not decide a verdict."""
-
 END = signal.SIGUSR1
 """Signal that tells a keeper to end. The program sends it, and the kernel does when the program has ended."""
-
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -67,7 +66,7 @@ class Workers:
         context.set_forkserver_preload([__name__, preload])
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
         workers = [_Worker(context, time_limit) for _ in range(count)]
-        self._threads = [threading.Thread(target=_serve, args=(w, self._calls), daemon=True) for w in workers]
+        self._threads = [threading.Thread(target=worker.serve, args=(self._calls,), daemon=True) for worker in workers]
         for thread in self._threads:
             thread.start()
 
@@ -88,19 +87,6 @@ class Workers:
             thread.join()
 
 
-def _serve(worker: "_Worker", calls: queue.SimpleQueue) -> None:
-    """Hand a worker one call after the other, until the queue gives None. Runs in one thread per worker."""
-    while (item := calls.get()) is not None:
-        future, *call = item
-        try:
-            result = worker.call(call)
-        except Exception as error:
-            # Arguments that cannot be sent, or no memory for a new process. The caller that waits must get a result.
-            result = Failure(type(error).__name__, str(error)[:200])
-        future.set_result(result)
-    worker.end()
-
-
 class _Worker:
     """The pipe to a worker, and its keeper process."""
 
@@ -109,24 +95,35 @@ class _Worker:
         self._start()
         # Not a daemon, since those may have no children, and users' functions may start pools. At exit multiprocessing
         # waits for such processes for ever, but this is called before.
-        atexit.register(self.end)
+        atexit.register(self._end)
+
+    def serve(self, calls: queue.SimpleQueue) -> None:
+        """Hand the worker one call after the other, until the queue gives None. Runs in a thread of its own."""
+        while (item := calls.get()) is not None:
+            future, *call = item
+            try:
+                result = self._call(call)
+            except Exception as error:
+                # Arguments that cannot be sent, or no memory for a process. The caller that waits must get a result.
+                result = Failure(type(error).__name__, str(error)[:200])
+            future.set_result(result)
+        atexit.unregister(self._end)
+        self._end()
 
     def _start(self) -> None:
         if self._over:
             raise RuntimeError("the program is ending")
-        pipe, theirs = self._context.Pipe()
+        self._pipe, theirs = self._context.Pipe()
         # A process that multiprocessing started shares this folder with its parent, which still needs it.
         folder = get_temp_dir() if multiprocessing.parent_process() is None else None
         arguments = (theirs, folder, self._time_limit)
-        process = self._context.Process(target=_keep, args=arguments, name="bnpo worker")
-        process.start()
+        self._process = self._context.Process(target=_keep, args=arguments, name="bnpo worker")
+        self._process.start()
         theirs.close()
-        self._pipe, self._process = pipe, process
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Kill the worker, whatever it is doing. It is not replaced."""
         self._over = True
-        atexit.unregister(self.end)
         self._kill()
 
     def _kill(self) -> int | None:
@@ -139,7 +136,7 @@ class _Worker:
         self._pipe.close()
         return self._process.exitcode
 
-    def call(self, call: list) -> object | Failure:
+    def _call(self, call: list) -> object | Failure:
         for _attempt in range(3):
             taken, late = False, False
             with suppress(EOFError, OSError):  # raised when the worker has died
@@ -247,6 +244,7 @@ def _kill_descendants() -> None:
 
 def _work(pipe: Connection, time_limit: float) -> None:
     """Run the main loop of a worker."""
+    secure_output()  # what a user's function prints, to a full disk or a closed terminal, must not make it fail
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
@@ -258,17 +256,11 @@ def _work(pipe: Connection, time_limit: float) -> None:
         pipe.send(None)
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # kills this process
         signal.setitimer(signal.ITIMER_PROF, time_limit)
-        result = _call(function, args)
+        try:
+            result = function(*args)
+        except BaseException as error:  # SystemExit, too: a user's function must not end the worker
+            result = Failure(type(error).__name__)
+            with suppress(Exception):  # its own __str__ may raise
+                result = Failure(type(error).__name__, " ".join(str(error).split())[:200])
         signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(result)
-
-
-def _call(function: Callable, args: tuple) -> object | Failure:
-    try:
-        return function(*args)
-    except BaseException as error:  # SystemExit, too: a user's function must not end the worker
-        try:
-            message = " ".join(str(error).split())[:200]
-        except Exception:  # its own __str__ raises
-            message = ""
-        return Failure(type(error).__name__, message)

@@ -33,7 +33,7 @@ from bnpo.policy.patches import (
     layer_classes,
     separate_step_counters,
 )
-from bnpo.speed import update_operations
+from bnpo.policy.speed import update_operations
 
 
 @dataclass(frozen=True)

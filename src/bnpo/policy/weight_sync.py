@@ -21,7 +21,7 @@ from bnpo.policy.lora import Weight, named_weights
 from bnpo.policy.patches import gathered
 from bnpo.ranks import gather
 
-if TYPE_CHECKING:  # vLLM takes seconds to import, and planning.py needs this module without it
+if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
     from bnpo.config import TrainConfig
     from bnpo.policy.learner import Experience, Learner
     from bnpo.policy.sampler import Sampler

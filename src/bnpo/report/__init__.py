@@ -1,1 +1,1 @@
-"""The HTML page of runs and evaluations. Reads their files only, and no other package imports it."""
+"""The HTML page of runs and evaluations. Reads their files only."""

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import tyro
 
+from bnpo.environment import parse_command
 from bnpo.files import InputError
 
 
@@ -35,7 +36,7 @@ def main(args: Args) -> None:
         sys.exit("error: no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
     try:
         if args.text:
-            from bnpo.summary import summary
+            from bnpo.report.summary import summary
 
             print("\n\n".join(summary(run) for run in args.runs))
             return
@@ -49,4 +50,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, prog="python -m bnpo.report", description=__doc__))
+    main(parse_command(Args, prog="python -m bnpo.report", description=__doc__))

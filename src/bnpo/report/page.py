@@ -201,63 +201,56 @@ def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> 
 def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]], steps: Steps) -> None:
     """Add all answers, their questions and their batches to `data`, and the texts to `chunks`, one per file.
 
-    Unless `steps` choose, files are added until the page has MAX_ANSWERS.
+    Unless `steps` choose, files of rollouts are left out if the page would have more than MAX_ANSWERS.
     """
     watched_files, rollout_files = (answer_files(runs, kind, steps) for kind in ("watch", "rollouts"))
-    rows, batches, questions, shown, left_out = [], [], {}, 0, 0
-    # Watched questions come first: they are few, and show the same questions over the whole run.
-    for run, step, path in spread(watched_files) + spread(rollout_files):
-        watched = path.parent.name == "watch"
-        if shown >= MAX_ANSWERS and not watched and not steps:
-            left_out += 1
-            continue
-        _, config = runs[run]
+    all_files = watched_files + rollout_files
+    if not steps:
+        configs = [runs[run][1] for run, _, _ in rollout_files]
+        shown = thinned([config["questions_per_step"] * config["samples_per_question"] for config in configs])
+        rollout_files = [file for index, file in enumerate(rollout_files) if index in shown]
+    files = watched_files + rollout_files
+    if len(files) < len(all_files):
+        missing = f"{len(all_files) - len(files)} of {len(all_files)} answer files"
+        data["leftOut"].append(f"{missing}; choose others with --steps 41 60")
+    rows, batches, questions = [], [], {}
+    for run, step, path in files:
+        watched, config = path.parent.name == "watch", runs[run][1]
         answers, texts = read_answers(config, path, questions)
         for place, answer in enumerate(answers):  # `chunk` and `place` say where the answer's text is
             where = {"run": run, "step": step, "watched": watched, "chunk": len(chunks), "place": place}
             rows.append(where | answer)
         chunks.append(packed(texts))
-        if watched:
-            continue
-        shown += len(answers)
-        batch = read_batch(path, config["samples_per_question"])
+        batch = None if watched else read_batch(path, config["samples_per_question"])
         if batch is not None:
             batches.append({"run": run, "step": step} | counterfactual(batch, config))
-    if left_out:
-        missing = f"{left_out} of {len(watched_files) + len(rollout_files)} answer files"
-        data["leftOut"].append(f"{missing}; choose others with --steps 41 60")
     data["batches"] = batches
     data["rows"] = sorted(rows, key=lambda row: (row["run"], row["step"], row["watched"], row["place"]))
     data["questions"] = list(questions.values())
 
 
 def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, dict]]) -> None:
-    """Add the evaluations and their problems to `data`, and texts of answers to `chunks` until the page is full."""
+    """Add the evaluations and their problems to `data`, and texts of at most MAX_ANSWERS answers to `chunks`."""
     facts_and_texts, problems = [], {}
     for folder, config in opened:
         facts_and_texts += evaluations(folder, config)
         problems |= eval_problems(config)
-    shown, without_texts = 0, 0
-    for facts, texts in spread(facts_and_texts):
-        if shown >= MAX_ANSWERS:
-            facts["chunk"] = None
-            without_texts += 1
-        else:
-            facts["chunk"] = len(chunks)
+    shown = thinned([sum(map(len, texts)) for _, texts in facts_and_texts])
+    for index, (facts, texts) in enumerate(facts_and_texts):
+        facts["chunk"] = len(chunks) if index in shown else None
+        if index in shown:
             chunks.append(packed(texts))
-            shown += sum(map(len, texts))
-    if without_texts:
-        missing = f"the answers of {without_texts} of {len(facts_and_texts)} evaluations"
+    if len(shown) < len(facts_and_texts):
+        missing = f"the answers of {len(facts_and_texts) - len(shown)} of {len(facts_and_texts)} evaluations"
         data["leftOut"].append(f"{missing}; name fewer folders to see them")
     data["evals"] = [facts for facts, _ in facts_and_texts]
     data["problems"] = problems
 
 
-def spread(items: list) -> list:
-    """Return `items` in an order whose beginnings are spread over all of them: the last item, then the others by the
-    reversed bits of their index (van der Corput). A page that is full early then shows steps from the whole run."""
-    order = sorted(range(len(items) - 1), key=lambda index: f"{index:032b}"[::-1])
-    return items[-1:] + [items[index] for index in order]
+def thinned(sizes: Sequence[int]) -> set[int]:
+    """Return the indices of items with `sizes` texts that are shown: every k-th and the last, MAX_ANSWERS at most."""
+    every = max(1, -(-sum(sizes) // MAX_ANSWERS))
+    return set(range(len(sizes) - 1, -1, -every))
 
 
 def packed(content: object) -> str:

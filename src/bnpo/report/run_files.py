@@ -14,7 +14,7 @@ from bnpo.config import FREE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name
-from bnpo.summary import ends, why_ended
+from bnpo.report.summary import ends, why_ended
 from mathequal import final_answer
 
 CUT_OFF, NO_BOX, FAILED = 1, 2, 4
@@ -147,7 +147,7 @@ def read_answers(config: dict, path: Path, questions: dict[str, dict]) -> tuple[
     # Token data are recorded for some rollouts only. No file: no tokens.
     tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
     lowest, highest = reward_ranges(config).T  # [K]
-    tags = config.get("answer_tags", config["template"] == "think")  # earlier versions had these two templates only
+    tags = config["answer_tags"]
     answered: Counter[int] = Counter()  # by number of the question
     for place, row in enumerate(whole_json_lines(path)):
         # Ids need not be unique: data sets may use one id for different problems.
@@ -184,8 +184,7 @@ def read_tokens(path: Path) -> dict[int, dict]:
         if row["learner"]:
             # Rounded to what a colour shows: these are most of a page's bytes.
             gap = [float(f"{x:.2g}") for x in np.nan_to_num(row["learner"]) - sampler]
-        answer = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
-        answers[row.get("place")] = answer  # no place in runs of earlier versions: not shown
+        answers[row["place"]] = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
     return answers
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import FREE, TrainConfig, json_settings
-from bnpo.console import copy_output
+from bnpo.environment import copy_output
 from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "findings.json", "last")
 RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
 """What a run writes into its folder, and --overwrite deletes."""
-MOVING, ASIDE, DELETED = ".overwriting", ".overwritten", ".deleted"
-"""Subfolders with an earlier run: while its files are moved, until the new run has made a step, and afterwards."""
+ASIDE, DELETED = ".overwritten", ".deleted"
+"""Subfolders with an earlier run: until the new run has made a step, and afterwards."""
 
 
 def lock_run(folder: Path) -> FileLock:
@@ -48,11 +48,10 @@ def claim_folder(config: TrainConfig, facts: dict) -> None:
     with writing(folder, "choose another --output-dir"):
         check_output_dir(config)
         if files := _run_files(folder):
-            # The second name says that all files were moved: only then may others of these names be deleted.
-            (folder / MOVING).mkdir()
-            for path in files:
-                path.rename(folder / MOVING / path.name)
-            (folder / MOVING).rename(folder / ASIDE)
+            (folder / ASIDE).mkdir()
+            # config.json is the last: it says that all files were moved, so that others of these names are newer.
+            for path in sorted(files, key=lambda path: path.name == "config.json"):
+                path.rename(folder / ASIDE / path.name)
     write_config(config, facts)
 
 
@@ -61,16 +60,15 @@ def put_back(folder: Path) -> bool:
 
     To be called where the new run has made no step. Its files are deleted.
     """
-    moving, aside = folder / MOVING, folder / ASIDE
-    if aside.exists():
+    aside = folder / ASIDE
+    if not aside.exists():
+        return False
+    if (aside / "config.json").exists():
         for path in _run_files(folder):
             delete(path)
-        aside.rename(moving)
-    if not moving.exists():
-        return False
-    for path in moving.iterdir():
+    for path in sorted(aside.iterdir(), key=lambda path: path.name != "config.json"):
         path.rename(folder / path.name)
-    moving.rmdir()
+    aside.rmdir()
     return True
 
 

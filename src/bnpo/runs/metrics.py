@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
 from bnpo.policy.learner import Update
+from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.rollouts import Rollouts, Task
-from bnpo.speed import Stopwatch, gpu_name, speed_metrics
 
 TOKEN_GROUPS = 2
 """Questions per step whose answers are also written token by token."""

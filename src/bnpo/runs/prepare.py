@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +20,18 @@ from bnpo.data import (
     encode_problems,
     load_sources,
 )
-from bnpo.devices import check_compiler, check_float16
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import load_suite, longest_sequence, override
+from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
-from bnpo.findings import check_format, check_references
 from bnpo.grading.grader import Grader
-from bnpo.planning import MemoryPlan, plan_here
+from bnpo.planning.memory import MemoryPlan, plan_here
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
 from bnpo.policy.sampler import EngineSettings
-from bnpo.ranks import check_port, gather
+from bnpo.ranks import check_compiler, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
-from bnpo.runs.folder import ASIDE, MOVING, check_apart, check_changes, check_output_dir, lock_run, put_back
+from bnpo.runs.folder import ASIDE, check_apart, check_changes, check_output_dir, lock_run, put_back
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,6 @@ class PreparedRun:
         if self.engine.gpu_memory:
             share = f"{self.engine.gpu_memory:.0%} of the GPU's memory"
             print(f"sampler: {share}, {self.engine.sequences} answers at once", flush=True)
-        if self.memory_plan.warning:
-            print(f"warning: {self.memory_plan.warning}", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
@@ -98,10 +95,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_config(config, ranks)
     folder = config.folder.output_dir
     if rank == 0:
-        check_port()
         recover_folder(folder)
     check_compiler()
-    check_float16(config.hardware.dtype)
+    if config.hardware.dtype == "float16" and not trains_in_float16():
+        raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
@@ -150,7 +147,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
 
 def recover_folder(folder: Path) -> None:
     """Put back an earlier run if --overwrite moved it aside and was killed before the new run made a step."""
-    if any((folder / name).exists() for name in (MOVING, ASIDE)):
+    if (folder / ASIDE).exists():
         lock = lock_run(folder)
         put_back(folder)
         lock.release()
@@ -190,6 +187,15 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.
     tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
     return tokenizer
+
+
+def check_format(rewards: Sequence[str], prompt: str) -> None:
+    """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
+    if "format" in rewards and prompt.rstrip().endswith("<think>"):
+        raise InputError(
+            "--rewards format: the chat template opens <think> itself, so no answer has that tag; take --thinking off, "
+            "another --template, or a reward of your own"
+        )
 
 
 def input_hashes(

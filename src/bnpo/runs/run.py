@@ -9,21 +9,21 @@ import torch.distributed as dist
 
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
-from bnpo.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.grading.rewards import reward_name
-from bnpo.planning import sampler_share
+from bnpo.planning.memory import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
+from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, WatchedAnswers
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
+from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.runs.folder import claim_folder, copy_console, delete_earlier_run, put_back, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
-from bnpo.summary import summary
 
 
 class BadStepsError(RunError):

@@ -3,16 +3,13 @@
 `scripts/check_task.py` prints these findings before a run. A run prints them once, after its first steps.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from bnpo.data import Problem
-from bnpo.files import InputError
-from bnpo.grading.rewards import BUILT_IN, GRADERS, last_number, stated_answer
+from bnpo.grading.rewards import BUILT_IN, stated_answer
 from bnpo.rollouts import Rollouts, Task
 
 FIRST_STEPS = 3
@@ -21,40 +18,6 @@ MOST_TEXTS = 256
 """Answers that are decoded to look for a final answer in them."""
 ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1
 """Shares from which on, and up to which, something is worth a line."""
-
-
-BAD_REFERENCES = 0.01
-"""Share of references that no answer can equal, from which on a run is refused. MATH has 2 empty ones in 7,500."""
-LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
-
-
-def check_references(problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str) -> None:
-    """Raise InputError if no answer can be equal to many of the references, so that their rewards are always 0."""
-    if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
-        return  # a function of the user's may need no reference
-    numbers_only = rule == "last_number" or "accuracy" not in rewards
-    checks = {
-        "is empty": [p for p in problems if not p.answer.strip()],
-        "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
-        "is a list": [p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())],
-    }
-    for fault, faulty in checks.items():
-        # A list is no certain fault: answers of some tasks are lists.
-        if len(faulty) > (MANY if fault == "is a list" else BAD_REFERENCES) * len(problems):
-            raise InputError(
-                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled: that of "
-                f"problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}; correct them, or take the answer out of "
-                "its field with --answer-field and --answer-pattern"
-            )
-
-
-def check_format(rewards: Sequence[str], prompt: str) -> None:
-    """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
-    if "format" in rewards and prompt.rstrip().endswith("<think>"):
-        raise InputError(
-            "--rewards format: the chat template opens <think> itself, so no answer has that tag; take --thinking off, "
-            "another --template, or a reward of your own"
-        )
 
 
 class Finding(NamedTuple):

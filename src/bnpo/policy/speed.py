@@ -38,14 +38,16 @@ TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "m
 """Prefixes of metrics that differ between runs with equal results."""
 
 
-def update_operations(parameters: int, layers: int, hidden: int, tokens: float, pairs: float, frozen: int = 0) -> float:
+def update_operations(
+    parameters: int, layers: int, hidden: int, tokens: float, double_pairs: float, frozen: int = 0
+) -> float:
     """Return the number of operations of a forward and a backward pass (Chowdhery et al. 2022, appendix B).
 
-    `pairs` is twice the number of pairs of tokens that attend to each other, such as n^2 for a sequence of n tokens. A
-    parameter takes 6 operations per token, 2 less if it is among the `frozen` ones, and causal attention takes 6 per
-    layer, hidden unit and pair.
+    `double_pairs` is twice the number of pairs of tokens that attend to each other, such as n^2 for a sequence of n
+    tokens. A parameter takes 6 operations per token, 2 less if it is among the `frozen` ones, and causal attention
+    takes 6 per layer, hidden unit and pair.
     """
-    return 6 * (parameters * tokens + layers * hidden * pairs) - 2 * frozen * tokens
+    return 6 * (parameters * tokens + layers * hidden * double_pairs) - 2 * frozen * tokens
 
 
 class Stopwatch:

@@ -5,9 +5,10 @@ tests/test_memory.py compares their sum with the CPU memory of a real learner.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from math import ceil, log2
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig, with_settings
-from bnpo.devices import check_free_memory
 from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
 from bnpo.policy.learner import REDUCE_BUCKET, prefetch_bucket
@@ -34,7 +34,6 @@ CONTEXTS = 3 * 2**29  # a rank's CUDA context with its kernels, and NCCL's buffe
 ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels
 GRAPHS = 2**30  # vLLM's CUDA graphs; part of its share of the GPU, in CPU memory while it sleeps
 USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
-FEW = 0.25  # share of a sampler's answers per step, below which a warning says that it draws few at once
 LORA_RANK = 32  # of the adapter that is proposed where not all weights can be trained
 
 
@@ -101,6 +100,7 @@ class RankMemory:
     """Bytes of one rank by phase and part. The phases are those of a step in which the sum may be largest."""
 
     phases: dict[str, dict[str, int]]
+    held: int  # bytes that stay from phase to phase
     offloaded: int  # bytes of CPU memory
 
     def total(self, phase: str) -> int:
@@ -113,13 +113,13 @@ class RankMemory:
 
     def __str__(self) -> str:
         """Return a table in GiB, parts down and phases across."""
-        parts = dict.fromkeys(chain.from_iterable(self.phases.values()))  # every part once
-        lines = [f"{'GiB':<24}" + "".join(f"{phase:>11}" for phase in self.phases)]
-        for part in parts:
-            sizes = (phase.get(part, 0) / GIB for phase in self.phases.values())
-            lines.append(f"{part:<24}" + "".join(f"{size:>11.2f}" if size else f"{'':11}" for size in sizes))
-        totals = "".join(f"{self.total(phase) / GIB:>11.2f}" for phase in self.phases)
-        return "\n".join([line.rstrip() for line in lines] + [f"{'total':<24}{totals}"])
+        rows = {"GiB": list(self.phases)}
+        for part in self.phases[self.peak] | self.phases["sampling"]:
+            rows[part] = [f"{parts[part] / GIB:.2f}" if parts.get(part) else "" for parts in self.phases.values()]
+        rows["total"] = [f"{self.total(phase) / GIB:.2f}" for phase in self.phases]
+        return "\n".join(
+            f"{name:<14}{''.join(f'{cell:>11}' for cell in cells)}".rstrip() for name, cells in rows.items()
+        )
 
 
 def rank_memory(
@@ -132,93 +132,74 @@ def rank_memory(
     are multiplied in fp32, and what is offloaded counts.
     """
     hardware, size, on_cpu = config.hardware, number_bytes(config), device == "cpu"
-    zero, adapter = DeepSpeedZeroConfig(stage=3), shape.adapter(config)
+    zero, adapter, offloads = DeepSpeedZeroConfig(stage=3), shape.adapter(config), hardware.offload_optimizer
     trained = adapter or shape.parameters
     partition = ceil(trained / ranks)  # elements of a rank's gradients and optimizer
     weights = size * ceil((shape.parameters + adapter) / ranks)
-    longest = longest_sequence(config, None)
-    tokens = batch_tokens(config, ranks)  # of one micro-batch
     bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
-    gathers = ranks > 1 or hardware.offload_weights  # weights are not on this GPU as a whole
-    offloads = hardware.offload_optimizer
     on_device = on_cpu or not offloads
-    held = {
-        "weights": weights if on_cpu or not hardware.offload_weights else 0,
-        "gradients": 4 * partition * on_device,  # in fp32
-        "optimizer": (16 if offloads else 12) * partition * on_device,  # fp32 weights, two moments, gradients again
-        "reduction": 4 * (bucket if on_cpu or adapter else REDUCE_BUCKET),
-        "CUDA and NCCL": CONTEXTS * (not on_cpu),
-    }
+    held = Counter(
+        {
+            "weights": weights if on_cpu or not hardware.offload_weights else 0,
+            # In fp32, and the buffer in which they are reduced.
+            "gradients": 4 * partition * on_device + 4 * (bucket if on_cpu or adapter else REDUCE_BUCKET),
+            "optimizer": (16 if offloads else 12) * partition * on_device,  # fp32 weights, moments, gradients again
+            "CUDA and NCCL": CONTEXTS * (not on_cpu),
+        }
+    )
     # Of gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
     reduced = max(bucket, 0 if adapter else shape.head)
     reduction = 4 * reduced * (2 if on_cpu and ranks > 1 else 1) + 4 * ceil(reduced / ranks) * offloads
-    largest = _largest_pass(shape, config, tokens, held, reduction, device)
     # AdamW works on groups of gradients in one piece, which offloaded ones are already.
     group = min(partition, zero.sub_group_size + ceil(shape.head / ranks))
     adamw = 4 * group * (not offloads) + group * (8 if on_cpu else 4 * (not offloads))
-    if config.hardware.dtype == "float16" and not offloads:
+    if hardware.dtype == "float16" and not offloads:
         adamw = max(adamw, 5 * partition)  # the check for overflows
-    gathered = {"gathered weights": gathered_bytes(shape, config, ranks)}
+    gathered = gathered_bytes(shape, config, ranks)
     phases = {
-        "backward": held | gathered | largest,
-        "optimizer": held | {"temporaries": max(adamw, reduction * on_cpu)},
+        "backward": held + _largest_pass(shape, config, ranks, reduction, device) + Counter(weights=gathered),
+        "optimizer": held + Counter(optimizer=max(adamw, reduction * on_cpu)),
     }
     if sampler is not None:
         for parts in phases.values():
             parts["sampler"] = ASLEEP
         # Groups of weights on their way to the sampler are gathered and cloned. On one rank nothing is gathered, but
         # for a parameter that is a group of its own. vLLM has its largest weight twice while it loads.
-        group = min(GROUP_BYTES + size * shape.head, size * shape.parameters)
-        copies = group * (1 + gathers) + size * shape.head * (not gathers)
+        copied = min(GROUP_BYTES + size * shape.head, size * shape.parameters)
+        copies = 2 * copied if gathered else copied + size * shape.head
         loading = ASLEEP + GRAPHS + size * (shape.parameters + shape.head) // hardware.sampler_ranks
-        phases["sync"] = held | {"copied weights": copies, "sampler": loading}
+        phases["sync"] = held + Counter(weights=copies, sampler=loading)
+        # The learner scores an answer beside the sampler, which takes more than sampling.
+        longest = longest_sequence(config, None)
         scoring = longest * size * (3 * shape.intermediate + 6 * shape.hidden)
         scoring += logit_bytes(shape, config, longest, device, backward=False)
-        # The learner scores an answer beside the sampler, which takes more than sampling.
-        phases["sampling"] = held | gathered | {"activations": scoring, "sampler": sampler}
-    phases = {name: {part: taken for part, taken in parts.items() if taken} for name, parts in phases.items()}
-    return RankMemory(phases, optimizer_in_cpu_memory(partition) * offloads + weights * hardware.offload_weights)
+        phases["sampling"] = held + Counter(weights=gathered, activations=scoring, sampler=sampler)
+    offloaded = optimizer_in_cpu_memory(partition) * offloads + weights * hardware.offload_weights
+    return RankMemory(phases, held.total(), offloaded)
 
 
-def _largest_pass(
-    shape: ModelShape, config: TrainConfig, tokens: int, held: dict[str, int], reduction: int, device: str
-) -> dict[str, int]:
-    """Return the parts of the backward pass through head or layers, whichever takes more beside what is `held`.
+def _largest_pass(shape: ModelShape, config: TrainConfig, ranks: int, reduction: int, device: str) -> Counter[str]:
+    """Return the parts of the backward pass through head or layers, whichever takes more.
 
-    `tokens` are those of a micro-batch, `reduction` the bytes of gradients on their way to their ranks.
+    `reduction` is the bytes of gradients on their way to their ranks.
     """
     hardware, size, adapter = config.hardware, number_bytes(config), shape.adapter(config)
-    per_layer = layer_activations(shape, size) * tokens
-    again = per_layer if hardware.gradient_checkpointing else 0
-    saved = tokens * shape.hidden * (4 + 3 * size)  # of the last norm
-    saved += shape.layers * (tokens * shape.hidden * size if hardware.gradient_checkpointing else per_layer)
-    logits = max(logit_bytes(shape, config, tokens, device, backward=backward) for backward in (False, True))
-    layer = again + tokens * size * (2 * shape.intermediate + 4 * shape.hidden)
-    gradient = size * (adapter // shape.layers or shape.layer)
-    head_gradient = 0 if adapter else shape.head  # elements
-    passes = {
-        "head": {"activations": saved, "logits": logits + 4 * head_gradient},
-        "layers": {
-            "activations": saved + layer + gradient + size * head_gradient * shape.tied,  # waits for the embedding's
-            "reduction": held["reduction"] + reduction * (device != "cpu"),
-        },
-    }
-    return max(passes.values(), key=lambda parts: sum((held | parts).values()))
-
-
-def batch_tokens(config: TrainConfig, ranks: int) -> int:
-    """Return the most tokens of a micro-batch."""
     longest = longest_sequence(config, None)
     answers = config.batch.questions_per_step * config.batch.samples_per_question // ranks
-    return min(answers * longest, max(config.hardware.micro_batch_tokens, longest))
-
-
-def layer_activations(shape: ModelShape, size: int) -> int:
-    """Return the bytes per token that autograd keeps of one layer."""
+    tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
     norms = 2 * shape.hidden * (4 + 2 * size)  # computed in fp32
-    heads = 3 * shape.heads + 2 * shape.key_heads  # q, k, v, output: two layouts
-    feed_forward = 4 * shape.intermediate  # gate, up, activation, product
-    return norms + size * (heads * shape.head_size + feed_forward) + 4 * shape.heads
+    attention = size * (3 * shape.heads + 2 * shape.key_heads) * shape.head_size + 4 * shape.heads  # two layouts
+    per_layer = tokens * (norms + attention + size * 4 * shape.intermediate)  # gate, up, activation, product
+    saved = tokens * shape.hidden * (4 + 3 * size)  # of the last norm
+    saved += shape.layers * (tokens * shape.hidden * size if hardware.gradient_checkpointing else per_layer)
+    head_gradient = 0 if adapter else shape.head  # elements
+    logits = max(logit_bytes(shape, config, tokens, device, backward=backward) for backward in (False, True))
+    layer = tokens * size * (2 * shape.intermediate + 4 * shape.hidden) + per_layer * hardware.gradient_checkpointing
+    layer += size * (adapter // shape.layers or shape.layer)  # its gradient
+    layer += size * head_gradient * shape.tied  # the embedding's gradient waits
+    through_head = Counter(activations=saved + logits + 4 * head_gradient)
+    through_layers = Counter(activations=saved + layer, gradients=reduction * (device != "cpu"))
+    return max(through_head, through_layers, key=Counter.total)
 
 
 def logit_bytes(shape: ModelShape, config: TrainConfig, tokens: int, device: str, *, backward: bool) -> int:
@@ -274,12 +255,8 @@ class SamplerNeeds:
         prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // gpus + 6 * shape.hidden)
         # Of fewer key heads than GPUs, each is on several GPUs.
         width = max(ceil(shape.key_heads * shape.head_size / gpus), shape.head_size)
-        return cls(
-            fixed=size * shape.parameters // gpus + size * prefill + GRAPHS + ASLEEP,
-            token=2 * size * width * shape.layers,
-            logits=12 * shape.vocabulary,
-            longest=longest,
-        )
+        fixed = size * shape.parameters // gpus + size * prefill + GRAPHS + ASLEEP
+        return cls(fixed, 2 * size * width * shape.layers, 12 * shape.vocabulary, longest)
 
     @property
     def least(self) -> int:
@@ -321,73 +298,12 @@ class MemoryPlan:
     rank: RankMemory | None = None
     least: int = 0  # bytes that the sampler needs
     most: int = 0  # bytes that it can use
-    scoring: int = 0  # bytes that the learner takes beside the awake sampler, beyond what it holds
     problem: str = ""  # why the run does not fit; empty if it does
-    warning: str = ""  # why sampling will be slow; empty if it will not
 
-
-def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
-    """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
-    on_gpu, sharing = torch.cuda.is_available(), config.hardware.sampler_ranks
-    if not on_gpu and sharing == 1:
-        return MemoryPlan()
-    ranks = int(os.environ["WORLD_SIZE"])
-    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
-    shape = read_shape(model)
-    check_sampler_ranks(shape, sharing, ranks_here)
-    if not on_gpu:
-        return MemoryPlan()
-    # The smallest GPU, so that all ranks here plan alike.
-    gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
-    run = PlannedRun(shape, config, longest, ranks, ranks_here, gpu, psutil.virtual_memory().total)
-    plan = plan_memory(run)
-    if plan.problem:
-        raise InputError(explain_problem(run, plan.problem))
-    # With the least that the sampler needs: what is free decides about its share.
-    spare = int(plan.gpu_memory * gpu) - plan.least if config.hardware.gpu_memory is None else 0
-    check_free_memory(max(plan.rank.total("sampling") - spare, plan.rank.total("backward")))
-    return plan
-
-
-def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
-    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
-    if problem := sharing_problem(shape, size, ranks_here):
-        raise InputError(f"--sampler-ranks {size}: {problem}. Use a common divisor")
-
-
-def sharing_problem(shape: ModelShape, size: int, ranks_here: int) -> str:
-    """Return what cannot be divided among `size` ranks that share a sampler, or an empty string."""
-    keys = shape.key_heads
-    counts = {
-        f"the {ranks_here} ranks of a machine": ranks_here,
-        f"the model's {shape.heads} heads": shape.heads,
-        f"its feed-forward width {shape.intermediate}": shape.intermediate,
-        f"its {keys} key heads": max(keys, size) if size % keys == 0 else keys,  # vLLM repeats key heads if too few
-    }
-    return next((f"{name} cannot be divided by {size}" for name, count in counts.items() if count % size), "")
-
-
-def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
-    """Return the share of its GPU that the sampler gets: what the learner leaves free. A collective on GPUs.
-
-    The learner must hold all that it keeps from step to step. Raises InputError on all ranks if too little is left.
-    """
-    if plan.rank is None or config.hardware.gpu_memory is not None:
-        return plan.gpu_memory
-    dist.all_reduce(torch.zeros(1, device="cuda"))  # NCCL allocates its buffers with the first collective
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info()
-    share = min(gather(share_of_free(plan, free, total)))  # equal on all ranks, which sample equally many answers
-    if share * total < plan.least:
-        problem = f"beside the learner {share * total / GIB:.1f} GiB of a GPU are left for the sampler"
-        raise InputError(f"{problem}, which needs {plan.least / GIB:.1f}. Use --offload-optimizer or more ranks")
-    return share
-
-
-def share_of_free(plan: MemoryPlan, free: int, total: int) -> float:
-    """Return the sampler's share of a GPU with `free` of `total` bytes, rounded down."""
-    left = free - plan.scoring - (1 - USABLE) * total
-    return max(0, int(1000 * min(left, plan.most) / total)) / 1000
+    @property
+    def scoring(self) -> int:
+        """Bytes that the learner takes beside the awake sampler, beyond what it holds."""
+        return self.rank.total("sampling") - self.rank.phases["sampling"]["sampler"] - self.rank.held
 
 
 def plan_memory(run: PlannedRun) -> MemoryPlan:
@@ -399,19 +315,12 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
     config, sharing, given = run.config, run.config.hardware.sampler_ranks, run.config.hardware.gpu_memory
     answers = config.batch.questions_per_step * sharing // run.ranks * answers_per_question(config)  # of a sampler
     needs = SamplerNeeds.of(run.shape, number_bytes(config), sharing, run.longest)
-    beside = rank_memory(run.shape, config, run.ranks, sampler=0)
-    left, most = USABLE * run.gpu - beside.total("sampling"), needs.most(answers)
-    share = int(given * run.gpu) if given else int(max(needs.least, min(left, most)))
+    left = USABLE * run.gpu - rank_memory(run.shape, config, run.ranks, sampler=0).total("sampling")
+    share = int(given * run.gpu) if given else int(max(needs.least, min(left, needs.most(answers))))
     memory = rank_memory(run.shape, config, run.ranks, sampler=share)
-    sequences = needs.at_once(share, answers)
-    scoring = sum(beside.phases["sampling"].get(part, 0) for part in ("gathered weights", "activations"))
-    warning = ""
-    if sequences < FEW * min(answers, MOST_SEQUENCES):
-        cure = "more GPUs" if config.hardware.offload_optimizer else "--offload-optimizer or more GPUs"
-        warning = f"slow: each sampler has memory for {sequences} of its {answers} answers at once. Use {cure}"
-    problem = _problem(run, memory, share, needs.least)
     gpu_memory = given or int(1000 * share / run.gpu) / 1000
-    return MemoryPlan(gpu_memory, sequences, memory, needs.least, most, scoring, problem, warning)
+    problem, sequences = _problem(run, memory, share, needs.least), needs.at_once(share, answers)
+    return MemoryPlan(gpu_memory, sequences, memory, needs.least, needs.most(answers), problem)
 
 
 def answers_per_question(config: TrainConfig) -> int:
@@ -423,11 +332,10 @@ def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str
     """Return why the run does not fit, or an empty string."""
     needed, offloaded = memory.total(memory.peak), run.ranks_here * memory.offloaded
     if needed > USABLE * run.gpu:
-        parts = memory.phases[memory.peak]
-        largest = sorted(parts, key=parts.get, reverse=True)[:3]
-        listed = ", ".join(f"{part} {parts[part] / GIB:.1f}" for part in largest)
+        parts = Counter(memory.phases[memory.peak]).most_common(3)
+        largest = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts)
         given = f"{run.ranks} x {run.gpu / GIB:.1f} GiB of GPU memory"
-        return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({listed})"
+        return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
     if share < least:
         given = f"--gpu-memory {run.config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
         return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
@@ -482,3 +390,75 @@ def _possible_changes(run: PlannedRun) -> Iterator[dict[str, object]]:
         for names in combinations(choices, count):
             for values in product(*[choices[name] for name in names]):
                 yield dict(zip(names, values, strict=True))
+
+
+def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
+    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
+    if problem := sharing_problem(shape, size, ranks_here):
+        raise InputError(f"--sampler-ranks {size}: {problem}. Use a common divisor")
+
+
+def sharing_problem(shape: ModelShape, size: int, ranks_here: int) -> str:
+    """Return what cannot be divided among `size` ranks that share a sampler, or an empty string."""
+    keys = shape.key_heads
+    counts = {
+        f"the {ranks_here} ranks of a machine": ranks_here,
+        f"the model's {shape.heads} heads": shape.heads,
+        f"its feed-forward width {shape.intermediate}": shape.intermediate,
+        f"its {keys} key heads": max(keys, size) if size % keys == 0 else keys,  # vLLM repeats key heads if too few
+    }
+    return next((f"{name} cannot be divided by {size}" for name, count in counts.items() if count % size), "")
+
+
+def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
+    """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
+    on_gpu, sharing = torch.cuda.is_available(), config.hardware.sampler_ranks
+    if not on_gpu and sharing == 1:
+        return MemoryPlan()
+    ranks = int(os.environ["WORLD_SIZE"])
+    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
+    shape = read_shape(model)
+    check_sampler_ranks(shape, sharing, ranks_here)
+    if not on_gpu:
+        return MemoryPlan()
+    # The smallest GPU, so that all ranks here plan alike.
+    gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
+    run = PlannedRun(shape, config, longest, ranks, ranks_here, gpu, psutil.virtual_memory().total)
+    plan = plan_memory(run)
+    if plan.problem:
+        raise InputError(explain_problem(run, plan.problem))
+    # With the least that the sampler needs: what is free decides about its share.
+    spare = int(plan.gpu_memory * gpu) - plan.least if config.hardware.gpu_memory is None else 0
+    needed = max(plan.rank.total("sampling") - spare, plan.rank.total("backward"))
+    rank_here = int(os.environ.get("LOCAL_RANK", "0"))
+    free, total = torch.cuda.mem_get_info(rank_here)
+    if free < needed:
+        raise InputError(
+            f"GPU {rank_here}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, but a rank of this run takes "
+            f"{needed / GIB:.1f}. Another program uses this GPU. End it (nvidia-smi lists programs), or use other "
+            "GPUs: deepspeed --include localhost:1 train.py ..."
+        )
+    return plan
+
+
+def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
+    """Return the share of its GPU that the sampler gets: what the learner leaves free. A collective on GPUs.
+
+    The learner must hold all that it keeps from step to step. Raises InputError on all ranks if too little is left.
+    """
+    if plan.rank is None or config.hardware.gpu_memory is not None:
+        return plan.gpu_memory
+    dist.all_reduce(torch.zeros(1, device="cuda"))  # NCCL allocates its buffers with the first collective
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    share = min(gather(share_of_free(plan, free, total)))  # equal on all ranks, which sample equally many answers
+    if share * total < plan.least:
+        problem = f"beside the learner {share * total / GIB:.1f} GiB of a GPU are left for the sampler"
+        raise InputError(f"{problem}, which needs {plan.least / GIB:.1f}. Use --offload-optimizer or more ranks")
+    return share
+
+
+def share_of_free(plan: MemoryPlan, free: int, total: int) -> float:
+    """Return the sampler's share of a GPU with `free` of `total` bytes, rounded down."""
+    left = free - plan.scoring - (1 - USABLE) * total
+    return max(0, int(1000 * min(left, plan.most) / total)) / 1000

@@ -13,18 +13,31 @@ import numpy as np
 from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
-from bnpo import planning
 from bnpo.config import TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import describe_detectable, detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
-from bnpo.planning import GIB, ModelShape, PlannedRun, SamplerNeeds, answers_per_question, number_bytes, read_shape
+from bnpo.planning.memory import (
+    GIB,
+    MemoryPlan,
+    ModelShape,
+    PlannedRun,
+    SamplerNeeds,
+    answers_per_question,
+    check_sampler_ranks,
+    explain_problem,
+    fitting_changes,
+    flags_text,
+    number_bytes,
+    plan_memory,
+    read_shape,
+)
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
 from bnpo.policy.sampler import MOST_SEQUENCES
-from bnpo.speed import peak_tflops, update_operations
+from bnpo.policy.speed import peak_tflops, update_operations
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"
 
@@ -47,9 +60,9 @@ MFU = 0.35  # share of the operations that an update reaches
 TOKEN_SECONDS = 0.005  # per token of all answers together, besides the GPU's work: scheduling and launching
 EXCHANGE_SECONDS = 20e-6  # per sum over the GPUs of a sampler, of which every layer needs two per token
 LINK = 50e9  # bytes per second to other GPUs or to CPU memory
-ADAMW_SECONDS = 0.4e-9  # per parameter of an offloaded AdamW on the cores of one GPU
-DISK = 1e9  # bytes per second of a checkpoint, flushing included
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
+# Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.
+PROMPT_TOKENS = defaultdict(lambda: 103.0, think=150.0)
 
 
 @dataclass(frozen=True)
@@ -120,49 +133,37 @@ def update_seconds(run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths) -> f
     questions, answers = batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
     tokens = questions * prompt + answers * answer  # the answers to a question share one pass of its prompt
     # The mean square of an exponentially distributed length is twice the square of its mean.
-    pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
+    double_pairs = questions * prompt**2 + answers * (2 * answer**2 + 2 * answer * prompt)
     multiplied = shape.parameters if shape.tied else shape.parameters - shape.head  # the embedding is only looked up
     adapter = shape.adapter(run.config)
     frozen = multiplied if adapter else 0
-    operations = update_operations(multiplied + adapter, shape.layers, shape.hidden, tokens, pairs, frozen)
+    operations = update_operations(multiplied + adapter, shape.layers, shape.hidden, tokens, double_pairs, frozen)
     computing = operations / (ranks * speed.flops * MFU)
-    partition, micro_batches = (adapter or shape.parameters) / ranks, ceil(tokens / ranks / hardware.micro_batch_tokens)
-    moved, adamw = 0.0, 0.0
-    if hardware.offload_optimizer:
-        # DeepSpeed adds up fp32 gradients in CPU memory: there and back in every micro-batch, and the new weights.
-        moved += 4 * partition * (2 * micro_batches + batch.mini_batches)
-        adamw = batch.mini_batches * ADAMW_SECONDS * partition
-    if hardware.offload_weights:  # for the forward and for the backward pass of every micro-batch
-        moved += 2 * micro_batches * 2 * shape.parameters / ranks
+    # In every micro-batch, offloaded fp32 gradients go to CPU memory and back, and offloaded weights come twice.
+    micro_batches = ceil(tokens / ranks / hardware.micro_batch_tokens)
+    offloaded = 8 * (adapter or shape.parameters) * hardware.offload_optimizer
+    offloaded += 4 * shape.parameters * hardware.offload_weights
+    copying = micro_batches * offloaded / ranks / LINK
     # Copies run beside the backward pass, two thirds of the computation.
-    return batch.ppo_iterations * (computing / 3 + max(2 * computing / 3, moved / LINK) + adamw)
+    return batch.ppo_iterations * (computing / 3 + max(2 * computing / 3, copying))
 
 
 def training_seconds(
     run: PlannedRun, speed: GpuSpeed, lengths: TokenLengths, at_once: int, steps: int, eval_answers: int
 ) -> dict[str, float]:
     """Return the seconds of a training run by what takes them. A sampler draws `at_once` answers at a time."""
-    shape, config, ranks = run.shape, run.config, run.ranks
-    sharing, logging = config.hardware.sampler_ranks, config.logging
+    config, ranks, sharing = run.config, run.ranks, run.config.hardware.sampler_ranks
 
     def sampling(answers: int) -> float:  # of every rank
-        if answers == 0:
-            return 0.0
         samplers = {"answers": answers * sharing, "at_once": at_once, "samplers": ranks // sharing, "gpus": sharing}
-        return sampling_seconds(shape, speed, lengths, **samplers)
+        return sampling_seconds(run.shape, speed, lengths, **samplers) if answers else 0.0
 
-    def times(every: int) -> int:
-        return ceil(steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
-
-    per_question = answers_per_question(config)
-    watched = ceil(logging.watch_questions / ranks) * per_question
+    every = config.logging.eval_every
+    evaluations = ceil(steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
     return {
-        "sampling": steps * sampling(config.batch.questions_per_step // ranks * per_question),
+        "sampling": steps * sampling(config.batch.questions_per_step // ranks * answers_per_question(config)),
         "updates": steps * update_seconds(run, speed, lengths),
-        "weight syncs": steps * 4 * shape.parameters / LINK,
-        "evaluations": times(logging.eval_every) * sampling(ceil(eval_answers / ranks)),
-        "watched questions": times(logging.rollouts_every) * sampling(watched),
-        "checkpoints": checkpoints_kept(config, steps)[0] * checkpoint_bytes(shape, config) / DISK,
+        "evaluations": evaluations * sampling(ceil(eval_answers / ranks)),
         "start": START_SECONDS,
     }
 
@@ -173,10 +174,10 @@ def checkpoint_bytes(shape: ModelShape, config: TrainConfig) -> int:
     return number_bytes(config) * (shape.parameters + adapter) + 12 * (adapter or shape.parameters)
 
 
-def checkpoints_kept(config: TrainConfig, steps: int) -> tuple[int, int]:
-    """Return how many checkpoints a run writes, and how many exist at once: kept, the best, and the one in writing."""
+def checkpoints_at_once(config: TrainConfig, steps: int) -> int:
+    """Return how many checkpoints of a run exist at once: those kept, the best, and the one that is being written."""
     saves = ceil(steps / config.folder.save_every)
-    return saves, min(config.folder.keep or saves, saves) + bool(config.logging.eval_every) + 1
+    return min(config.folder.keep or saves, saves) + bool(config.logging.eval_every) + 1
 
 
 def disk_problem(folder: Path, needed: int) -> str:
@@ -185,10 +186,6 @@ def disk_problem(folder: Path, needed: int) -> str:
     free = shutil.disk_usage(existing).free
     text = f"{folder}: checkpoints need {needed / 1e9:.1f} GB at once, {free / 1e9:.1f} GB are free"
     return text if needed > free else ""
-
-
-# Mean tokens of a MATH prompt by template, with Qwen2.5-Math's tokenizer. Assumed where no tokenizer is at hand.
-PROMPT_TOKENS = defaultdict(lambda: 103.0, think=150.0)
 
 
 @dataclass(frozen=True)
@@ -245,7 +242,8 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
 
 def _training_problems(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, float, str]:
     """Return the number of problems to train on, the mean tokens of a prompt, and lines about both."""
-    sources, usual_prompt = config.data.train_data, PROMPT_TOKENS[config.data.template]
+    data, longest = config.data, config.sampling.max_prompt_tokens
+    sources, usual_prompt = data.train_data, PROMPT_TOKENS[data.template]
     missing = _missing_problems(sources[0])
     if missing is not None:
         return missing, usual_prompt, f"{sources[0]}: missing, so the plan assumes its {missing:,} problems"
@@ -253,12 +251,11 @@ def _training_problems(config: TrainConfig, tokenizer: PreTrainedTokenizerBase |
     line = f"{' '.join(sources)}: {len(problems):,} problems"
     if tokenizer is None:
         return len(problems), usual_prompt, f"{line}, not counted in tokens: the tokenizer is not on this machine"
-    data = config.data
     tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
-    kept, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
+    kept, prompts = encode_problems(problems, tokenizer, longest)
     check_enough(kept, config.batch.questions_per_step, sources)
     lengths = [len(prompt) for prompt in prompts]
-    line += f", {len(problems) - len(kept)} of them left out: prompt over {config.sampling.max_prompt_tokens} tokens"
+    line += f", {len(problems) - len(kept)} of them left out: prompt over {longest} tokens"
     line += f"\nthe longest of the other prompts has {max(lengths)} tokens"
     for problem, prompt in zip(kept[:2], prompts[:2], strict=True):
         line += f"\nprompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: {problem.answer}"
@@ -296,7 +293,6 @@ def _missing_problems(data: str) -> int | None:
 class TrainingPlan:
     """What a training run needs."""
 
-    steps: int
     optimizer_steps: int
     tokens: float  # of all answers, estimated
     checkpoint: int  # bytes
@@ -316,14 +312,14 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> TrainingPlan:
     batch, gpu, shape = config.batch, config.planning.gpu, inputs.shape
     longest_answer = config.sampling.max_answer_tokens
     lengths = TokenLengths(inputs.prompt, min(config.planning.answer_tokens, longest_answer), longest_answer)
-    steps = batch.steps or batch.epochs * (inputs.problems // batch.questions_per_step)
+    epoch = inputs.problems // batch.questions_per_step
+    steps = batch.steps or batch.epochs * epoch
     updates = steps * batch.ppo_iterations * batch.mini_batches
     answers = steps * batch.questions_per_step * answers_per_question(config)
-    tokens = answers * lengths.answer
     lines = [
-        f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
-        f"({inputs.problems // batch.questions_per_step} steps per epoch), {updates:,} optimizer steps, "
-        f"{answers:,} answers, about {tokens / 1e6:,.0f} million tokens"
+        f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers ({epoch} steps per "
+        f"epoch), {updates:,} optimizer steps, {answers:,} answers, about {answers * lengths.answer / 1e6:,.0f} "
+        "million tokens"
     ]
     changes, seconds = {}, {}
     if gpu is None:
@@ -331,29 +327,28 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> TrainingPlan:
     else:
         speed = speed_of(gpu)
         run = run_on(config.planning.gpus or 1, speed, shape, config, inputs.longest)
-        planning.check_sampler_ranks(shape, config.hardware.sampler_ranks, run.ranks_here)
-        changes = planning.fitting_changes(run)
+        check_sampler_ranks(shape, config.hardware.sampler_ranks, run.ranks_here)
+        changes = fitting_changes(run)
         fitting = run.with_settings(**changes)
-        memory = planning.plan_memory(fitting)
+        memory = plan_memory(fitting)
         if not memory.problem:
             seconds = training_seconds(fitting, speed, lengths, memory.sequences, steps, inputs.eval_answers)
         lines += _memory_lines(run, changes, memory)
-    checkpoint, most = checkpoint_bytes(shape, config), checkpoints_kept(config, steps)[1]
-    return TrainingPlan(steps, updates, tokens, checkpoint, most, changes, seconds, lines)
+    sizes = checkpoint_bytes(shape, config), checkpoints_at_once(config, steps)
+    return TrainingPlan(updates, answers * lengths.answer, *sizes, changes, seconds, lines)
 
 
-def _memory_lines(run: PlannedRun, changes: dict[str, object], memory: planning.MemoryPlan) -> list[str]:
+def _memory_lines(run: PlannedRun, changes: dict[str, object], memory: MemoryPlan) -> list[str]:
     """Return lines about the memory of a rank of `run`, which is `memory` with `changes` of its settings."""
-    problem = planning.plan_memory(run).problem
-    lines = [f"does not fit: {planning.explain_problem(run, problem)}"] if problem else []
+    problem = plan_memory(run).problem
+    lines = [f"does not fit: {explain_problem(run, problem)}"] if problem else []
     gpus = f"{run.ranks} x {run.config.planning.gpu} with {run.gpu / GIB:.1f} GiB"
-    flags = f" with {planning.flags_text(changes)}" if changes else ""
+    flags = f" with {flags_text(changes)}" if changes else ""
     lines += [f"memory per rank on {gpus}{flags}, estimated:", str(memory.rank)]
     if memory.rank.offloaded:
         lines.append(f"CPU memory per rank: {memory.rank.offloaded / GIB:.1f} GiB")
     if not memory.problem:
         lines.append(f"sampler: {memory.gpu_memory:.0%} of the GPU memory, {memory.sequences} answers at once")
-        lines += [f"warning: {memory.warning}"] if memory.warning else []
     return lines
 
 

@@ -1,0 +1,1 @@
+"""Plans of runs: the memory of a rank, and what a dry run prints."""
