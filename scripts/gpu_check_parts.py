@@ -100,7 +100,8 @@ def sleep(_args, _gpus: int, rows: Rows) -> None:
     from bnpo.config import TINY_MODEL
     from bnpo.data import arithmetic_problems, encode_prompt
     from bnpo.policy.folder import load_tokenizer
-    from bnpo.policy.sampler import EngineSettings, Sampler
+    from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampling import EngineSettings
 
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))

@@ -87,7 +87,8 @@ def start_sampler(folder: str, vocabulary: int, rows: Rows):
     """
     from vllm.v1.worker.gpu_worker import Worker
 
-    from bnpo.policy.sampler import EngineSettings, Sampler
+    from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampling import EngineSettings
 
     methods = {
         "load": "load_model",

@@ -12,7 +12,7 @@ from bnpo.data import Columns, Problem, encode_prompt, load_problems
 from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
-from bnpo.policy.sampler import Answer
+from bnpo.policy.sampling import Answer
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, Task
 from bnpo.runs.findings import FirstAnswers, find

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import encode_prompt, sampling_seeds, stop_token_ids
-from bnpo.policy.sampler import EngineSettings
+from bnpo.policy.sampling import EngineSettings
 from conftest import make_model
 
 pytestmark = pytest.mark.sampler

@@ -12,7 +12,7 @@ from bnpo.config import TrainConfig
 from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Grading
 from bnpo.policy.learner import Experience
-from bnpo.policy.sampler import Answer, SampledGroup
+from bnpo.policy.sampling import Answer, SampledGroup
 from bnpo.policy.speed import Stopwatch
 from bnpo.ranks import gather
 

@@ -22,7 +22,8 @@ from bnpo.config import parse_train_config
 from bnpo.files import InputError, RunError
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.model import ATTENTION, attention
-from bnpo.policy.sampler import EngineSettings, Sampler
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.weight_sync import measure_sync, prove_start
 
 

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import parse_train_config
 from bnpo.policy.learner import Experience, Learner
-from bnpo.policy.sampler import EngineSettings, Sampler
+from bnpo.policy.sampler import Sampler
+from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.weight_sync import measure_sync, prove_start, sync_weights, whole_weights
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
 

@@ -19,7 +19,8 @@ from transformers import AutoTokenizer
 from bnpo.config import parse_train_config
 from bnpo.data import encode_prompt
 from bnpo.policy.learner import Experience, Learner
-from bnpo.policy.sampler import EngineSettings, Sampler, SamplingError
+from bnpo.policy.sampler import Sampler, SamplingError
+from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
 from bnpo.ranks import gather
 

@@ -25,7 +25,7 @@ from bnpo.files import InputError
 from bnpo.policy.learner import REDUCE_BUCKET, prefetch_bucket
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
-from bnpo.policy.sampler import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.ranks import gather
 

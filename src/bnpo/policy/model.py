@@ -172,7 +172,9 @@ def attention(
         out = varlen_attn(query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True)
         return out[None], None
     # On CPUs the backward pass of 16-bit attention is two to four times as slow as that in fp32.
-    dtype, (query, key, value) = query.dtype, (x.float() for x in (query, key, value))
+    dtype = query.dtype
+    if dtype.itemsize == 2:
+        query, key, value = query.float(), key.float(), value.float()
     shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])  # [2, sequences]: tokens, keys
     shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
     tokens_per_run, keys_per_run = (shapes * counts).tolist()

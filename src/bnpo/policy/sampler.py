@@ -4,10 +4,9 @@ import gc
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,59 +16,19 @@ from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
 from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, set_up_experts_again
+from bnpo.policy.sampling import (
+    MOST_REQUESTS,
+    MOST_SEQUENCES,
+    PREFILL_TOKENS,
+    Answer,
+    EngineSettings,
+    SampledGroup,
+    attention_backend,
+)
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
-
-PREFILL_TOKENS = 8192
-"""Prompt tokens that the sampler processes at once, at least."""
-MOST_SEQUENCES = 512
-"""Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
-
-MOST_REQUESTS = 4096
-"""Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """What a `Sampler` is made with."""
-
-    max_tokens: int
-    """Longest prompt plus answer."""
-    dtype: str
-    gpu_memory: float | None = 0.5
-    """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
-    sequences: int | None = None
-    """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
-    enforce_eager: bool = False  # run without CUDA graphs
-    tensor_parallel: int = 1
-    """Number of GPUs that share one copy of the model."""
-
-
-def attention_backend(capability: int, can_compile: bool) -> str | None:
-    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
-
-    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
-    """
-    return "FLASH_ATTN" if capability == 10 and not can_compile else None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One sampled answer."""
-
-    token_ids: list[int]  # with the stop token, if it came
-    finished: bool  # it ended by itself; False: it was cut off at the length limit
-    logprobs: np.ndarray | None  # [tokens], under the sampler at the sampling temperature, if asked for
-
-
-class SampledGroup(NamedTuple):
-    """All answers to one prompt. A greedy answer comes in a group of its own."""
-
-    prompt_index: int
-    greedy: bool
-    answers: list[Answer]
 
 
 class SamplingError(RunError):

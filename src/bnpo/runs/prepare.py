@@ -27,7 +27,7 @@ from bnpo.grading.grader import Grader
 from bnpo.planning.memory import MemoryPlan, plan_here
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
-from bnpo.policy.sampler import EngineSettings
+from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import check_compiler, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint

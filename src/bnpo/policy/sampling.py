@@ -1,0 +1,55 @@
+"""What a sampler takes and returns, in a module that imports neither torch nor vLLM (which take seconds)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens that the sampler processes at once, at least."""
+MOST_SEQUENCES = 512
+"""Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
+
+MOST_REQUESTS = 4096
+"""Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a `Sampler` is made with."""
+
+    max_tokens: int
+    """Longest prompt plus answer."""
+    dtype: str
+    gpu_memory: float | None = 0.5
+    """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
+    sequences: int | None = None
+    """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
+    enforce_eager: bool = False  # run without CUDA graphs
+    tensor_parallel: int = 1
+    """Number of GPUs that share one copy of the model."""
+
+
+def attention_backend(capability: int, can_compile: bool) -> str | None:
+    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
+
+    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
+    """
+    return "FLASH_ATTN" if capability == 10 and not can_compile else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled answer."""
+
+    token_ids: list[int]  # with the stop token, if it came
+    finished: bool  # it ended by itself; False: it was cut off at the length limit
+    logprobs: np.ndarray | None  # [tokens], under the sampler at the sampling temperature, if asked for
+
+
+class SampledGroup(NamedTuple):
+    """All answers to one prompt. A greedy answer comes in a group of its own."""
+
+    prompt_index: int
+    greedy: bool
+    answers: list[Answer]
