@@ -1,13 +1,11 @@
 """Check on NVIDIA GPUs what CPUs cannot show: single parts, and whole runs of train.py and eval.py.
 
     python scripts/gpu_check.py --list                  # list the checks; needs no GPU
-    python scripts/gpu_check.py                         # all checks that need no other files
-    python scripts/gpu_check.py --tokenizer-dir DIR --config data/models/Qwen2.5-Math-1.5B/config.json
+    python scripts/gpu_check.py                         # all checks for the GPUs of this machine
     python scripts/gpu_check.py --only attention sleep
 
-DIR has the tokenizer files of Qwen2.5-Math. The large model has the shape of --config and random weights, so nothing is
-downloaded. Verdicts and measurements are in --output, which is rewritten after each check, so an interrupted run keeps
-what it has. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
+Nothing is downloaded. Verdicts and measurements are in --output, which is rewritten after each check, so an interrupted
+run keeps what it has. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
 """
 
 import os
@@ -28,7 +26,7 @@ import psutil
 
 from bnpo.environment import parse_command
 from bnpo.files import write_json
-from gpu_check_parts import CheckError, Rows, attention, long_answer, sleep
+from gpu_check_parts import CheckError, Rows, attention, sleep
 from gpu_check_runs import sampler_ranks, tensor_parallel, train
 from gpu_check_step import first_step
 
@@ -41,12 +39,8 @@ class Args:
     """List the checks and exit."""
     only: tuple[str, ...] = ()
     """Names of the checks to run. The default is all."""
-    tokenizer_dir: Path | None = None
-    """Folder with tokenizer.json and tokenizer_config.json of Qwen2.5-Math for the large model."""
-    config: Path | None = None
-    """config.json with the shape of the large model."""
     output_dir: Path = ROOT / "runs" / "gpu-check"
-    """Folder for logs, runs and the large model. It is deleted first."""
+    """Folder for logs and runs. It is deleted first."""
     output: Path = ROOT / "runs" / "gpu-check.json"
     """JSON file for verdicts and measurements."""
     steps: int = 4
@@ -64,8 +58,6 @@ class Check:
     run: Callable[[Args, int, Rows], None]
     all_gpus: bool = False
     """Uses all GPUs, at least two, instead of one."""
-    large: bool = False
-    """Needs --tokenizer-dir and --config."""
     ends_itself: bool = False
     """Its process ends as a program of the user would. The row `exit_status` is not 0 if libraries crash then."""
 
@@ -77,14 +69,13 @@ def training(
     *,
     eager: bool = False,
     all_gpus: bool = False,
-    large: bool = False,
     short: bool = False,
 ) -> Check:
     """Return the check that calls `train`."""
-    model, graphs = "the large model" if large else "the tiny model", "without" if eager else "with"
+    graphs = "without" if eager else "with"
     does = "trains, syncs and evaluates" if short else "trains, syncs, evaluates, resumes; eval.py scores it alike"
-    run = partial(train, name=name, dtype=dtype, eager=eager, large=large, short=short)
-    return Check(name, f"{model} in {dtype} {graphs} CUDA graphs {does}", seconds, run, all_gpus, large)
+    run = partial(train, name=name, dtype=dtype, eager=eager, short=short)
+    return Check(name, f"the tiny model in {dtype} {graphs} CUDA graphs {does}", seconds, run, all_gpus)
 
 
 # First what no reading of source code can tell. Programs start slowly, so on one GPU only one run is resumed.
@@ -107,34 +98,22 @@ CHECKS = (
     training("fp32-eager", "float32", 35, eager=True, short=True),
     training("bf16-eager", "bfloat16", 35, eager=True, short=True),
     Check("attention", "packed attention in bfloat16 and its gradients equal those of plain attention", 15, attention),
-    Check("long-answer", "the learner in bfloat16 scores all of 3,000 tokens as transformers does", 25, long_answer),
     training("fp32-eager-all", "float32", 130, eager=True, all_gpus=True),
     training("fp32-graphs-all", "float32", 170, all_gpus=True),
     training("bf16-eager-all", "bfloat16", 130, eager=True, all_gpus=True),
     training("bf16-graphs-all", "bfloat16", 170, all_gpus=True),
     Check("tensor-parallel", "eval.py with the model on two GPUs scores as on one", 90, tensor_parallel, all_gpus=True),
     Check("sampler-ranks", "as bf16-graphs, by two ranks that share a sampler", 170, sampler_ranks, all_gpus=True),
-    training("large", "bfloat16", 250, large=True),
-    training("large-all", "bfloat16", 300, all_gpus=True, large=True),
 )
 
 
-def list_checks(args: Args) -> None:
+def list_checks() -> None:
     """Print the checks with their estimated seconds, and the sum for one GPU."""
     for check in CHECKS:
         gpus = "all GPUs" if check.all_gpus else "one GPU"
         print(f"{check.name}: {check.verifies} ({gpus}, about {check.seconds} s)")
-    on_one_gpu = [check.seconds for check in CHECKS if not obstacle(check, args, gpus=1)]
-    print(f"Estimated for one H200: {sum(on_one_gpu)} s for {len(on_one_gpu)} checks, with the arguments given")
-
-
-def obstacle(check: Check, args: Args, gpus: int) -> str:
-    """Return why `check` cannot run with these arguments on `gpus` GPUs, or an empty string."""
-    if check.all_gpus and gpus < 2:
-        return "needs two GPUs"
-    if check.large and not (args.tokenizer_dir and args.config):
-        return "needs --tokenizer-dir and --config"
-    return ""
+    on_one_gpu = [check.seconds for check in CHECKS if not check.all_gpus]
+    print(f"Estimated for one H200: {sum(on_one_gpu)} s for {len(on_one_gpu)} checks")
 
 
 def run_check(check: Check, args: Args, gpus: int, manager: SyncManager) -> dict:
@@ -197,10 +176,9 @@ def run_checks(checks: list[Check], args: Args, gpus: int, facts: dict) -> list[
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with get_context("spawn").Manager() as manager:
         for check in checks:
-            reason = obstacle(check, args, gpus)
-            if reason:
-                print(f"NOT RUN {check.name}: {reason}", flush=True)
-                results.append(entry(check, "NOT RUN", reason))
+            if check.all_gpus and gpus < 2:
+                print(f"NOT RUN {check.name}: needs two GPUs", flush=True)
+                results.append(entry(check, "NOT RUN", "needs two GPUs"))
                 continue
             unfinished = entry(check, "UNFINISHED", "the script was ended during this check")
             write_json(args.output, facts | {"checks": [*results, unfinished]})
@@ -228,7 +206,7 @@ def describe_machine() -> dict:
 
 def main(args: Args) -> None:
     if args.list:
-        list_checks(args)
+        list_checks()
         return
     import torch
 

@@ -5,7 +5,6 @@ puts its measurements into the dict as soon as it has them, and raises CheckErro
 """
 
 import os
-import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -130,36 +129,6 @@ def sleep(_args, _gpus: int, rows: Rows) -> None:
     require(changed == 0, f"{changed} of 64 greedy answers changed after sleep, wake and the same weights")
 
 
-def long_answer(_args, _gpus: int, rows: Rows) -> None:
-    """Compare the learner's log-probabilities of 3,000 tokens in bf16 with those of transformers, heads of size 128.
-
-    They must be as close at the end as at the start. With rotary frequencies rounded to bf16 they would drift apart.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    shape = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=256, num_hidden_layers=2, tie_word_embeddings=True, **shape))
-    for layer in model.model.layers:  # sharp attention, which depends on positions
-        layer.self_attn.q_proj.weight.data *= 10
-        layer.self_attn.k_proj.weight.data *= 10
-    answer = torch.randint(0, 256, (3000,))
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        # Loaded before the learner: afterwards transformers would partition it too.
-        plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).cuda()
-        learner, _ = open_learner(folder, "--preset", "tiny", "--dtype", "bfloat16")
-        scores = torch.from_numpy(learner.score([1], answer.tolist()))
-    with torch.no_grad():
-        tokens = torch.tensor([[1, *answer.tolist()]], device="cuda")
-        hidden = plain.base_model(tokens).last_hidden_state[0, :-1].double()
-    logits = hidden @ plain.lm_head.weight.detach().double().T
-    gaps = (scores - logits.log_softmax(-1).cpu().gather(1, answer[:, None])[:, 0]).abs()
-    rows["start_gap"], rows["end_gap"] = gaps[:500].mean().item(), gaps[-500:].mean().item()
-    require_within(rows, {"end_gap": 1.5 * rows["start_gap"] + 1e-6})
-
-
 def open_ranks() -> None:
     """Make this process the only rank, if it is none yet."""
     import torch.distributed as dist
@@ -179,8 +148,3 @@ def open_learner(folder: str, *flags: str):
     open_ranks()
     config, _ = parse_train_config([*flags, "--model", folder], has_cuda=True)
     return Learner(folder, read_shape(Path(folder)).vocabulary, config), config
-
-
-def even_length(text: str, _reference: str) -> float:
-    """Return a reward for the large model, which solves nothing. Half of its answers get it, so there is a gradient."""
-    return float(len(text) % 2 == 0)

@@ -1,7 +1,6 @@
 """The checks of gpu_check.py that start train.py and eval.py. `args` are the arguments of that script."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,21 +24,15 @@ def train(
     name: str,
     dtype: str = "bfloat16",
     eager: bool = False,
-    large: bool = False,
     short: bool = False,
     sampler_ranks: int = 1,
 ) -> None:
     """Train for --steps steps and, unless it is `short`, resume for as many and evaluate the checkpoint by eval.py."""
     run, log = args.output_dir / name, args.output_dir / f"{name}.log"
     graphs = ["--enforce-eager"] if eager else []
-    flags = ["--questions-per-step", 8 * gpus, "--dtype", dtype, *graphs]
+    flags = ["--preset", "tiny", "--questions-per-step", 8 * gpus, "--dtype", dtype, *graphs]
     flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
     flags += ["--sampler-ranks", sampler_ranks]
-    if large:
-        flags += ["--preset", "paper-1.5b", "--model", large_model(args), "--train-data", "arithmetic"]
-        flags += ["--max-answer-tokens", 512, "--rewards", "scripts/gpu_check_parts.py:even_length"]
-    else:
-        flags += ["--preset", "tiny"]
     launcher = [Path(sys.executable).with_name("deepspeed"), *launcher_flags(gpus)]
     starts = 1 if short else 2
     for start in range(1, starts + 1):
@@ -97,21 +90,6 @@ def evaluate(log: Path, model: Path, folder: Path, *flags: object) -> float:
 
 def verify_scores(evaluators: str, one: float, other: float) -> None:
     require(abs(one - other) <= SCORE_TOLERANCE, f"{evaluators} differ: pass@1 {one:.3f} and {other:.3f}")
-
-
-def large_model(args) -> Path:
-    """Return the folder of a model with --config's shape, random weights and the real tokenizer, made once."""
-    import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config
-
-    folder = args.output_dir / "model"
-    if not folder.exists():
-        torch.manual_seed(0)
-        config = Qwen2Config(**json.loads(args.config.read_text(encoding="utf-8")))
-        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-        for file in args.tokenizer_dir.glob("tokenizer*"):
-            shutil.copy(file, folder)
-    return folder
 
 
 def program(log: Path, *command: object) -> None:

@@ -33,10 +33,10 @@ def test_the_list_names_every_check():
     *lines, last = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [check.name for check in gpu_check.CHECKS]
     assert [int(line.split()[-2]) for line in lines] == [check.seconds for check in gpu_check.CHECKS]
-    [total, count] = re.fullmatch(r"Estimated for one H200: (\d+) s for (\d+) checks, .*", last).groups()
-    assert int(total) == sum(check.seconds for check in gpu_check.CHECKS if not (check.all_gpus or check.large))
+    [total, count] = re.fullmatch(r"Estimated for one H200: (\d+) s for (\d+) checks", last).groups()
+    assert int(total) == sum(check.seconds for check in gpu_check.CHECKS if not check.all_gpus)
     assert int(total) <= 8 * 60
-    assert int(count) == 8
+    assert int(count) == 7
     kinds = {"-".join(kind) for kind in product(("fp32", "bf16"), ("eager", "graphs"))}
     assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
 
@@ -112,10 +112,11 @@ def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(capfd, tm
     checks = [gpu_check.Check(work.__name__, "", 10, work, all_gpus=True) for work in OUTCOMES[:-1]]
     checks.append(gpu_check.Check("ends", "", 10, OUTCOMES[0], all_gpus=True, ends_itself=True))
     checks.append(gpu_check.Check("hangs", "", -19, OUTCOMES[-1]))  # a time limit of 3 seconds
-    checks.append(gpu_check.Check("large", "", 10, OUTCOMES[0], large=True))
     output = tmp_path / "new" / "rows.json"
     facts = {"gpus": ["H200"], "versions": {"torch": "2"}}
     results = gpu_check.run_checks(checks, gpu_check.Args(output=output), 4, facts)
+    [idle] = gpu_check.run_checks(checks[:1], gpu_check.Args(output=tmp_path / "one.json"), 1, facts)
+    assert (idle["verdict"], idle["message"]) == ("NOT RUN", "needs two GPUs")
     assert json.loads(output.read_text()) == facts | {"checks": results}
     program = Path(f"/proc/{results[5]['rows'].pop('program')}/cmdline")
     assert not program.exists() or program.read_text() == ""  # killed, and perhaps not waited for
@@ -126,7 +127,6 @@ def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(capfd, tm
         ("crashes", "FAILED", "its process crashed with exit code 3", {"context_gib": 1.5}),
         ("ends", "PASSED", "gpus 4, exit_status 0", {"gpus": 4, "exit_status": 0}),
         ("hangs", "FAILED", "not finished after 3 s", {}),
-        ("large", "NOT RUN", "needs --tokenizer-dir and --config", {}),
     ]
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["PASSED", "passes"], ["FAILED", "finds_a_fault"]]
@@ -150,14 +150,11 @@ def test_an_interrupted_script_leaves_what_it_has(monkeypatch, tmp_path):
     assert left[0]["rows"] == {"gap": 0.1}
 
 
-def test_checks_say_which_rows_are_above_their_limits_and_what_they_need():
+def test_all_rows_above_their_limits_are_named():
     rows = {"asleep_gib": 1.25, "gap": float("nan"), "capture_gib": 0.5}
     require_within(rows, {"capture_gib": 1.0})
     with pytest.raises(CheckError, match=r"^asleep_gib 1\.25 is more than 1, gap nan is more than 0\.05$"):
         require_within(rows, {"asleep_gib": 1.0, "gap": 0.05, "capture_gib": 1.0})
-    check, args = gpu_check.Check("any", "", 10, OUTCOMES[0], all_gpus=True, large=True), gpu_check.Args()
-    assert gpu_check.obstacle(check, args, gpus=1) == "needs two GPUs"
-    assert gpu_check.obstacle(check, args, gpus=2) == "needs --tokenizer-dir and --config"
 
 
 def python_on_a_cuda_build(code):

@@ -11,7 +11,7 @@ from bnpo.files import ROOT
 
 @pytest.mark.program
 def test_theorem_1_is_confirmed():
-    command = [sys.executable, "scripts/verify_theorem.py", "--points", "5"]
+    command = [sys.executable, "scripts/verify_theorem.py"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert float(re.search(r"minimum_distance: (\S+)", output)[1]) < 1e-6
     assert "domain_errors: 0 " in output

@@ -123,20 +123,21 @@ def equal(reference: str, answer: str) -> bool:
 
 _LOCK = threading.RLock()
 """mpmath has one precision for all threads, so only one of them may compare."""
-_POOLS: dict[float, Any] = {}
-"""The worker processes for each limit of processor time."""
+_POOLS: dict[tuple[int, float], Any] = {}
+"""The worker processes of this process (a fork must not use those of its parent) for each limit of processor time."""
 TIME_LIMIT = 5.0
 """Seconds of processor time for one verdict."""
 
 
 def submit(function: str, reference: str, answer: str, seconds: float = TIME_LIMIT) -> Future:
     """Call a function of this package in a worker process with a limit of processor time. Any thread may do so."""
+    pool = os.getpid(), seconds
     with _LOCK:
-        if seconds not in _POOLS:
+        if pool not in _POOLS:
             from bnpo.grading.workers import Workers
 
-            _POOLS[seconds] = Workers(min(4, os.cpu_count() or 1), seconds, preload="mathequal.warm")
-    return _POOLS[seconds].submit(function, reference, answer)
+            _POOLS[pool] = Workers(min(4, os.cpu_count() or 1), seconds, preload="mathequal.warm")
+    return _POOLS[pool].submit(function, reference, answer)
 
 
 def start_equal(reference: str, answer: str, seconds: float = TIME_LIMIT) -> Future:

@@ -9,11 +9,12 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 
+import mpmath
 import pint
 from sympy.polys.polyerrors import BasePolynomialError
 
 import mathequal
-from mathequal.formula import Undefined, names, parse, rounded, same_value, value
+from mathequal.formula import Undefined, is_real, names, parse, rounded, same_value, value
 from mathequal.read import read
 from mathequal.sets import same_families, same_functions, same_set, same_solutions
 from mathequal.text import spelled
@@ -487,5 +488,7 @@ def _described(answer: Value) -> str:
         number = None if names(formula) else value(formula, {})
     except Undefined:
         return f"{answer.latex}, which is no formula with a value"
-    text = str(formula) if number is None else f"{complex(number):.8g}".removesuffix("+0j")
-    return f"{text} {answer.unit}".strip()
+    if number is None:
+        return f"{formula} {answer.unit}".strip()
+    digits = mpmath.nstr(mpmath.re(number) if is_real(number) else number, 8).removesuffix(".0")
+    return f"{digits} {answer.unit}".strip()
