@@ -36,36 +36,21 @@ def test_auto_preset_says_what_it_took_and_why():
     assert line == "preset tiny (no CUDA device was found; --preset chooses another)"
     config, line = parse_train_config(["--lr", "3e-6"], has_cuda=True)
     assert line.startswith("preset paper-1.5b (a CUDA device was found")
-    assert (config.data.model, config.update.lr, config.batch.questions_per_step) == (
-        "Qwen/Qwen2.5-Math-1.5B",
-        3e-6,
-        32,
-    )
+    assert (config.data.model, config.update.lr) == ("Qwen/Qwen2.5-Math-1.5B", 3e-6)
 
 
 def test_paper_settings_are_the_papers():
     """Section 5.1 of the paper, and the choices of its released code that the text leaves open."""
     config = parse("--preset", "paper-1.5b")
-    assert (config.batch.questions_per_step, config.batch.samples_per_question, config.batch.ppo_iterations) == (
-        32,
-        16,
-        1,
-    )
-    assert (config.batch.epochs, config.update.lr, config.update.warmup_steps, config.sampling.temperature) == (
-        5,
-        1e-6,
-        10,
-        1.0,
-    )
-    assert (config.sampling.max_prompt_tokens, config.sampling.max_answer_tokens) == (1024, 3072)
-    assert (config.update.weight_decay, config.update.betas, config.update.max_grad_norm) == (0, (0.9, 0.999), 1.0)
-    assert config.update.aggregation == "seq-mean-token-sum"
+    batch, update, sampling = config.batch, config.update, config.sampling
+    assert (batch.questions_per_step, batch.samples_per_question) == (32, 16)
+    assert (batch.ppo_iterations, batch.mini_batches, batch.epochs) == (1, 1, 5)
+    assert (update.lr, update.warmup_steps, update.aggregation) == (1e-6, 10, "seq-mean-token-sum")
+    assert (update.weight_decay, update.betas, update.max_grad_norm) == (0, (0.9, 0.999), 1.0)
+    assert (sampling.temperature, sampling.max_prompt_tokens, sampling.max_answer_tokens) == (1.0, 1024, 3072)
     table_2 = parse("--preset", "paper-format")
-    assert (table_2.data.rewards, table_2.data.template, table_2.method.decompose) == (
-        ("accuracy", "format"),
-        "think",
-        True,
-    )
+    assert (table_2.data.rewards, table_2.data.template) == (("accuracy", "format"), "think")
+    assert table_2.method.decompose
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -88,9 +73,6 @@ def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
     assert (ours.pop("lr"), ours.pop("output_dir")) == (1e-5, Path("runs/tiny-grpo-seed0"))
     assert not ours.pop("overwrite")
     assert ours == {name: expected[name] for name in ours}
-    settings = json.loads(saved.read_text())
-    saved.write_text(json.dumps(settings | {"train_data": "arithmetic"}))  # as earlier versions wrote it
-    assert parse("--config", str(saved)).data.train_data == ("arithmetic",)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +103,7 @@ def ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--preset", "big"], "unknown preset 'big'; known: auto, paper-1.5b, paper-7b, paper-format, tiny"),
         (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--beta-parameters", "1", "1"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),
@@ -202,13 +185,6 @@ def test_help_names_the_preset_and_has_no_none(capsys):
     assert parse("--steps", "None", "--lora-rank", "None").batch.steps is None
 
 
-def test_unknown_preset():
-    with pytest.raises(
-        InputError, match=r"unknown preset 'big'; known: auto, paper-1.5b, paper-7b, paper-format, tiny"
-    ):
-        parse("--preset", "big")
-
-
 def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):
     """Without a network the download itself cannot be shown: this goes as far as the first request."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
@@ -240,9 +216,7 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     shutil.copytree(TINY_MODEL, run / "checkpoints" / "step-000002")
     (run / "last").symlink_to("checkpoints/step-000002")
     for model in (run / "last", run / "checkpoints" / "step-000002", run):
-        with pytest.raises(
-            InputError, match=r"belongs to the run in .*run, which a new run would delete\. Choose another --output-dir"
-        ):
+        with pytest.raises(InputError, match=r"belongs to the run in .*run, which a new run would delete\. Choose"):
             prepare_run(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
     assert (run / "last" / "config.json").exists()
 
@@ -330,9 +304,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     first = lock_run(tmp_path / "run")
-    with pytest.raises(
-        InputError, match=r"run: another process is training in it\. Stop that process, or choose another --output-dir"
-    ):
+    with pytest.raises(InputError, match=r"run: another process is training in it\. Stop that process, or choose"):
         lock_run(tmp_path / "run")
     first.release()
     lock_run(tmp_path / "run").release()

@@ -7,6 +7,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import Problem
+from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import SUITES, Dataset, dataset_problems, encode_prompts, load_suite, override
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
@@ -118,6 +119,14 @@ def test_a_prompt_too_long_for_the_suite_is_named():
     problems = [Problem("short", "1+1=?", "2"), Problem("long", "1+1+1+1+1+1+1=?", "7")]
     with pytest.raises(InputError, match=r"the prompt of problem long has 23 tokens, max_prompt_tokens is 20;"):
         encode_prompts(problems, suite, tokenizer)
+
+
+def test_references_that_no_answer_can_equal_are_refused(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"problem": "1+1=?", "answer": answer}) + "\n" for answer in ("2", "")))
+    suite = replace(load_suite("arithmetic"), datasets={"x": Dataset(str(path), repetitions=1)})
+    with pytest.raises(InputError, match=r"data\.jsonl: 1 of 2 reference answers cannot be equalled: .* is empty"):
+        Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0)
 
 
 def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_path):

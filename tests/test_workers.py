@@ -206,11 +206,11 @@ def test_a_stopped_worker_loses_no_verdict(tmp_path):
         workers = [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
         for worker in workers:
             worker.suspend()
-        grading = grader.start(["good"], ["5"])
+        outcomes = grader.start(["good"], ["5"])
         time.sleep(3 * TIME_LIMIT)
         for worker in workers:
             worker.resume()
-        grades = grading.result()
+        grades = grader.grades(outcomes)
         assert (grades.rewards.tolist(), grades.failures) == ([[1.0]], {})
     finally:
         grader.close()

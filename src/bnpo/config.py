@@ -324,8 +324,6 @@ def saved_config(path: Path) -> TrainConfig:
     # A setting that is newer than that run has the value of the preset.
     values = json_settings(PRESETS[saved["preset"]])
     values |= {name: value for name, value in saved.items() if name in values and name not in OF_ONE_RUN}
-    if isinstance(values["train_data"], str):  # one name in earlier versions
-        values["train_data"] = [values["train_data"]]
     # Each group takes its own settings, and leaves the others out.
     groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
     try:

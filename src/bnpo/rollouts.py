@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
 from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched_questions
-from bnpo.grading.grader import Grader, Grades, Grading
+from bnpo.grading.grader import Grader, Grades, Outcomes
 from bnpo.policy.learner import Experience
 from bnpo.policy.sampling import Answer, SampledGroup
 from bnpo.policy.speed import Stopwatch
@@ -71,7 +71,7 @@ def collect(
     Without a step, the seeds are those of the watched questions. All ranks must call it together.
     """
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
-    sampled: list[tuple[SampledGroup, Grading]] = []
+    sampled: list[tuple[SampledGroup, Outcomes]] = []
     groups = sampler.sample(
         [task.prompts[question] for question in own_questions],
         sampling_seeds(config.sampling.seed, step, own_questions),
@@ -93,7 +93,7 @@ def collect(
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
             sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
     with stopwatch("reward"):
-        own_rollouts = _wait_for_grades(sampled, stopwatch.seconds["generate"])
+        own_rollouts = _wait_for_grades(task.grader, sampled, stopwatch.seconds["generate"])
     with stopwatch("gather"):  # waits for the slowest rank
         all_ranks = gather(own_rollouts)
     return _concatenate(questions, all_ranks, config)
@@ -151,12 +151,14 @@ def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> Watc
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
 
 
-def _wait_for_grades(sampled: list[tuple[SampledGroup, Grading]], sampling_seconds: float) -> RankRollouts:
+def _wait_for_grades(
+    grader: Grader, sampled: list[tuple[SampledGroup, Outcomes]], sampling_seconds: float
+) -> RankRollouts:
     """Return the rollouts of this rank, when all grades are there. vLLM finishes groups in any order."""
     rollouts = RankRollouts([], [], sampling_seconds)
-    for group, grading in sorted(sampled, key=lambda item: item[0].prompt_index):
+    for group, outcomes in sorted(sampled, key=lambda item: item[0].prompt_index):
         groups = rollouts.greedy_groups if group.greedy else rollouts.groups
-        groups.append((group.answers, grading.result()))
+        groups.append((group.answers, grader.grades(outcomes)))
     return rollouts
 
 

@@ -33,34 +33,8 @@ class Grades:
     """Failed calls by kind: `timeout`, `death`, `OutOfRange` or an exception's name. Equal calls count once."""
 
 
-class Grading:
-    """Grading that is under way. `result` waits for it."""
-
-    def __init__(self, grader: "Grader", outcomes: list[list[Future]]):
-        self._grader, self._outcomes = grader, outcomes  # [K][answers]
-
-    def result(self) -> Grades:
-        """Return the grades. A failed call scores the reward's lowest value."""
-        failures: Counter[str] = Counter()
-        values = np.zeros((len(self._outcomes[0]), len(self._outcomes)))  # [answers, K]
-        failed = np.zeros(len(values), dtype=bool)  # [answers]
-        for k, outcomes in enumerate(self._outcomes):
-            low, high = self._grader.ranges[k]
-            counted = set()  # answers that make the same call share one outcome
-            for i, outcome in enumerate(outcomes):
-                value = outcome.result()
-                if not isinstance(value, Failure) and not low <= value <= high:
-                    reward = self._grader.rewards[k]
-                    value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
-                if not isinstance(value, Failure):
-                    values[i, k] = value
-                    continue
-                values[i, k], failed[i] = low, True
-                if outcome not in counted:
-                    counted.add(outcome)
-                    failures[value.kind] += 1
-                    self._grader.report(self._grader.rewards[k], value)
-        return Grades(values, failed, failures)
+Outcomes = list[list[Future]]
+"""Grading that is under way: the future of every reward of every answer [K][answers]."""
 
 
 class Grader:
@@ -115,12 +89,33 @@ class Grader:
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
-        return self.start(texts, references, tags).result()
+        return self.grades(self.start(texts, references, tags))
 
-    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grading:
+    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Outcomes:
         """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
         functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
-        return Grading(self, [self._start_function(function, texts, references, tags) for function in functions])
+        return [self._start_function(function, texts, references, tags) for function in functions]
+
+    def grades(self, outcomes: Outcomes) -> Grades:
+        """Wait for what `start` has begun, and return the grades. A failed call scores the reward's lowest value."""
+        failures: Counter[str] = Counter()
+        values = np.zeros((len(outcomes[0]), len(outcomes)))  # [answers, K]
+        failed = np.zeros(len(values), dtype=bool)  # [answers]
+        for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
+            counted = set()  # answers that make the same call share one outcome
+            for i, outcome in enumerate(outcomes[k]):
+                value = outcome.result()
+                if not isinstance(value, Failure) and not low <= value <= high:
+                    value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
+                if not isinstance(value, Failure):
+                    values[i, k] = value
+                    continue
+                values[i, k], failed[i] = low, True
+                if outcome not in counted:
+                    counted.add(outcome)
+                    failures[value.kind] += 1
+                    self._report(reward, value)
+        return Grades(values, failed, failures)
 
     def _start_function(
         self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool
@@ -174,7 +169,7 @@ class Grader:
     def _in_worker(self, function: str, *arguments: str) -> Future:
         return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
 
-    def report(self, reward: str, failure: Failure) -> None:
+    def _report(self, reward: str, failure: Failure) -> None:
         """Print the first failure of each kind of a reward."""
         if (reward, failure.kind) not in self._reported:
             self._reported.add((reward, failure.kind))

@@ -98,8 +98,8 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     allowed |= FREE
     changes = {}
     for name, value in new.items():
-        # A setting that is missing in config.json is newer than the run. train_data was one name, and is a list now.
-        if name in old and value not in (old[name], [old[name]]) and name not in allowed:
+        # A setting that is missing in config.json is newer than the run.
+        if name in old and value != old[name] and name not in allowed:
             changes[name] = f"{name} has changed" if isinstance(value, dict) else f"{name} was {old[name]}, is {value}"
     if changes:
         problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"
