@@ -7,7 +7,7 @@
 Both kinds of runs take turns, so that a slow minute of the machine affects both. The learning rate is so small that
 both sample nearly the same answers. Rows, each for `old` and `new`:
 
-- mean_step_seconds, step_seconds: mean and median over all measured steps
+- step_seconds: median over all measured steps
 - <phase>_seconds: median of each phase
 - gap_mean, gap_max: difference of the log-probabilities of learner and sampler, median of each step's
 - step_ratio, update_ratio: median of the new steps over that of the old ones
@@ -15,7 +15,6 @@ both sample nearly the same answers. Rows, each for `old` and `new`:
 
 import argparse
 import shlex
-import statistics
 import subprocess
 import tempfile
 
@@ -50,7 +49,6 @@ def show(case: Case, kinds: Kinds, rounds: int) -> None:
         for name, (root, *flags) in kinds.items():
             steps[name] += training_steps(case, "--lr", "1e-6", *flags, root=root)
     for name, measured in steps.items():
-        row(f"{name}_mean_step_seconds", statistics.fmean(step["seconds/total"] for step in measured))
         row(f"{name}_step_seconds", median(measured, "seconds/total"))
         for phase in PHASES:
             row(f"{name}_{phase}_seconds", median(measured, f"seconds/{phase}"))

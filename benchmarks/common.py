@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -64,17 +63,12 @@ def launch(ranks: int, *command: str | Path, root: str | Path = ROOT) -> str:
 
 
 def training_steps(case: Case, *flags: str | Path, root: str | Path = ROOT) -> list[dict]:
-    """Train for the steps of `case` after its warm-up, without evaluations. Return the metrics of each step.
-
-    Steps that save a checkpoint, such as the last one, also have `seconds/save`. `seconds/total` does not include it.
-    """
+    """Train for the steps of `case` after its warm-up, without evaluations. Return the metrics of each step."""
     with tempfile.TemporaryDirectory() as folder:
         quiet = ("--eval-every", "0", "--rollouts-every", "0", "--output-dir", folder)
         steps = ("--steps", str(case.warm_up + case.steps))
-        console = launch(case.ranks, "train.py", "--algo", "bnpo", *case.flags, *quiet, *steps, *flags, root=root)
+        launch(case.ranks, "train.py", "--algo", "bnpo", *case.flags, *quiet, *steps, *flags, root=root)
         rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    for step, seconds in re.findall(r"step (\d+): checkpoint saved in (\S+) s", console):
-        rows[int(step) - 1]["seconds/save"] = float(seconds)
     return rows[case.warm_up :]
 
 

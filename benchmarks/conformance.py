@@ -50,8 +50,8 @@ class Batch:
 
     def __str__(self) -> str:
         rewards = self.rewards[:, :, 0] if self.rewards.shape[2] == 1 else self.rewards
-        different = np.unique(self.lengths).size > 1
-        return f"rewards {shown(rewards)}" + (f", lengths {shown(self.lengths)}" if different else "")
+        lengths = f", lengths {shown(self.lengths)}" if np.unique(self.lengths).size > 1 else ""
+        return f"rewards {shown(rewards)}{lengths}"
 
 
 def shown(values: np.ndarray) -> str:

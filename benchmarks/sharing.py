@@ -6,7 +6,6 @@ Without shared prompts each answer has its own copy of the prompt. The same code
 sequences. Updates of both kinds take turns. Rows for each case:
 
 - prompt_sharing_ratio_*: median seconds without over with shared prompts
-- sharing_tokens_*: tokens that the learner computes, with over without
 - sharing_gradient_difference_*: largest relative difference of the gradient norms
 """
 
@@ -34,7 +33,6 @@ from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
 from bnpo.policy.learner import Experience
-from bnpo.ranks import gather
 
 ROUNDS = 3
 """Measured updates of each kind, after one that warms up."""
@@ -102,9 +100,7 @@ def measure(model: str, budget: str, experience: Experience) -> dict[str, float]
     """Return the rows of one case. Runs on every rank."""
     flags = ["--preset", "tiny", "--model", model, "--micro-batch-tokens", budget]
     learner = module.Learner(model, 262, parse_train_config(flags, has_cuda=False)[0])
-    everything = np.arange(len(experience.answers))
     found: dict[bool, list] = {True: [], False: []}
-    tokens = {}
     for round_ in range(1 + ROUNDS):
         for shared, updates in found.items():
             with packing(shared):
@@ -114,12 +110,9 @@ def measure(model: str, budget: str, experience: Experience) -> dict[str, float]
                 dist.barrier()
                 if round_:
                     updates.append((time.perf_counter() - started, norm))
-                micro_batches = learner._micro_batches(experience, everything)
-                tokens[shared] = sum(gather(sum(len(micro.input_ids) for micro in micro_batches)))
     shared, whole = (np.array(found[shared]) for shared in (True, False))  # [rounds, 2]
     return {
         "prompt_sharing_ratio": np.median(whole[:, 0]) / np.median(shared[:, 0]),
-        "sharing_tokens": tokens[True] / tokens[False],
         "sharing_gradient_difference": np.abs(shared[:, 1] / whole[:, 1] - 1).max(),
     }
 

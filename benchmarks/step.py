@@ -13,11 +13,7 @@ take turns, so that a slow minute of the machine affects both. Rows:
 - update_gflops, floor_gflops, gflops_ratio: 10^9 operations per second of our update and of bare PyTorch's, our share
 - floor_gradient_difference: relative difference of the gradient norms of both training floors
 - sync_share: share of the weight sync in a step
-
-Only with the tiny model:
-
-- scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, over those of the preset
-- checkpoint_share: seconds of saving over the seconds of the steps between two checkpoints
+- scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, only with the tiny model
 """
 
 import argparse
@@ -95,19 +91,14 @@ def compare(floors: dict[int, list[dict]], step: float) -> dict[str, float]:
 
 
 def scale(case: Case, ours: list[dict]) -> None:
-    """Measure steps with more questions, and with checkpoints. `ours` are the metrics of usual steps."""
-    tiny = PRESETS["tiny"]
+    """Measure steps with more questions. `ours` are the metrics of usual steps."""
     cost = {1: median(ours, "seconds/total") / median(ours, "tokens/sampled")}
     for times in (2, 4):
-        questions = ("--questions-per-step", str(times * tiny.batch.questions_per_step))
-        rows = training_steps(case, *LR, *questions)
+        questions = times * PRESETS["tiny"].batch.questions_per_step
+        rows = training_steps(case, *LR, "--questions-per-step", str(questions))
         row(f"step_seconds_{times}_times_the_questions", median(rows, "seconds/total"))
         cost[times] = median(rows, "seconds/total") / median(rows, "tokens/sampled")
         row(f"scaling_token_cost_{times}", cost[times] / cost[1])
-    saves = training_steps(case, *LR, "--save-every", "1")
-    row("checkpoint_seconds", median(saves, "seconds/save"))
-    interval = tiny.folder.save_every * median(saves, "seconds/total")
-    row("checkpoint_share", median(saves, "seconds/save") / interval)
 
 
 def draw(path: Path, phases: dict[str, float], step: float, floor: dict[str, float]) -> None:

@@ -1,14 +1,19 @@
-"""README and docs/: links lead somewhere, and the diffs of docs/architecture.md fit the code."""
+"""README and docs/: links lead somewhere, programs have the flags of commands, and diffs fit the code."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import mathequal
+from bnpo.config import Planning, TrainConfig, flat_settings
+from bnpo.evaluation.program import EvalConfig
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("", "docs", "docs/study", "data", "examples", "src/mathequal")
 PAGES = [str(page.relative_to(ROOT)) for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
-PAGES += ["evals/results/study/tables.md", "evals/results/study/tables-2.md"]
+PAGES += [*(f"evals/results/study/{name}.md" for name in ("plan", "plan-2", "tables", "tables-2"))]
 
 
 def anchors(page: Path) -> set[str]:
@@ -49,3 +54,94 @@ def test_diffs_fit_the_code(file):
     for line in diffs()[file]:
         assert line in code[position:], f"{file} has no line {line!r} where docs/architecture.md shows it"
         position = code.index(line, position) + 1
+
+
+LAUNCHER = {"num_gpus", "include", "hostfile", "no_ssh", "node_rank", "master_addr", "master_port"}
+"""Flags of `deepspeed`, which scripts/launch.py takes, too."""
+OTHERS = {"index_url", "nodes", "ntasks_per_node", "gpus_per_node", "cpus_per_task", "time", "signal", "job_name"}
+OTHERS |= {"kill_on_bad_exit", "input_key", "label_key", "follow"}
+"""Flags of pip, Slurm, git and other projects that pages name."""
+PLANNING = {field.name for field in fields(Planning)}
+KNOWN = {
+    "train.py": {*flat_settings(TrainConfig()), *PLANNING, "help"},
+    "eval.py": {*(field.name for field in fields(EvalConfig)), *PLANNING},
+}
+PROGRAM = re.compile(r"\b(train\.py|eval\.py|(?:scripts|benchmarks|dev)/[\w/]+\.py)|-m (bnpo\.report|mathequal)\b")
+FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
+
+
+def flags_in(text: str) -> set[str]:
+    """The flags in a text, as names of settings. That of --no-resume is resume."""
+    flags = {flag.replace("-", "_") for flag in FLAG.findall(text)}
+    return {flag if flag in LAUNCHER else flag.removeprefix("no_") for flag in flags}
+
+
+def flags_of(program: str) -> set[str]:
+    """The flags of a program. Of scripts: flags that it or scripts/paper name, and fields of their classes."""
+    if program in KNOWN:
+        return KNOWN[program]
+    named = f"src/{program.replace('.', '/')}/__main__.py"
+    file = ROOT / (program if program.endswith(".py") else named)
+    assert file.exists(), f"{program} does not exist"
+    flags = LAUNCHER if program == "scripts/launch.py" else PLANNING if program == "scripts/reproduce.py" else set()
+    return flags.union(*map(flags_in_source, (file, *(ROOT / "scripts" / "paper").glob("*.py"))))
+
+
+def flags_in_source(file: Path) -> set[str]:
+    source = file.read_text(encoding="utf-8")
+    return flags_in(source) | set(re.findall(r"^    (\w+): ", source, re.MULTILINE))
+
+
+def commands(page: str) -> list[str]:
+    """The commands of a page: lines of its indented blocks with what continues them, and code within the text."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.partition("  #")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+    return lines + [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_have_the_flags_of_commands(page):
+    for command in commands(page):
+        without_values = re.sub(r"\"[^\"]*\"|'[^']*'", "", command.replace("bash -c 'exec ", ""))
+        programs = list(PROGRAM.finditer(without_values))
+        ends = [program.start() for program in programs[1:]] + [len(without_values)]
+        # The flags behind a program are its own, up to the next program.
+        for program, end in zip(programs, ends, strict=False):
+            name = program[1] or program[2]
+            unknown = flags_in(without_values[program.end() : end]) - flags_of(name)
+            assert not unknown, f"{page}: {name} has no flag {unknown}: {command}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_that_a_page_names_exist(page):
+    known = set().union(*KNOWN.values(), LAUNCHER, OTHERS)
+    for folder in ("scripts", "benchmarks", "dev", "src/mathequal", "src/bnpo/report"):
+        known = known.union(*map(flags_in_source, (ROOT / folder).rglob("*.py")))
+    assert flags_in((ROOT / page).read_text(encoding="utf-8")) - known == set()
+
+
+def test_make_has_the_targets_of_commands():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {".venv/.ready", *re.findall(r"^([\w-]+):", makefile, re.MULTILINE)}
+    used = {command.split()[1] for page in PAGES for command in commands(page) if command.startswith("make ")}
+    assert used >= {"demo", "test"}
+    assert used <= targets
+
+
+def test_the_readme_counts_lines_of_code_as_they_are():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    loop = len((ROOT / "src" / "bnpo" / "loop.py").read_text(encoding="utf-8").splitlines())
+    assert f"[training loop](src/bnpo/loop.py) is {loop} lines" in " ".join(text.split())
+    package = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / "src").rglob("*.py"))
+    claimed = int(re.search(r"lines of Python in the package \| ([\d,]+) ", text)[1].replace(",", ""))
+    assert abs(package - claimed) < 1500
+
+
+def test_the_grader_judges_the_examples_of_its_page():
+    text = (ROOT / "docs" / "grader.md").read_text(encoding="utf-8")
+    lines = text.partition("## Examples")[2].partition("\n## ")[0].splitlines()
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in line.split(" | ")] for line in lines if line.startswith("| `")]
+    assert len(rows) > 10
+    for [reference], equal, different in rows:
+        assert [answer for answer in equal if not mathequal.equal(reference, answer)] == []
+        assert [answer for answer in different if mathequal.equal(reference, answer)] == []

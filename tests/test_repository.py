@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -37,3 +38,26 @@ def test_files_that_are_named_exist(name):
     named = set(re.findall(rf"(?<![\w./-]){PATHS}", text))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_packages_keep_to_their_budgets_of_lines():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    budgets = {path: int(most.replace(",", "")) for path, most in re.findall(r"\| `([\w/]+)/`.*\| ([\d,]+) \|", text)}
+    assert budgets.keys() >= {"src/bnpo", "src/mathequal", "scripts", "benchmarks"}
+    lines = {path: sum(map(number_of_lines, (ROOT / path).rglob("*.py"))) for path in budgets}
+    assert {path: count for path, count in lines.items() if count > budgets[path]} == {}
+
+
+def test_pages_keep_to_their_budgets_of_lines():
+    assert number_of_lines(ROOT / "README.md") <= 120
+    assert sum(map(number_of_lines, (ROOT / "docs").rglob("*.md"))) <= 2000
+
+
+def number_of_lines(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
+def test_no_placeholder_stands_for_the_address_of_the_repository():
+    """Names such as OWNER stand for repositories of the hub only."""
+    for name in ("README.md", "CITATION.cff", "pyproject.toml", "CONTRIBUTING.md"):
+        assert not re.search(r"OWNER|TODO|example\.com|github\.com/\.\.\.", (ROOT / name).read_text(encoding="utf-8"))

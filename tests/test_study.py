@@ -101,10 +101,10 @@ def test_exact_sign_flips_of_forty_seeds():
 
 
 def test_the_difference_that_is_found_by_simulation():
-    """docs/study/plan-2.md, "Sample size": what 40 seeds find at the standard deviation of the pilot."""
+    """evals/results/study/plan-2.md, "Sample size": what 40 seeds find at the standard deviation of the pilot."""
     deviation, rng = 12.24, np.random.default_rng(0)
     found = smallest_found(deviation, 40, 0.05)
-    assert f"| {found:.2f} |" in (ROOT / "docs" / "study" / "plan-2.md").read_text(encoding="utf-8")
+    assert f"| {found:.2f} |" in (ROOT / "evals" / "results" / "study" / "plan-2.md").read_text(encoding="utf-8")
     samples = rng.normal(found, deviation, size=(20_000, 40))
     half = 2.0227 * samples.std(axis=1, ddof=1) / np.sqrt(40)
     assert (np.abs(samples.mean(axis=1)) > half).mean() == pytest.approx(0.8, abs=0.02)

@@ -1,1 +1,1 @@
-"""The miniature studies of docs/study/: the list of their runs, the program that runs them, statistics and report."""
+"""The miniature studies of docs/study/: statistics and reports. Their rows and plans are in evals/results/study/."""

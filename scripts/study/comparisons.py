@@ -1,4 +1,4 @@
-"""The comparisons of the study: paired by seed, with Holm's correction over the families of docs/study/plan.md."""
+"""The comparisons of the study: paired by seed, with Holm's correction over the families of plan.md."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The settings that all runs of the study share, and the flags of one run. docs/study/plan.md has the reasons."""
+"""The settings that all runs of the study share, and the flags of one run. plan.md has the reasons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -67,8 +67,8 @@ def write_results(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "
     measured = sorted({checkpoint["commit"] for checkpoint in noise.values()})
     page = [
         "# Results of the first study",
-        f"{MADE_BY} [plan.md](plan.md) has the rules, [tables.md](../../evals/results/study/tables.md) all other "
-        "numbers.",
+        f"{MADE_BY} [plan.md](../../evals/results/study/plan.md) has the rules, "
+        "[tables.md](../../evals/results/study/tables.md) all other numbers.",
         f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at {', '.join(measured)}.",
         to_markdown([verdict_table(rows, noise)]).strip(),
         FINDINGS.read_text(encoding="utf-8").strip(),

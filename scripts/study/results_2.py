@@ -40,8 +40,8 @@ def write_results_2(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS /
     """Write results-2.md and its figure in figures/ in the folder `pages`, and the file `tables`."""
     page = [
         "# Results of the second study",
-        f"{MADE_BY} [plan-2.md](plan-2.md) has the rules, [tables-2.md](../../evals/results/study/tables-2.md) all "
-        "other numbers.",
+        f"{MADE_BY} [plan-2.md](../../evals/results/study/plan-2.md) has the rules, "
+        "[tables-2.md](../../evals/results/study/tables-2.md) all other numbers.",
         runs_line(rows),
         to_markdown([verdict_table(rows)]).strip(),
         FINDINGS_2.read_text(encoding="utf-8").strip(),

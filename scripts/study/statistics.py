@@ -1,4 +1,4 @@
-"""The statistics of the study: differences paired by seed, with t intervals and exact tests (docs/study/plan.md)."""
+"""The statistics of the study: differences paired by seed, with t intervals and exact tests (plan.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The verdicts on the registered questions, by the rules of docs/study/plan.md, section "What would count"."""
+"""The verdicts on the registered questions, by the rules of plan.md, section "What would count"."""
 
 from collections.abc import Mapping
 from itertools import product

@@ -1,4 +1,4 @@
-"""The registered comparisons of the second study, and their verdicts by the rules of docs/study/plan-2.md."""
+"""The registered comparisons of the second study, and their verdicts by the rules of plan-2.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def check(rows: RowList, family: Family, places: tuple[Place, Place]) -> Paired:
 
 
 def judge(found: Sequence[Compared], bound: float) -> str:
-    """Return the verdict on one line by the table of docs/study/plan-2.md, from its comparisons in all places."""
+    """Return the verdict on one line by the table of plan-2.md, from its comparisons in all places."""
     signs = {compared.sign for compared in found}
     if signs >= {1, -1}:
         return "mixed"
@@ -102,7 +102,7 @@ def judge_lines(rows: RowList, family: Family) -> dict[str, list[str]]:
 
 
 def judge_claims(verdicts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the verdicts on the claims of docs/study/plan-2.md, from those on the lines."""
+    """Return the verdicts on the claims of plan-2.md, from those on the lines."""
     # The lines that must all be better, and the lines that can speak against the claim
     stable, prior = ("BNPO less REINFORCE", "BNPO less GRPO"), ("eb less BNPO",)
     lines = {

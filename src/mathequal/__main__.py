@@ -90,7 +90,7 @@ def print_report(report: dict) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mathequal", description=__doc__)
     cases_help = "JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal"
-    rules_help = "default: the rules of docs/grader.md; paper: the rule of the authors' released code"
+    rules_help = "default: the rules of RULES.md; paper: the rule of the authors' released code"
     parser.add_argument("cases", nargs="?", type=Path, help=cases_help)
     # REMAINDER, since an answer may begin with a minus sign
     parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")

@@ -1,4 +1,4 @@
-"""Decide whether two answers are equal: one function per pair of types; docs/grader.md explains them.
+"""Decide whether two answers are equal: one function per pair of types; RULES.md explains them.
 
 No text is ever evaluated as Python.
 """

@@ -1,4 +1,4 @@
-"""The labelled pairs of grader_cases.jsonl, which say what equal means; docs/grader.md explains them by type."""
+"""The labelled pairs of grader_cases.jsonl, which say what equal means; RULES.md of mathequal explains them by type."""
 
 import json
 from collections import Counter
@@ -39,7 +39,7 @@ def test_there_are_enough_pairs_of_every_kind():
 
 
 def test_labels_agree_with_arithmetic_that_is_not_the_graders():
-    """Where that has a value for both; `convention` marks what docs/grader.md settles otherwise."""
+    """Where that has a value for both; `convention` marks what src/mathequal/RULES.md settles otherwise."""
     checked = [(case, numerically.same(case["gold"], case["prediction"])) for case in CASES]
     expected = {
         "numerical": lambda case, same: same is case["equal"],
