@@ -27,9 +27,9 @@ from bnpo.evaluation.protocol import Evaluation, sample_records
 from bnpo.evaluation.records import Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
-from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
+from bnpo.policy.sampling import EngineSettings
 
 from vllm import SamplingParams  # isort: skip
 

@@ -32,7 +32,7 @@ from bnpo.algorithm import batching
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
-from bnpo.policy.update import Experience
+from bnpo.policy.learner import Experience
 
 ROUNDS = 3
 """Measured updates of each kind, after one that warms up."""

@@ -119,9 +119,9 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
 
     Raises InputError for differences that a run would refuse.
     """
-    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampling import EngineSettings
     from bnpo.policy.weight_sync import COMPARED_TOKENS, prove_start
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

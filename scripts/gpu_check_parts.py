@@ -47,7 +47,7 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     import torch.nn.functional as F
 
     from bnpo.algorithm.batching import collate
-    from bnpo.policy.attention import attention as packed
+    from bnpo.policy.model import attention as packed
 
     # Five prompts with three answers each, of one token to 3,000.
     prompts = [[token] * length for token, length in enumerate((1, 64, 300, 7, 64)) for _ in range(3)]
@@ -98,9 +98,9 @@ def sleep(_args, _gpus: int, rows: Rows) -> None:
 
     from bnpo.config import TINY_MODEL
     from bnpo.data import arithmetic_problems, encode_prompt
-    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.folder import load_tokenizer
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampling import EngineSettings
 
     tokenizer = load_tokenizer(TINY_MODEL, 192)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))

@@ -60,8 +60,8 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import torch
 
     from bnpo.planning.memory import CONTEXTS, rank_memory
+    from bnpo.policy.learner import Experience
     from bnpo.policy.speed import gpu_name, peak_tflops
-    from bnpo.policy.update import Experience
 
     rng = np.random.default_rng(0)
     answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]
@@ -87,8 +87,8 @@ def start_sampler(folder: str, vocabulary: int, rows: Rows):
     """
     from vllm.v1.worker.gpu_worker import Worker
 
-    from bnpo.policy.engine_settings import EngineSettings
     from bnpo.policy.sampler import Sampler
+    from bnpo.policy.sampling import EngineSettings
 
     methods = {
         "load": "load_model",
@@ -135,7 +135,7 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
     """Measure the difference between the log-probabilities of sampler and learner. The sampler is asleep afterwards."""
     import numpy as np
 
-    from bnpo.policy.update import Experience
+    from bnpo.policy.learner import Experience
 
     prompts = np.random.default_rng(1).integers(0, learner.model.config.vocab_size, (16, 96)).tolist()
     temperature = learner.config.sampling.temperature

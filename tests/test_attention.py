@@ -6,8 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from bnpo.algorithm.batching import collate
-from bnpo.policy.attention import ATTENTION
-from bnpo.policy.model import Policy
+from bnpo.policy.model import ATTENTION, Policy
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(20, 110, length).tolist() for length in (5, 9, 5, 1)]

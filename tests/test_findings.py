@@ -12,7 +12,7 @@ from bnpo.data import Columns, Problem, encode_prompt, load_problems
 from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
-from bnpo.policy.sampled import Answer
+from bnpo.policy.sampling import Answer
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, Task
 from bnpo.runs.findings import FirstAnswers, find
@@ -38,6 +38,7 @@ def answers(**changes) -> FirstAnswers:
 NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
 BY_QUESTION = np.array([[[0.0], [0.0]], [[1.0], [1.0]]] * 2)
 NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
+MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,8 @@ NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
         ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers; correct the function"),
         ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers with different"),
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
+        ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
+        ({"finished": MOSTLY_NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "88% of the answers are cut off"),
         ({"finished": NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "cut off"),
         (
             {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT, "box_is_asked_for": False},

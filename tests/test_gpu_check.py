@@ -12,7 +12,7 @@ import pytest
 
 import gpu_check
 from bnpo.files import ROOT
-from bnpo.policy.engine_settings import attention_backend
+from bnpo.policy.sampling import attention_backend
 from conftest import make_model, run_ranks, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics

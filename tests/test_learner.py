@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.policy.model import compute_buffers_again
+from bnpo.policy.patches import compute_buffers_again
 from conftest import make_model, run_ranks
 from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 

@@ -78,7 +78,7 @@ def test_layers_of_different_sizes_count_as_the_largest(tmp_path):
 
 
 def test_whole_layers_are_prefetched(shapes):
-    from bnpo.policy.zero import prefetch_bucket  # DeepSpeed, where it is needed
+    from bnpo.policy.learner import prefetch_bucket  # DeepSpeed, where it is needed
 
     assert prefetch_bucket(shapes["7b"].layer) == shapes["7b"].layer
     assert prefetch_bucket(shapes["1.5b"].layer) == 50_000_000

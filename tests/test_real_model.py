@@ -119,3 +119,11 @@ def test_float16(smollm2, float16, tmp_path):
     run = tmp_path / "run"
     run_ranks(1, "train.py", *FLAGS, "--dtype", "float16", "--steps", 3, "--output-dir", run)
     assert_it_trains(run, 3)
+
+
+@pytest.mark.parametrize(("ranks", "settings"), [(1, ["weights in bf16", "activations"]), (2, ["weights in bf16"])])
+def test_its_memory_is_what_is_counted(smollm2, ranks, settings):
+    output = run_ranks(ranks, "tests/programs/memory_check.py", *settings, smollm2).stdout
+    [report] = [line.removeprefix("REPORT ") for line in output.splitlines() if line.startswith("REPORT ")]
+    for name, result in json.loads(report).items():
+        assert result["counted"] == pytest.approx(result["measured"], rel=0.15), name

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import encode_prompt, sampling_seeds, stop_token_ids
-from bnpo.policy.engine_settings import EngineSettings
+from bnpo.policy.sampling import EngineSettings
 from conftest import make_model
 
 pytestmark = pytest.mark.sampler
@@ -197,5 +197,5 @@ def test_graphs_sleep_where_vllm_can_let_them(monkeypatch):
 
     settings = EngineSettings(max_tokens=192, dtype="bfloat16", sequences=32)
     assert sampler_module._gpu_arguments(settings, capability=9)["sleep_mode_offload_cudagraph"] is True
-    monkeypatch.setattr(sampler_module, "EngineArgs", object)  # as in vLLM 0.26
+    monkeypatch.setattr("vllm.EngineArgs", object)  # as in vLLM 0.26
     assert "sleep_mode_offload_cudagraph" not in sampler_module._gpu_arguments(settings, capability=9)

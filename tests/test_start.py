@@ -14,7 +14,7 @@ import pytest
 from bnpo.evaluation.program import fleet
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
-from bnpo.policy.engine_settings import EngineSettings
+from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import check_compiler, has_cuda
 
 HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")

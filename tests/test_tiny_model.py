@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.data import arithmetic_problems, encode_prompt, sampling_seeds
 from bnpo.grading.grader import Grader
-from bnpo.policy.engine_settings import EngineSettings
+from bnpo.policy.sampling import EngineSettings
 from conftest import run_ranks
 
 

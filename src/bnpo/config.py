@@ -77,6 +77,9 @@ class BatchSettings:
     """Different questions per step, over all ranks (n)."""
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
+    resample_rounds: NotNegative[int] = 0
+    """Further draws of as many questions at most, while fewer than --questions-per-step have answers of different
+    rewards. The learner takes those first; the Beta distribution is fitted to all that were drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1

@@ -75,6 +75,8 @@ def setup_environment() -> None:
     # vLLM for CPUs requires torchvision and its like, and pip installs their builds for GPUs, which transformers then
     # fails to import. No text model needs them, so they are hidden: importing them raises ModuleNotFoundError.
     if build_of("torch") == "cpu":
+        # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         for package in ("torchaudio", "torchcodec", "torchvision"):
             if build_of(package) not in ("cpu", None):
                 sys.modules.setdefault(package, None)

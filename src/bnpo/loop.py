@@ -2,13 +2,12 @@
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.config import TrainConfig
-from bnpo.data import questions_at
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.speed import Stopwatch
 from bnpo.policy.weight_sync import measure_sync, refresh_sampler
 from bnpo.ranks import Ranks
-from bnpo.rollouts import Task, collect, collect_watched, make_experience
+from bnpo.rollouts import Task, collect_batch, collect_watched, make_experience
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
@@ -43,9 +42,8 @@ def one_step(
     stopwatch, number = Stopwatch(), progress.step  # from 0
     with stopwatch("total"):
         # Sample m answers to each of n questions. Answers are graded while others are still sampled.
-        problems, batch = len(task.problems), config.batch
-        questions = questions_at(problems, batch.questions_per_step, progress.place, config.sampling.seed)  # [n]
-        rollouts = collect(task, questions, number, sampler, config, stopwatch)  # answers [n][m], rewards [n, m, K]
+        # With --resample-rounds more than n questions may be drawn, and the learner takes n of them.
+        rollouts, place = collect_batch(task, progress.place, number, sampler, config, stopwatch)  # rewards [n, m, K]
         with stopwatch("generate"):
             sampler.sleep()  # its GPU memory goes to the learner
 
@@ -60,14 +58,14 @@ def one_step(
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):
-            experience = make_experience(task, rollouts, advantages)  # advantages [N]
+            experience = make_experience(task, rollouts, advantages, config.batch.questions_per_step)  # [N]
             update = learner.update(experience, learning_rate(config, number))
 
         # The new weights into vLLM, and proof that they arrived.
         with stopwatch("sync"):
             refresh_sampler(learner, sampler, number + 1)
             sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)
-    return Step(number + 1, rollouts, advantages, fits, update, sync_difference, stopwatch)
+    return Step(number + 1, place, rollouts, advantages, fits, update, sync_difference, stopwatch)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

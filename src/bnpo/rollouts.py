@@ -9,11 +9,11 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.data import Problem, sampling_seeds, watched_questions
+from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Outcomes
-from bnpo.policy.sampled import Answer, SampledGroup
+from bnpo.policy.learner import Experience
+from bnpo.policy.sampling import Answer, SampledGroup
 from bnpo.policy.speed import Stopwatch
-from bnpo.policy.update import Experience
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # imports vLLM
@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n questions with m answers and K rewards each, the same on all ranks."""
+    """n questions with m answers and K rewards each, the same on all ranks. Resampling makes n larger."""
 
     questions: np.ndarray  # [n], indices of the task's problems
     answers: list[list[Answer]]  # [n][m]
@@ -99,6 +99,38 @@ def collect(
     return _concatenate(questions, all_ranks, config)
 
 
+def collect_batch(
+    task: Task, place: int, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+) -> tuple[Rollouts, int]:
+    """Return the rollouts of the questions from `place` on in their seeded order, and the place behind the last one.
+
+    After the first draw of n questions up to --resample-rounds others follow, while fewer than n questions have answers
+    of different rewards.
+    """
+    count, n = len(task.problems), config.batch.questions_per_step
+    draws: list[Rollouts] = []
+    for _ in range(1 + config.batch.resample_rounds):
+        questions = questions_at(count, n, place, config.sampling.seed)  # [n]
+        place = next_place(count, n, place) + n
+        draws.append(collect(task, questions, step, sampler, config, stopwatch))
+        if sum(has_signal(draw.rewards).sum() for draw in draws) >= n:
+            break
+    return (draws[0] if len(draws) == 1 else _join(draws)), place
+
+
+def has_signal(rewards: np.ndarray) -> np.ndarray:
+    """Return for each of n questions whether its answers differ in a reward, [n], from rewards [n, m, K]."""
+    return (rewards != rewards[:, :1]).any(axis=(1, 2))
+
+
+def trained_groups(rewards: np.ndarray, n: int) -> np.ndarray:
+    """Return the indices [n] of the questions that the learner takes of those drawn, in order, from rewards [., m, K].
+
+    Those whose answers differ in a reward come first, and others fill the batch.
+    """
+    return np.sort(np.argsort(~has_signal(rewards), kind="stable")[:n])
+
+
 @dataclass(frozen=True)
 class WatchedAnswers:
     """Rollouts of the watched questions: a few training questions, always the same, answered beside the batch."""
@@ -152,12 +184,28 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
     )
 
 
-def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return the learner's input: all N = n m answers in the order of the questions, with advantages [n, m] as [N]."""
+def _join(draws: list[Rollouts]) -> Rollouts:
+    """Return the rollouts of several draws as one batch."""
+    greedy_rewards = [draw.greedy_rewards for draw in draws]
+    return Rollouts(
+        questions=np.concatenate([draw.questions for draw in draws]),
+        answers=[group for draw in draws for group in draw.answers],
+        rewards=np.concatenate([draw.rewards for draw in draws]),
+        failed=np.concatenate([draw.failed for draw in draws]),
+        greedy_answers=[answer for draw in draws for answer in draw.greedy_answers],
+        greedy_rewards=None if greedy_rewards[0] is None else np.concatenate(greedy_rewards),
+        failures=sum((draw.failures for draw in draws), Counter()),
+        sampling_seconds=draws[-1].sampling_seconds,  # the stopwatch adds up
+    )
+
+
+def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray, n: int) -> Experience:
+    """Return the learner's input: N = n m answers in the order of the questions, from advantages [questions, m]."""
+    groups = trained_groups(rollouts.rewards, n)
     prompts, answers, sampler_logprobs = [], [], []
-    for question, group in zip(rollouts.questions, rollouts.answers, strict=True):
-        for answer in group:
-            prompts.append(task.prompts[question])
+    for group in groups:
+        for answer in rollouts.answers[group]:
+            prompts.append(task.prompts[rollouts.questions[group]])
             answers.append(answer.token_ids)
             sampler_logprobs.append(answer.logprobs)
-    return Experience(prompts, answers, sampler_logprobs, advantages.ravel())
+    return Experience(prompts, answers, sampler_logprobs, advantages[groups].ravel())

@@ -20,11 +20,10 @@ from transformers import AttentionInterface, AutoTokenizer
 
 from bnpo.config import parse_train_config
 from bnpo.files import InputError, RunError
-from bnpo.policy.attention import ATTENTION, attention
-from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.learner import Learner
+from bnpo.policy.learner import Experience, Learner
+from bnpo.policy.model import ATTENTION, attention
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.update import Experience
+from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.weight_sync import measure_sync, prove_start
 
 

@@ -18,10 +18,9 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import parse_train_config
-from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.learner import Learner
+from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.update import Experience
+from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.weight_sync import measure_sync, prove_start, sync_weights, whole_weights
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
 

@@ -59,7 +59,7 @@ def fixed_experience(setting: str):
     """12 answers of uneven length; the fourth question's three have advantage 0."""
     import numpy as np
 
-    from bnpo.policy.update import Experience
+    from bnpo.policy.learner import Experience
 
     rng = np.random.default_rng(0)
     longest = 150 if setting == "wide head" else 20

@@ -38,8 +38,7 @@ def gradients(model: str, *flags: str) -> dict:
     from learner_check import fixed_experience
 
     from bnpo.config import parse_train_config
-    from bnpo.policy.learner import Learner
-    from bnpo.policy.update import TokenSums
+    from bnpo.policy.learner import Learner, TokenSums
 
     config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
     learner = Learner(model, VOCABULARY, config)

@@ -1,6 +1,8 @@
 """Measure the memory of the real learner's updates in several settings, and print it beside what is counted, as JSON.
 
-tests/test_memory.py launches it with the folder of a model. The rank that takes most counts.
+    memory_check.py [SETTING..] FOLDER_OF_THE_MODEL
+
+Without names of settings it measures all. The rank that takes most counts.
 """
 
 import ctypes
@@ -39,7 +41,7 @@ def status(field: str) -> int:
 def experience(answers: int):
     import numpy as np
 
-    from bnpo.policy.update import Experience
+    from bnpo.policy.learner import Experience
 
     tokens = np.random.default_rng(0).integers(20, 110, (answers, 252))
     return Experience(
@@ -79,7 +81,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     model, ranks = sys.argv[-1], dist.get_world_size()
     shape, report = read_shape(Path(model)), {}
-    for name, flags in SETTINGS.items():
+    for name in sys.argv[1:-1] or SETTINGS:
+        flags = SETTINGS[name]
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         counted = rank_memory(shape, config, ranks, device="cpu")

@@ -18,10 +18,9 @@ from transformers import AutoTokenizer
 
 from bnpo.config import parse_train_config
 from bnpo.data import encode_prompt
-from bnpo.policy.engine_settings import EngineSettings
-from bnpo.policy.learner import Learner
+from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler, SamplingError
-from bnpo.policy.update import Experience
+from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
 from bnpo.ranks import gather
 

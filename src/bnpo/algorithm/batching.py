@@ -1,7 +1,7 @@
 """Micro-batches: which rank trains on which answers, how many at a time, and their tensors.
 
 The answers to one prompt share it. If several of them are in a micro-batch, the tokens of the prompt pass through the
-model once. Only attention copies their keys and values for each answer (bnpo.policy.attention).
+model once. Only attention copies their keys and values for each answer (bnpo.policy.model).
 """
 
 from collections import Counter

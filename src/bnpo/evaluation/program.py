@@ -31,9 +31,8 @@ from bnpo.files import ROOT, InputError, RunError, write_json, write_json_lines,
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.grading.workers import signal_at_program_end
-from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
-from bnpo.policy.sampled import SampledGroup
+from bnpo.policy.sampling import EngineSettings, SampledGroup
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from bnpo.policy.sampler import Sampler

@@ -21,7 +21,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
-from bnpo.policy.sampled import Answer, SampledGroup
+from bnpo.policy.sampling import Answer, SampledGroup
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase

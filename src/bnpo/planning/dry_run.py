@@ -34,9 +34,9 @@ from bnpo.planning.memory import (
     plan_memory,
     read_shape,
 )
-from bnpo.policy.engine_settings import MOST_SEQUENCES
 from bnpo.policy.folder import check_context, load_tokenizer, local_folder
 from bnpo.policy.model_check import check_model
+from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import peak_tflops, update_operations
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"

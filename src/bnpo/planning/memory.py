@@ -22,11 +22,11 @@ from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig, with_settings
 from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
-from bnpo.policy.engine_settings import MOST_SEQUENCES, PREFILL_TOKENS
+from bnpo.policy.learner import REDUCE_BUCKET, prefetch_bucket
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
+from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.weight_sync import GROUP_BYTES
-from bnpo.policy.zero import REDUCE_BUCKET, prefetch_bucket
 from bnpo.ranks import gather
 
 GIB = 2**30

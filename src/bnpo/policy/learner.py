@@ -1,33 +1,132 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.utils import set_z3_leaf_modules
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
-from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_weights
+from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import TrainConfig
-from bnpo.policy.attention import ATTENTION
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import (
+    ATTENTION,
     Policy,
-    compute_buffers_again,
     largest_layer,
-    layer_classes,
     refuse_overflow,
     switch_off_dropout,
 )
+from bnpo.policy.patches import (
+    compile_no_ops,
+    compute_buffers_again,
+    create_moments,
+    keep_uncompiled,
+    layer_classes,
+    separate_step_counters,
+)
 from bnpo.policy.speed import update_operations
-from bnpo.policy.update import Experience, TokenSums, Update
-from bnpo.policy.zero import REDUCE_BUCKET, create_moments, deepspeed_settings, prefetch_bucket
+
+
+@dataclass(frozen=True)
+class Experience:
+    """The answers of one step from all ranks, question by question. N = questions x answers per question."""
+
+    prompts: list[list[int]]  # N lists of token ids
+    answers: list[list[int]]  # N lists of token ids
+    sampler_logprobs: list[np.ndarray]  # N arrays [tokens of the answer]
+    advantages: np.ndarray  # [N]
+
+
+@dataclass(frozen=True)
+class Update:
+    """The result of one call of `Learner.update`, equal on all ranks but for `old_logprobs`."""
+
+    loss: float  # mean over the optimizer updates
+    trained_tokens: float  # of all ranks; if there are none, the next five values are 0
+    clipped_low: float  # share of trained tokens whose gradient the lower clip removed
+    clipped_high: float
+    gap_mean: float  # |learner's - sampler's log-probability| over the trained tokens
+    gap_max: float
+    entropy: float | None  # mean over the trained tokens, if it was asked for
+    grad_norm: float  # before clipping, mean over the updates that were applied (nan: none was)
+    lr: float
+    skipped: int  # optimizer updates left out because loss or gradient norm was not finite
+    tflop: float  # 10^12 operations of the forward and backward passes
+    old_logprobs: dict[int, np.ndarray]
+    """Log-probabilities [tokens] before the update of the answers that this rank passed, by index in the experience."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the values as metrics.jsonl names them."""
+        metrics = {"loss": self.loss, "tokens/trained": self.trained_tokens}
+        if self.trained_tokens:
+            metrics["clipped_low"] = self.clipped_low
+            metrics["clipped_high"] = self.clipped_high
+            metrics["sampler_learner_gap_mean"] = self.gap_mean
+            metrics["sampler_learner_gap_max"] = self.gap_max
+            if self.entropy is not None:
+                metrics["entropy_trained"] = self.entropy
+        metrics["grad_norm"] = self.grad_norm
+        metrics["lr"] = self.lr
+        metrics["updates/skipped"] = self.skipped
+        metrics["update/tflop"] = self.tflop
+        return metrics
+
+
+class TokenSums:
+    """Sums over the tokens of an update. They stay on the device until the end: one transfer, two collectives."""
+
+    def __init__(self, device: torch.device):
+        # tokens, loss, clipped low, clipped high, gap, entropy
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # [6]
+        self._largest_gap = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(
+        self,
+        surrogate: Surrogate,
+        entropy: torch.Tensor | None,  # [tokens]
+        old_logprobs: torch.Tensor,  # [tokens]
+        sampler_logprobs: torch.Tensor,  # [tokens]
+    ) -> None:
+        """Add the tokens of one micro-batch."""
+        gap = (old_logprobs - sampler_logprobs).abs()  # [tokens]
+        tokens = torch.tensor(float(len(gap)), device=gap.device, dtype=torch.float64)
+        entropy_sum = torch.zeros_like(tokens) if entropy is None else entropy.double().sum()
+        self._sums += torch.stack(
+            [
+                tokens,
+                surrogate.loss.detach().double(),
+                surrogate.clipped_low.double(),
+                surrogate.clipped_high.double(),
+                gap.double().sum(),
+                entropy_sum,
+            ]
+        )
+        self._largest_gap = torch.maximum(self._largest_gap, gap.max().double())
+
+    def reduce(self, *, updates: int, with_entropy: bool) -> dict[str, float | None]:
+        """Return the fields of `Update` that are means over `updates` or over the tokens of all ranks. A collective."""
+        dist.all_reduce(self._sums)
+        dist.all_reduce(self._largest_gap, op=dist.ReduceOp.MAX)
+        tokens, loss, low, high, gap, entropy = self._sums.tolist()
+        count = tokens or 1
+        return {
+            "loss": loss / updates,
+            "trained_tokens": tokens,
+            "clipped_low": low / count,
+            "clipped_high": high / count,
+            "gap_mean": gap / count,
+            "gap_max": float(self._largest_gap),
+            "entropy": entropy / count if with_entropy else None,
+        }
 
 
 class Learner:
@@ -48,10 +147,7 @@ class Learner:
         with_optimizer: bool = True,
     ):
         self.config = config
-        # On CPUs DeepSpeed compiles an op that only inference needs, into a folder that all programs share. A program
-        # that is killed meanwhile leaves a lock file behind, and all later programs wait for it. Without a list of ops
-        # it compiles none. Training on GPUs needs none, either.
-        deepspeed.ops.__compatible_ops__ = {}
+        compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not with_optimizer:
             del settings["optimizer"]
@@ -65,9 +161,7 @@ class Learner:
         if config.hardware.dtype == "float16":
             refuse_overflow(model, model_folder)
         compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
-        # Where vLLM has no implementation of its own, it takes that of transformers, and makes all models of the class
-        # compile themselves that lack this attribute.
-        model.base_model.do_not_compile = True
+        keep_uncompiled(model)
         if config.update.lora_rank:
             add_adapter(model, model_folder, config)
         switch_off_dropout(model)
@@ -113,10 +207,7 @@ class Learner:
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
         _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
         if universal:
-            # DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters. After a universal load they
-            # share one step counter, which AdamW would increment once per group. So every group gets a copy.
-            for weights, state in self._engine.optimizer.optimizer.state.items():
-                state["step"] = torch.tensor(float(state["step"]), device=weights.device)
+            separate_step_counters(self._engine.optimizer.optimizer)
         # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
@@ -166,7 +257,7 @@ class Learner:
             for mini_batch in mini_batches:
                 self._accumulate_gradient(experience, mini_batch, old_logprobs, sums)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
-                self._optimizer_step()
+                self._engine.step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
@@ -241,18 +332,6 @@ class Learner:
             if len(micro_batch.indices):
                 sums.add(surrogate, entropy, old, sampler_logprobs)
 
-    def _optimizer_step(self) -> None:
-        """Let DeepSpeed update the weights, and gather those that it keeps whole because they are small.
-
-        DeepSpeed itself would gather them one by one: 50 collectives for the tiny model, 141 for a 7B model.
-        """
-        optimizer = self._engine.optimizer
-        small_parameters, optimizer.persistent_parameters = optimizer.persistent_parameters, []
-        self._engine.step()
-        optimizer.persistent_parameters = small_parameters
-        if small_parameters:
-            small_parameters[0].all_gather_coalesced(small_parameters).wait()
-
     def _operations(self, experience: Experience) -> float:
         """Return the operations of the training passes of one call of `update` (Chowdhery et al. 2022, appendix B).
 
@@ -289,3 +368,54 @@ def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, 
     parts = np.split(logprobs.cpu().numpy(), ends[:-1])
     for index, part in zip(micro_batch.indices, parts, strict=False):  # an empty micro-batch has one empty part
         by_answer[int(index)] = part
+
+
+REDUCE_BUCKET = 50_000_000
+"""Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
+
+
+def prefetch_bucket(layer: int) -> int:
+    """Return how many elements ZeRO-3 prefetches: one layer of `layer` elements, or DeepSpeed's default if larger.
+
+    If it were less than a layer, every layer would wait until the rest of its weights is fetched.
+    """
+    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
+
+
+def deepspeed_settings(config: TrainConfig) -> dict:
+    """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
+    # Two limits of how many weights ZeRO-3 keeps gathered, stage3_max_live_parameters and stage3_max_reuse_distance,
+    # must stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
+    # leave prefetched weights gathered, and the weight sync fails.
+    zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
+    if config.hardware.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if config.hardware.offload_weights:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}  # copied in every pass, twice as fast if pinned
+    fp16 = {"enabled": True, "loss_scale": config.hardware.loss_scale} if config.hardware.dtype == "float16" else {}
+    return {
+        # Micro-batches differ in size and number: the learner itself says which one is the last of an update.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": zero,
+        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on where it runs.
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
+        "fp16": fp16,
+        # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions
+        # would be lost.
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "gradient_clipping": config.update.max_grad_norm,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": config.update.lr,
+                "betas": list(config.update.betas),
+                "weight_decay": config.update.weight_decay,
+                "torch_adam": True,
+                "fused": True,  # one pass over the memory of a weight, its gradient and its moments, instead of ten
+            },
+        },
+        "steps_per_print": 10**9,
+    }

@@ -10,6 +10,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from bnpo.files import InputError, line_of
 from bnpo.policy.folder import model_config
 from bnpo.policy.model import logit_steps
+from bnpo.policy.patches import has_causal_model
 
 PROBE = "bnpo-probe"
 COMPUTED = {"scaling", "sliding_window", "sequences"}
@@ -37,7 +38,7 @@ def _of_config(config: PretrainedConfig, longest: int) -> str | None:
         return "it is an encoder-decoder"
     if config.get_text_config() is not config:
         return "it has parts for images or sound"
-    if type(config) not in AutoModelForCausalLM._model_mapping:
+    if not has_causal_model(config):
         return f"transformers has no causal language model of the type {config.model_type}"
     if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
         return f"it has layers of {' and '.join(sorted(others))}"

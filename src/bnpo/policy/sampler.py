@@ -6,34 +6,29 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-
-if not torch.cuda.is_available():
-    # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained on CPUs.
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-
 from transformers import PreTrainedTokenizerBase
-
-from vllm import LLM, EngineArgs, SamplingParams  # isort: skip - reads TORCHDYNAMO_DISABLE when imported
-from vllm.distributed import get_tp_group
-from vllm.sampling_params import RequestOutputKind
-from vllm.utils.flashinfer import has_flashinfer
 
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
-from bnpo.policy.engine_settings import (
+from bnpo.policy.folder import running
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, set_up_experts_again
+from bnpo.policy.sampling import (
     MOST_REQUESTS,
     MOST_SEQUENCES,
     PREFILL_TOKENS,
+    Answer,
     EngineSettings,
+    SampledGroup,
     attention_backend,
 )
-from bnpo.policy.folder import running
-from bnpo.policy.patches import hold_wide_head, leave_out_ranks
-from bnpo.policy.sampled import Answer, SampledGroup
 from bnpo.ranks import gather
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
 
 
 class SamplingError(RunError):
@@ -52,6 +47,9 @@ class Sampler:
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
+        from vllm import LLM  # takes seconds, like all of vLLM below
+        from vllm.distributed import get_tp_group
+
         on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         self._can_sleep = on_gpu
@@ -60,7 +58,7 @@ class Sampler:
             backend = "external_launcher"  # this process is a worker of its engine, and the only one that it knows
         shared = backend == "external_launcher" and settings.tensor_parallel > 1
         if shared:
-            _exchange_without_files()
+            exchange_without_files()
         # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
         # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
         gc.collect()  # what is garbage now would be kept for ever
@@ -118,6 +116,9 @@ class Sampler:
 
         Clears the prefix cache first. Cached prefixes change the last bits, which would break exact resume.
         """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
         self._llm.reset_prefix_cache()
         shares = self._of_sharing_ranks((prompts, seeds))
         first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
@@ -137,7 +138,7 @@ class Sampler:
         for greedy in (False, True) if greedy_too else (False,):
             asked += [(prompt, greedy) for prompt in range(len(prompts))]
 
-        def parameters(prompt: int, greedy: bool) -> SamplingParams:
+        def parameters(prompt: int, greedy: bool) -> "SamplingParams":
             if greedy:
                 return SamplingParams(temperature=0.0, **common)
             return SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seeds[prompt], **common)
@@ -156,7 +157,7 @@ class Sampler:
         self,
         prompts: Sequence[list[int]],
         asked: Sequence[tuple[int, bool]],
-        parameters: Callable[[int, bool], SamplingParams],
+        parameters: Callable[[int, bool], "SamplingParams"],
     ) -> Iterator[tuple[int, bool, list]]:
         """Yield (prompt, greedy, vLLM's completions) for each (prompt, greedy) in `asked`, in the order of their ends.
 
@@ -182,6 +183,8 @@ class Sampler:
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
+        from vllm import SamplingParams
+
         parameters = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
         asked = [{"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)]
         output = self._llm.generate(asked, parameters, use_tqdm=False)[self.place]
@@ -198,7 +201,7 @@ class Sampler:
         Cached prefixes of the old weights are cleared by the next `sample`, and `score` reads none.
         """
         if not self._can_sleep:
-            self._llm.apply_model(_set_up_experts_again)
+            self._llm.apply_model(set_up_experts_again)
             self._llm.apply_model(_forget_wide_head)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
@@ -237,6 +240,9 @@ _CPU_ARGUMENTS = {"block_size": 32}
 
 
 def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
+    from vllm import EngineArgs
+    from vllm.utils.flashinfer import has_flashinfer
+
     arguments = {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
@@ -247,20 +253,6 @@ def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
     if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
         arguments["sleep_mode_offload_cudagraph"] = True
     return arguments
-
-
-def _exchange_without_files() -> None:
-    """Keep vLLM from making files through which the ranks of an engine would exchange data.
-
-    Under a launcher the names of those in /dev/shm, for CPUs, are the same for all programs: two runs would share them,
-    and a run that is killed would keep all later ones from starting. gloo takes their place. Those in the temporary
-    directory belong to a queue that only other launchers use, and would never be deleted.
-    """
-    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
-    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
-
-    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
-    MessageQueue.create_from_process_group = lambda *_: None
 
 
 def _answer(completion, logprobs: bool) -> Answer:
@@ -274,14 +266,6 @@ def _answer(completion, logprobs: bool) -> Answer:
 
 def _forget_wide_head(model: torch.nn.Module) -> None:
     model.forget_wide_head()
-
-
-def _set_up_experts_again(model: torch.nn.Module) -> None:
-    """Make the next weights of experts be packed like the first. On CPUs vLLM 0.32 would copy them as they come."""
-    for module in model.modules():
-        method = getattr(module, "quant_method", None)
-        if hasattr(method, "moe_kernel"):
-            method.moe_kernel = None
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:

@@ -6,27 +6,25 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.files import InputError, RunError
 from bnpo.policy.folder import running
 from bnpo.policy.lora import Weight, named_weights
+from bnpo.policy.patches import gathered
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
     from bnpo.config import TrainConfig
-    from bnpo.policy.learner import Learner
+    from bnpo.policy.learner import Experience, Learner
     from bnpo.policy.sampler import Sampler
-    from bnpo.policy.update import Experience
 
 GROUP_BYTES = 2**30
 """Bytes of parameters gathered at once: few collectives, and little memory beside the model."""
@@ -71,17 +69,6 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
     parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
     yield from revert_weight_conversion(model, buffers).items()
-
-
-def gathered(parameters: Iterable[torch.nn.Parameter]) -> deepspeed.zero.GatheredParameters:
-    """Return a context in which partitioned `parameters` are whole. A collective.
-
-    Parameters that are so small that DeepSpeed keeps them whole stay so. Its context alone would free them at its end,
-    and the next forward pass would have to gather them again.
-    """
-    available = ZeroParamStatus.AVAILABLE
-    partitioned = [p for p in parameters if not (p.ds_persist and p.ds_status is available)]
-    return deepspeed.zero.GatheredParameters(partitioned)
 
 
 def _weight_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, Weight]]]:

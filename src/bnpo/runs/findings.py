@@ -16,7 +16,7 @@ FIRST_STEPS = 3
 """Steps of a run whose answers are looked at together."""
 MOST_TEXTS = 256
 """Answers that are decoded to look for a final answer in them."""
-MANY, FEW = 0.5, 0.1
+ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1
 """Shares from which on, and up to which, something is worth a line."""
 
 
@@ -77,7 +77,7 @@ def find(answers: FirstAnswers) -> list[Finding]:
         names = [name for name in answers.reward_names if name not in BUILT_IN] or answers.reward_names
         text = f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as the lowest value; "
         findings.append(Finding("failing", text + f"look at {', '.join(names)}, and at the lines `grading:` above"))
-    if cut_off >= MANY:
+    if cut_off >= (MANY if answers.mixed < MANY else ALMOST_ALL):  # with a signal, a policy learns to end its answers
         text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
         findings.append(Finding("cut_off", text))
     if unstated >= MANY and "accuracy" in answers.reward_names:

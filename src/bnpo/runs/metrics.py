@@ -7,8 +7,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
+from bnpo.policy.learner import Update
 from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
-from bnpo.policy.update import Update
 from bnpo.rollouts import Rollouts, Task
 
 TOKEN_GROUPS = 2
@@ -20,6 +20,7 @@ class Step:
     """What step `number` (from 1) did."""
 
     number: int
+    place: int  # behind its last question, in the order of `questions_at`
     rollouts: Rollouts
     advantages: np.ndarray  # [n, m]
     fits: list[BetaFit]  # of BNPO: one, or one per reward

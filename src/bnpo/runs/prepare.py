@@ -25,9 +25,9 @@ from bnpo.evaluation.suites import check_references, load_suite, longest_sequenc
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.memory import MemoryPlan, plan_here
-from bnpo.policy.engine_settings import EngineSettings
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
+from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import check_compiler, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint

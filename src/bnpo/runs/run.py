@@ -7,7 +7,6 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.data import next_place
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.grading.rewards import reward_name
@@ -179,11 +178,11 @@ class Run:
         """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
         task, config, names = self._prepared.task, self._config, self._reward_names
         bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
-        questions = self._config.batch.questions_per_step
-        place = next_place(len(task.problems), questions, self.progress.place) + questions
-        self.progress = replace(self.progress, step=step.number, place=place, bad_steps=bad_steps)
+        self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
             metrics = step.metrics(names) | scores
+            if config.batch.resample_rounds:
+                metrics["groups/drawn"] = float(len(step.rollouts.rewards))
             if watched:
                 self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
                 metrics["seconds/watch"] = watched.seconds

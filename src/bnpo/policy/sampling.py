@@ -1,6 +1,9 @@
-"""Settings of the sampler's engine, in a module that does not import vLLM (which takes seconds)."""
+"""What a sampler takes and returns, in a module that imports neither torch nor vLLM (which take seconds)."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 PREFILL_TOKENS = 8192
 """Prompt tokens that the sampler processes at once, at least."""
@@ -33,3 +36,20 @@ def attention_backend(capability: int, can_compile: bool) -> str | None:
     On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
     """
     return "FLASH_ATTN" if capability == 10 and not can_compile else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled answer."""
+
+    token_ids: list[int]  # with the stop token, if it came
+    finished: bool  # it ended by itself; False: it was cut off at the length limit
+    logprobs: np.ndarray | None  # [tokens], under the sampler at the sampling temperature, if asked for
+
+
+class SampledGroup(NamedTuple):
+    """All answers to one prompt. A greedy answer comes in a group of its own."""
+
+    prompt_index: int
+    greedy: bool
+    answers: list[Answer]
