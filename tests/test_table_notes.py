@@ -29,7 +29,7 @@ def test_differences_from_the_paper_are_noted(write):
         f"longest prompt 512 (paper: 1024){row}",
         f"longest answer 2048 (paper: 3072){row}",
         f"limit 20 (paper: none){row}",
-        f"grader default (released code: reference){row}",
+        f"grader default (released code: paper){row}",
         f"dtype float32 (usual: bfloat16){row}",
         f"problems of MATH500 20 (paper: 500){row}",
         f"repetitions of MATH500 16 (paper: 1){row}",
@@ -44,8 +44,8 @@ def test_a_note_names_the_rows_it_is_about(write):
     files.append(write("grpo", "paper-1.5b", run={"algo": "grpo"}, grader="default"))
     files.append(write("7b", "paper-7b", grader="default"))
     about = "Qwen2.5-Math-1.5B Base, GRPO; Qwen2.5-Math-7B BNPO"
-    assert setting_notes(*files) == [f"grader default (released code: reference): {about}"]
-    assert setting_notes(files[0], files[2]) == ["grader default (released code: reference): all our rows"]
+    assert setting_notes(*files) == [f"grader default (released code: paper): {about}"]
+    assert setting_notes(files[0], files[2]) == ["grader default (released code: paper): all our rows"]
 
 
 def test_differences_between_files_are_noted(write):
