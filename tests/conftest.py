@@ -29,6 +29,8 @@ setup_environment()
 
 import torch
 
+from bnpo.files import InputError
+
 CUDA_BUILD = torch.version.cuda is not None
 if CUDA_BUILD:
     # The tests compute on CPUs: their groups of ranks use gloo, which cannot reduce-scatter tensors on GPUs, and three
@@ -269,6 +271,25 @@ def _rank_server() -> subprocess.Popen:
     # The seed of hashes is that of graders, whose workers are forked from it too.
     environment = users_environment() | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+
+
+def report_of(ranks: int, program: str, *arguments: object):
+    """Return what a program of tests/programs reports on `ranks` ranks."""
+    output = run_ranks(ranks, f"tests/programs/{program}.py", *arguments).stdout
+    return json.loads(output.rpartition("REPORT ")[2].splitlines()[0])
+
+
+def json_lines(file: Path) -> list:
+    """Return the values of a file of JSON lines."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Expect an InputError in one line that `message` matches."""
+    with pytest.raises(InputError, match=message) as error:
+        yield
+    assert "\n" not in str(error.value)
 
 
 def users_environment() -> dict[str, str]:

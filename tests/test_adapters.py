@@ -71,8 +71,3 @@ def test_the_rows_of_the_same_name_elsewhere(package):
     text = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
     assert len(rows) > 8
     assert [row for row in rows if row.startswith("| ") and row not in text] == []
-
-
-@pytest.mark.parametrize("name", ["trl_trainer.py", "verl_advantages.py"])
-def test_adapters_are_short(name):
-    assert len((ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()) < 60

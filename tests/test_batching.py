@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnpo.algorithm.batching import Lengths, collate, groups_of, plan_micro_batches
+from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 
 
 @st.composite
@@ -73,10 +73,6 @@ def test_answers_follow_the_prompts_that_they_share():
     assert micro.predicting.tolist() == [1, 2, 3, 4, 5, 1]
     assert micro.flat(np.array([10.0, 20, 30, 40])).tolist() == [30, 30, 20, 20, 20, 10]
     assert micro.flat([np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]).tolist() == [5, 6, 2, 3, 4, 1]
-
-
-def test_groups_are_numbered_by_their_prompts():
-    assert groups_of([[1], [2, 3], [1], [2]]).tolist() == [0, 1, 0, 2]
 
 
 def test_a_filler_has_one_token_of_zero_weight():

@@ -23,7 +23,6 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
 from bnpo.runs.prepare import local_sources, prepare_run
-from conftest import launch
 
 
 def parse(*flags):
@@ -259,17 +258,6 @@ def test_an_earlier_run_is_whole_until_the_new_one_has_made_a_step(killed_at, tm
     assert set(contents(run)) == {"config.json", "mine.txt"}
 
 
-def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
-    run, reward = tmp_path / "run", tmp_path / "mine.py"
-    run.mkdir()
-    claim_folder(parse("--output-dir", str(run)), {})
-    (run / "metrics.jsonl").write_text("precious")
-    reward.write_text("def short(text): return 1")
-    with pytest.raises(InputError, match=r"mine\.py:short: TypeError: too many positional arguments"):
-        prepare_run(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
-    assert (run / "metrics.jsonl").read_text() == "precious"
-
-
 def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):
     """Also what a template makes of the date, and what a reward imports from beside it."""
     run, reward, helper = tmp_path / "run", tmp_path / "mine.py", tmp_path / "helper.py"
@@ -294,12 +282,6 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     helper.write_text("one = 0.5\n")
     with pytest.raises(InputError, match="other settings would change the run: reward_sha256 has changed"):
         prepare_run(parse(*flags, "--resume"))
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another --output-dir"):
-        lock_run(tmp_path / "file" / "run")
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
@@ -333,34 +315,3 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))
-
-
-def test_models_that_cannot_be_trained_are_refused(ranks, tmp_path):
-    model = shutil.copytree(TINY_MODEL, tmp_path / "model")
-    settings = json.loads((model / "config.json").read_text())
-    for changes, message in (
-        ({"layer_types": ["linear_attention"] * 4}, "model: cannot be trained: it has layers of linear_attention;"),
-        ({"vocab_size": 200}, "model: its tokenizer has 262 tokens, its model 200; take the tokenizer of this model"),
-        ({"model_type": "other"}, r"model: not the config\.json of a known language model \("),
-        ({"preset": "tiny"}, "model: this run has no checkpoint yet"),
-    ):
-        (model / "config.json").write_text(json.dumps(settings | changes))
-        with pytest.raises(InputError, match=message):
-            prepare_run(parse("--model", str(model), "--output-dir", str(tmp_path / "run")))
-
-
-@pytest.mark.program
-def test_the_program_prints_one_line_and_stops(tmp_path):
-    done = launch(2, "train.py", "--lr", "0", "--output-dir", tmp_path / "run", check=False)
-    assert done.returncode != 0
-    assert done.stdout.count("error: ") == 1
-    assert "error: --lr: is 0.0, must be greater than 0" in done.stdout
-    assert "Traceback" not in done.stdout
-
-
-def test_help_does_not_break_lines_where_the_source_does(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "110")
-    with pytest.raises(SystemExit):
-        parse("--preset", "tiny", "--help")
-    text = capsys.readouterr().out
-    assert "Different questions per step, over all ranks (n). (default: 32)" in text

@@ -1,14 +1,13 @@
 """examples/countdown.py: problems that have a solution, and a reward that checks expressions without running them."""
 
 import importlib.util
-import json
 import subprocess
 import sys
 
 import pytest
 
 from bnpo.files import ROOT
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 SPEC = importlib.util.spec_from_file_location("countdown", ROOT / "examples" / "countdown.py")
 example = importlib.util.module_from_spec(SPEC)
@@ -26,7 +25,7 @@ def data(tmp_path_factory):
 
 
 def rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return json_lines(path)
 
 
 def test_every_problem_has_the_solution_that_comes_with_it(data):
@@ -87,5 +86,5 @@ def test_it_trains(data, tmp_path):
     flags += " --eval-every 0 --watch-questions 0 --rollouts-every 1 --rewards examples/countdown.py:countdown"
     run = tmp_path / "run"
     run_ranks(1, "train.py", "--preset", "tiny", "--train-data", data, *flags.split(), "--output-dir", run)
-    [step] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    [step] = json_lines(run / "metrics.jsonl")
     assert (step["reward/mean"], step["reward/errors"]) == (0, 0)

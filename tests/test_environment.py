@@ -69,13 +69,6 @@ def test_entry_points_that_forget_are_found(tmp_path, file, content, forgotten):
     assert Code(tmp_path).forgetful() == [f"{file}: {entry_point}" for entry_point in forgotten]
 
 
-def test_values_of_the_user_are_kept(monkeypatch):
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
-    setup_environment()
-    assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
-    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {"VLLM_LOGGING_LEVEL": "INFO"}
-
-
 @pytest.mark.parametrize(("ranks", "threads"), [("1", 6), ("4", 1), ("16", 1)])
 def test_the_ranks_of_a_machine_share_its_cores(monkeypatch, ranks, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)))
@@ -93,15 +86,6 @@ def test_what_vllm_reads_without_a_cuda_toolkit():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False 0\n"
-
-
-def test_threads_are_those_of_the_user_or_not_limited(monkeypatch):
-    setup_environment()
-    assert "OMP_NUM_THREADS" not in os.environ  # without a launcher there is one rank
-    monkeypatch.setenv("LOCAL_SIZE", "2")
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    setup_environment()
-    assert os.environ["OMP_NUM_THREADS"] == "5"
 
 
 def test_programs_beside_the_interpreter_come_first_once():

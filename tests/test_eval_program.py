@@ -18,7 +18,7 @@ import pytest
 from bnpo.config import TINY_MODEL, parse_flags
 from bnpo.evaluation.program import EvalConfig, prepare_jobs, run
 from bnpo.files import ROOT, InputError
-from conftest import forked, run_ranks
+from conftest import forked, json_lines, run_ranks
 
 ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
 
@@ -45,7 +45,7 @@ def results_of(folder):
 
 
 def samples_of(folder):
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    samples = json_lines(folder / "samples.jsonl")
     return {(sample["dataset"], sample["index"], sample["repetition"]): sample for sample in samples}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bnpo.files import ROOT
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 README = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.strip() for line in README.splitlines() if line.startswith("    examples/")]
@@ -56,5 +56,5 @@ def test_it_trains(command, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["preset"] == script.removesuffix(".sh")
     assert json.loads((tmp_path / "run" / "end.json").read_text())["why"] == "done"
-    [step] = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    [step] = json_lines(tmp_path / "run" / "metrics.jsonl")
     assert step["step"] == 1

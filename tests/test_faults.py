@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.data import TRAINING_PROBLEMS, arithmetic_problems, content_hash
 from bnpo.policy.speed import TIMINGS
-from conftest import ROOT, free_port, run_ranks, temporary_folder, users_environment
+from conftest import ROOT, free_port, json_lines, run_ranks, temporary_folder, users_environment
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 SMALL += ("--watch-questions", 0)
@@ -177,7 +177,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row")
     assert (run / "console.log").read_text().count("error: the loss or the gradient norm") == 1
 
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     assert [(line["updates/skipped"], line["bad_steps"]) for line in lines] == [(1, 1), (1, 2)]
     assert lines[0]["loss"] is lines[0]["grad_norm"] is None
     assert lines[0]["sync/difference"] < 1e-4
@@ -185,7 +185,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     for name, weight in load_file(TINY_MODEL / "model.safetensors").items():
         assert torch.equal(saved[name], weight)
     assert sorted(path.name for path in (run / "bad").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
-    rows = [json.loads(line) for line in (run / "bad" / "step-000002.jsonl").read_text().splitlines()]
+    rows = json_lines(run / "bad" / "step-000002.jsonl")
     assert len(rows) == 128
     assert any(row["advantage"] for row in rows)
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
@@ -211,7 +211,7 @@ def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     assert json.loads((run / "end.json").read_text()) == {"step": 1, "why": "signalled"}
     assert (run / "last").resolve().name == "step-000001"
     assert (run / "evals" / "step-000001" / "results.json").exists()
-    watched = [json.loads(line) for line in (run / "watch" / "step-000001.jsonl").read_text().splitlines()]
+    watched = json_lines(run / "watch" / "step-000001.jsonl")
     assert len(watched) == 2 * 4
     run_ranks(1, "train.py", *flags, "--resume")
     assert sorted(file.stem for file in (run / "watch").iterdir()) == ["step-000000", "step-000001", "step-000002"]

@@ -1,6 +1,5 @@
 """Figures of simulated runs, whose files are written by the training program's own code."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -14,17 +13,10 @@ from bnpo.runs.folder import claim_folder, lock_run
 from bnpo.runs.tracking import Tracker
 from paper.curves import band, group_runs, read_run, variation
 from paper.figures import (
-    COLOURS,
-    DASHES,
     draw_estimators,
     draw_fits,
     draw_norms,
-    save,
 )
-
-SPEC = importlib.util.spec_from_file_location("figures", ROOT / "scripts" / "figures.py")
-figures = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(figures)
 
 
 @pytest.fixture
@@ -100,10 +92,6 @@ def test_figure_2_shows_each_group_and_each_run(write):
         assert dots.get_xlim()[1] > 1.04 * max(line.get_xdata())  # whole, and not cut at the edge
 
 
-def test_lines_differ_without_colour():
-    assert len(set(DASHES)) == len(set(COLOURS)) == len(DASHES)
-
-
 def test_figure_3_shows_what_was_fitted(write):
     runs = [read_run(write("--algo", "bnpo", "--seed", seed)) for seed in ("0", "1")]
     other = read_run(write("--algo", "grpo"))
@@ -138,13 +126,6 @@ def test_the_picture_of_the_estimators():
     [maxrl] = [number for number, label in enumerate(labels(left)) if label == "maxrl"]
     p, drawn = left.get_lines()[maxrl].get_data()
     np.testing.assert_allclose(drawn, (1 - (1 - p) ** 15) / p / ((1 - 0.5**15) / 0.5), rtol=1e-4)
-
-
-def test_the_same_figure_gives_the_same_bytes(tmp_path):
-    first, second = (save(draw_estimators(), tmp_path / name) for name in ("first", "second"))
-    assert [path.suffix for path in first] == [".pdf", ".png"]
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes()
 
 
 def test_bad_folders_are_named(write, tmp_path):
@@ -190,10 +171,3 @@ def test_the_script(write, tmp_path):
     assert drawn == {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
     failed = script(runs[0], "--window", 0)
     assert (failed.returncode, failed.stderr) == (1, "error: --window: is 0, must be above 0\n")
-
-
-def test_runs_without_a_fit_leave_figure_3_out(write, tmp_path, capsys):
-    run, output = write("--algo", "reinforce"), tmp_path / "without"
-    figures.main(figures.Args(runs=(run,), output_dir=output))
-    assert capsys.readouterr().out.startswith("figure3 is left out: no run has Beta statistics")
-    assert {path.stem for path in output.iterdir()} == {"estimators", "figure1", "figure2"}

@@ -1,12 +1,12 @@
 """Whether a Beta distribution fits: its p-values, the script, and what other estimators would have made of a batch."""
 
-import importlib.util
 import json
 
 import numpy as np
 import pytest
 from scipy.stats import betabinom
 
+import fit_check as script
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import flat_settings, parse_train_config
@@ -16,9 +16,6 @@ from bnpo.report.run_files import counterfactual, read_batch
 from browser import Visitor
 from paper.goodness import beta_p_value, distance, fitted_counts
 
-SPEC = importlib.util.spec_from_file_location("fit_check", ROOT / "scripts" / "fit_check.py")
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
 M = 16
 
 

@@ -1,13 +1,11 @@
 """Models are trained or refused in one line, from config.json alone."""
 
 import json
-import shutil
 
 import pytest
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import InputError
-from bnpo.policy.folder import model_folder
 from bnpo.policy.model_check import check_model
 from families import ALSO_TRAINED, NOT_TRAINED, TRAINED, family_config
 
@@ -47,12 +45,3 @@ def test_code_from_the_hub_and_broken_settings_are_refused(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(settings | changes))
         with pytest.raises(InputError, match=r"not the config\.json of a known language model \("):
             check_model(tmp_path, 192)
-
-
-def test_a_model_without_safetensors_is_refused(tmp_path):
-    model = shutil.copytree(TINY_MODEL, tmp_path / "model")
-    (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    with pytest.raises(
-        InputError, match=r"holds no weights \(\*\.safetensors\); load it with transformers and save it"
-    ):
-        model_folder(str(model))

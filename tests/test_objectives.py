@@ -1,12 +1,11 @@
 """What estimators maximise with m answers: exact weights and objectives, and weights that users type."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import binom
 
+import objective as script
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import inverse_density
 from bnpo.algorithm.estimators import Method
@@ -18,14 +17,10 @@ from bnpo.algorithm.weights import (
     weight_values,
 )
 from bnpo.config import check_config, parse_train_config
-from bnpo.files import ROOT, InputError
+from bnpo.files import InputError
 from conftest import run_ranks
 from paper.objectives import FITS, atlas, beta_moments, group_gains
 from test_estimators import slope
-
-SPEC = importlib.util.spec_from_file_location("objective", ROOT / "scripts" / "objective.py")
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
 
 
 @pytest.mark.parametrize("m", [2, 3, 16])

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from bnpo.data import Columns, content_hash, load_problems, render_prompt
 from bnpo.runs.checkpoint import find_checkpoint
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 pytestmark = pytest.mark.sampler
 
@@ -51,7 +51,7 @@ def gsm8k_run(tmp_path_factory):
 
 def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
     run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
-    rows = [json.loads(line) for line in (run / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    rows = json_lines(run / "rollouts" / "step-000001.jsonl")
     assert len(rows) == 8
     for row in rows:
         asked = GSM8K[int(row["id"]) - 1]
@@ -84,8 +84,6 @@ def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
 
 
 def test_a_checkpoint_renders_the_prompts_of_its_run(gsm8k_run):
-    rows = [
-        json.loads(line) for line in (gsm8k_run / "run" / "rollouts" / "step-000001.jsonl").read_text().splitlines()
-    ]
+    rows = json_lines(gsm8k_run / "run" / "rollouts" / "step-000001.jsonl")
     tokenizer = AutoTokenizer.from_pretrained(gsm8k_run / "run" / "last")
     assert render_prompt(tokenizer, GSM8K[int(rows[0]["id"]) - 1]["question"]) == rows[0]["prompt"]

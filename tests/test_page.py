@@ -12,7 +12,7 @@ import scipy.stats
 
 from bnpo.report.page import write_page
 from browser import Visitor, answers_of, lines_of
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
 pytestmark = pytest.mark.sampler
@@ -34,7 +34,7 @@ def run(tmp_path_factory) -> Path:
     flags += ("--rollouts-every", 2, "--watch-questions", 2, "--eval-every", 6, "--eval-suite", folder / "suite.json")
     run_ranks(1, "train.py", "--preset", "tiny", *flags, "--lr", "1e-3", "--warmup-steps", 1, "--output-dir", run)
     file = run / "rollouts" / "step-000003.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = json_lines(file)
     rows[0] |= {"answer": HOSTILE, "failed": True}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return run
@@ -196,7 +196,7 @@ def test_a_question_across_steps_and_runs(visitor, run):
     assert watched == [f"step-{step:06d}" for step in (0, 2, 4, 6)]
     steps, *lines = visitor.plots()["p"]
     for name in watched:
-        rows = [json.loads(line) for line in (run / "watch" / f"{name}.jsonl").read_text().splitlines()]
+        rows = json_lines(run / "watch" / f"{name}.jsonl")
         p = np.mean([row["rewards"]["accuracy"] for row in rows if row["id"] == question])
         assert [line[steps.index(int(name[5:]))] for line in lines] == [p, p]
     assert visitor.tab.locator(".strip").count() == 2
@@ -217,7 +217,7 @@ def test_all_watched_questions_at_a_glance(visitor):
 
 
 def test_tokens_are_coloured(visitor, run):
-    rows = [json.loads(line) for line in (run / "tokens" / "step-000003.jsonl").read_text().splitlines()]
+    rows = json_lines(run / "tokens" / "step-000003.jsonl")
     row = next(row for row in rows if row["learner"])
     assert "".join(row["texts"]) in {answer["answer"] for answer in answers_of(run)}
     assert np.abs(np.array(row["learner"]) - row["sampler"]).max() < 1e-4

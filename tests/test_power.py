@@ -32,11 +32,6 @@ def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
     assert 0.75 < found / 1000 < 0.85
 
 
-def test_the_average_of_data_sets_finds_less_than_each():
-    assert describe_detectable({"a": (0.03, 0.3)}) == "a 3.0 to 30.0"
-    assert describe_detectable({"a": (0.03, 0.3), "b": (0.04, 0.4)}).endswith("b 4.0 to 40.0, average 2.5 to 25.0")
-
-
 def test_a_difference_that_cannot_be_estimated_is_no_0():
     """All answers wrong, all right, every problem with the same score, and answers that are not random."""
     none = "cannot be estimated, as all its problems have the same score"

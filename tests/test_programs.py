@@ -12,7 +12,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
 from bnpo.report.summary import summary
-from conftest import make_model, run_ranks
+from conftest import json_lines, make_model, run_ranks
 from paper.curves import group_runs, read_run
 from paper.figures import draw_fits, draw_norms
 
@@ -27,12 +27,12 @@ TINY = ("--preset", "tiny", "--questions-per-step", 8, *EVERY_STEP)
 
 def metrics_of(run: Path) -> list[dict]:
     """The lines of the steps, without that of the evaluation before the first."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     return [line for line in lines if line["step"] > 0]
 
 
 def rollouts_of(run: Path, step: int) -> list[dict]:
-    return [json.loads(line) for line in (run / "rollouts" / f"step-{step:06d}.jsonl").read_text().splitlines()]
+    return json_lines(run / "rollouts" / f"step-{step:06d}.jsonl")
 
 
 @pytest.fixture(scope="module")

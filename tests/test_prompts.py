@@ -215,9 +215,3 @@ def test_the_template_for_base_models(tokenizer, bos):
     tokenizer.bos_token = bos
     template = chat_template(tokenizer, str(ROOT / "examples" / "base.jinja"), "Be brief.")
     assert render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
-
-
-def test_an_empty_system_prompt_is_another_one_than_none():
-    for flags, prompt in ((["--system-prompt", ""], ""), ([], None)):
-        config, _ = parse_train_config(["--preset", "tiny", *flags], has_cuda=False)
-        assert config.data.system_prompt == prompt

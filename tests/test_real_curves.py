@@ -8,6 +8,7 @@ import pytest
 
 import real_curves
 from bnpo.files import InputError
+from conftest import json_lines
 
 # metrics.jsonl by method and seed: greedy accuracies after steps 0 and 2, rewards of steps 1, 2 and 3.
 RUNS = {
@@ -38,7 +39,7 @@ def rows(tmp_path, monkeypatch):
 
 
 def test_a_row_has_what_was_measured_with_the_weights_after_its_step(rows):
-    read = [json.loads(line) for line in (rows / "bnpo-seed0.jsonl").read_text().splitlines()]
+    read = json_lines(rows / "bnpo-seed0.jsonl")
     assert read == [
         {"step": 0, "greedy": 0.3, "sampled": 0.25},
         {"step": 1, "sampled": 0.5},

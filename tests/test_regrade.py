@@ -10,6 +10,7 @@ from bnpo.evaluation.program import EvalConfig, check, run
 from bnpo.evaluation.records import Request, Samples
 from bnpo.evaluation.suites import Dataset, Suite
 from bnpo.files import InputError, write_json, write_json_lines
+from conftest import json_lines
 
 PROBLEMS = [Problem("half", "What is 2/4?", r"\frac{1}{2}"), Problem("two", "What is 1+1?", "2")]
 TEXTS = {(0, 0): r"so \boxed{\frac12}", (0, 1): r"so \boxed{0.5}", (1, 0): r"so \boxed{2}", (1, 1): "no box"}
@@ -50,7 +51,7 @@ def sample(index, repetition):
 
 
 def records(folder):
-    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    return json_lines(folder / "samples.jsonl")
 
 
 def refused(**flags):

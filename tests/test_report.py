@@ -14,6 +14,7 @@ from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
 from bnpo.report.run_files import read_answers
 from browser import Visitor
+from conftest import json_lines
 
 WORDS = np.array([f"word{i}" for i in range(2000)])
 
@@ -141,7 +142,7 @@ def test_what_cannot_be_shown_is_a_line_with_the_cure(run, flags, message):
 def test_ids_that_questions_share_keep_their_answers_apart(run):
     """Neighbours with one id: two different questions, and one question twice. Token data are found by place."""
     file = run / "rollouts" / "step-000001.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = json_lines(file)
     asked = ["first", "second", "second"]
     rows = [rows[0] | {"id": "q", "prompt": asked[place // 10], "tokens": place} for place in range(30)]
     write_json_lines(file, rows)

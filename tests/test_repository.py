@@ -55,9 +55,3 @@ def test_pages_keep_to_their_budgets_of_lines():
 
 def number_of_lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
-
-
-def test_no_placeholder_stands_for_the_address_of_the_repository():
-    """Names such as OWNER stand for repositories of the hub only."""
-    for name in ("README.md", "CITATION.cff", "pyproject.toml", "CONTRIBUTING.md"):
-        assert not re.search(r"OWNER|TODO|example\.com|github\.com/\.\.\.", (ROOT / name).read_text(encoding="utf-8"))

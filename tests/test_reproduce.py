@@ -1,6 +1,5 @@
 """scripts/reproduce.py: rows from end to end with the tiny model, a kill in the middle, and what it refuses."""
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Iterator
@@ -8,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.files import ROOT, InputError
+import reproduce
+from bnpo.files import InputError
 from bnpo.planning.dry_run import checkpoint_bytes
 from bnpo.planning.memory import read_shape
-from conftest import run_ranks
-
-SPEC = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
-reproduce = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(reproduce)
+from conftest import json_lines, run_ranks
 
 TRAIN = "--steps 2 --save-every 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4 --max-answer-tokens 32"
 EVAL = "--limit 10 --repetitions 1"
@@ -87,7 +83,7 @@ def results(output: Path, row: str) -> dict:
 def test_a_killed_row_continues_and_the_table_has_the_numbers_of_the_results(reproduced):
     run = reproduced / "tiny-model-bnpo-seed0" / "train"
     assert "continuing after step 1" in (run / "console.log").read_text()
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = json_lines(run / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
     table = (reproduced / "tables.md").read_text().splitlines()
     for row, label in (("base", "Base"), ("grpo-seed0", "GRPO"), ("bnpo-seed0", "BNPO")):

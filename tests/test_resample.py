@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bnpo.rollouts import has_signal, trained_groups
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 MIXED, RIGHT, WRONG = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]
 """Rewards [m, K] of a group."""
@@ -36,7 +36,7 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
         batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)
         common = ("--preset", "tiny", *batch, "--rollouts-every", 1, "--watch-questions", 0, "--save-every", 2)
         run_ranks(2, "train.py", *common, "--steps", steps, "--output-dir", tmp_path / name, *flags)
-        return [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        return json_lines(tmp_path / name / "metrics.jsonl")
 
     whole = train("whole", 4)
     drawn = [line["groups/drawn"] for line in whole]

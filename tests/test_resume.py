@@ -1,6 +1,5 @@
 """Runs that are killed, signalled, damaged or short of disk, and go on: whole programs and real signals."""
 
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -12,6 +11,7 @@ import time
 
 import psutil
 import pytest
+import soak
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from bnpo.config import TINY_MODEL, parse_train_config
@@ -20,10 +20,6 @@ from bnpo.files import ROOT, InputError
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.prepare import prepare_run
 from conftest import forked, free_port, make_model, run_ranks, temporary_folder
-
-SPEC = importlib.util.spec_from_file_location("soak", ROOT / "dev" / "soak.py")
-soak = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(soak)
 
 
 def train(run, ranks, kill) -> None:

@@ -13,7 +13,6 @@ from bnpo.grading.rewards import (
     check_rewards,
     format_reward,
     last_number_reward,
-    released_format_reward,
 )
 
 
@@ -115,11 +114,6 @@ def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
         "last_number": 1
     }
     grader.close()
-
-
-def test_the_released_format_rule_wants_the_tags_next_to_each_other():
-    assert released_format_reward("<think>a</think><answer>b</answer>", "") == 1
-    assert released_format_reward("<think>a</think> <answer>b</answer>", "") == 0
 
 
 @pytest.mark.parametrize(("rules", "given"), [("default", 1), ("paper", 0)])

@@ -1,6 +1,5 @@
 """Ranks that share a sampler: the same results as with a sampler per rank, and checks of each rank's shard."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import check_sampler_ranks, read_shape
 from bnpo.policy.speed import TIMINGS
 from bnpo.policy.weight_sync import comparable
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 from test_weight_sync import report
 
 FLAGS = ("--preset", "tiny", "--questions-per-step", 8, "--samples-per-question", 4, "--rollouts-every", 1)
@@ -38,7 +37,7 @@ def train(folder: Path, ranks: int, *flags, steps: int = 2) -> Path:
 
 
 def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return json_lines(path)
 
 
 @pytest.fixture(scope="module")

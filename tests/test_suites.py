@@ -64,11 +64,6 @@ def test_a_broken_suite_is_named(tmp_path, text, message):
     assert str(path) in str(error.value)
 
 
-def test_unknown_suites_are_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"no evaluation suite 'other'; known: arithmetic, .*paper"):
-        load_suite("other")
-
-
 def test_other_numbers_of_runs_and_problems():
     suite = load_suite("paper")
     changed = override(suite, ("4", "MATH500=1"), limit=10).datasets

@@ -42,10 +42,6 @@ def test_accuracies_spread_over_the_unit_interval():
         assert any(re.search(spelling, text) for text in right), spelling
 
 
-def test_size():
-    assert sum(file.stat().st_size for file in TINY_MODEL.iterdir()) < 5e6
-
-
 @pytest.mark.program
 def test_the_script_is_reproducible_from_its_seed(tmp_path):
     for i, seed in enumerate((0, 0, 1)):

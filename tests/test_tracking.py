@@ -16,7 +16,7 @@ import pytest
 from bnpo.config import parse_train_config
 from bnpo.runs import tracking
 from bnpo.runs.tracking import Tracker, WandbLog
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 METRICS = {"reward/mean": 0.25, "grad_norm": 3.14159, "answers/mean_tokens": 28.4, "seconds/total": 5.0}
 
@@ -108,7 +108,7 @@ def test_wandb_that_never_answers_neither_stops_nor_slows_a_run_and_all_is_kept(
     found = records(offline_folder)
     steps = [record.history.item for record in found if record.HasField("history")]
     history = [{"/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in steps]
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     metrics = [row for row in history if "reward/mean" in row]
     assert [(row["step"], row["reward/mean"]) for row in metrics] == [(r["step"], r["reward/mean"]) for r in lines]
     assert [sum(row["groups/reward/values"]) for row in metrics] == [4, 4, 4]  # questions
