@@ -47,39 +47,13 @@ PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""
 
 
-cpu_engine_tests = pytest.StashKey[int]()
-"""Number of tests that were deselected because they need vLLM's build for CPUs."""
-
-
-@pytest.hookimpl(trylast=True)  # after -m and -k, so that only tests that would have run are counted
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort programs first, so that short tests fill the gaps. On a CUDA build, deselect the tests that start vLLM."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort programs first, so that short tests fill the gaps. On a CUDA build, skip the tests that start vLLM."""
     items.sort(key=lambda item: not markers(item) & PROGRAMS)
-    deselected = [item for item in items if CUDA_BUILD and "sampler" in markers(item)]
-    items[:] = [item for item in items if not CUDA_BUILD or "sampler" not in markers(item)]
-    config.hook.pytest_deselected(items=deselected)
-    config.stash[cpu_engine_tests] = len(deselected)
-    if hasattr(config, "workeroutput"):  # a process of pytest-xdist, which prints nothing itself
-        config.workeroutput["cpu_engine_tests"] = len(deselected)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node) -> None:
-    """Take the number of deselected tests from a process of pytest-xdist. All of them collect the same tests."""
-    node.config.stash[cpu_engine_tests] = getattr(node, "workeroutput", {}).get("cpu_engine_tests", 0)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own summary, so that this is the last line
-def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    result = yield
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    if CUDA_BUILD and terminal and not hasattr(session.config, "workeroutput"):
-        count = session.config.stash.get(cpu_engine_tests, 0)
-        terminal.write_line(
-            f"{count} tests deselected: they need vLLM's build for CPUs, and this is an environment for GPUs. "
-            "On a machine with GPUs, run: python scripts/gpu_check.py"
-        )
-    return result
+    for item in items:
+        if CUDA_BUILD and "sampler" in markers(item):
+            reason = "needs vLLM's build for CPUs; on a machine with GPUs run scripts/gpu_check.py"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)

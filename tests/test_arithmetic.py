@@ -44,9 +44,3 @@ def test_every_spelling_is_graded_as_right(value):
     reference, *others = spellings(value)
     assert all(equal(reference, other) for other in others)
     assert not equal(reference, spellings(value + 1)[0])
-
-
-def test_spellings_are_a_fraction_in_latex_or_plain_and_a_decimal_number_if_it_is_finite():
-    assert spellings(Fraction(-5, 4)) == [r"-\frac{5}{4}", "-5/4", "-1.25"]
-    assert spellings(Fraction(1, 3)) == [r"\frac{1}{3}", "1/3"]
-    assert spellings(Fraction(-30)) == ["-30"]

@@ -22,26 +22,6 @@ def bench(monkeypatch):
     return module
 
 
-@pytest.mark.program
-def test_rows_are_what_a_benchmark_prints_without_gpus(bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "ROOT", tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    (tmp_path / "benchmarks").mkdir()
-    code = "import os, sys; print('step_seconds: 1.5', 'no row', 'flags: ' + sys.argv[1], sep='\\n')"
-    code += "; print('gpus:', os.environ['CUDA_VISIBLE_DEVICES'])"
-    (tmp_path / "benchmarks" / "step.py").write_text(code)
-    assert bench.measure("step 4") == {"step_seconds": 1.5, "flags": 4.0}
-
-
-def test_rows_that_miss_their_targets_are_named(bench):
-    assert bench.misses({"floor_ratio": 0.98, "trl_ratio": 3.0, "sync_share": 0.01, "step_seconds": 9.0}) == [
-        "misses its target: floor_ratio is 0.98, should be <= 0.97"
-    ]
-    assert bench.misses({"floor_ratio": 0.97, "trl_ratio": 2.0}) == [
-        "misses its target: trl_ratio is 2, should be >= 3.0"
-    ]
-
-
 @pytest.mark.parametrize(
     ("argv", "preset", "model", "ranks", "steps"),
     [

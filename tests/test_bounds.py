@@ -1,11 +1,10 @@
 """The bounds of the sync pass correct computations in every number format, and refuse faults."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from conftest import run_ranks
+from conftest import report_of, run_ranks
 from families import TRAINED, make_family, make_sharp
 
 TEXTS = (
@@ -20,8 +19,7 @@ pytestmark = pytest.mark.sampler
 
 
 def check(folder: Path, dtype: str, faults: set[str]) -> None:
-    output = run_ranks(1, "tests/programs/bounds_check.py", folder, dtype, *TEXTS).stdout
-    report = json.loads(output.rpartition("REPORT ")[2])
+    report = report_of(1, "bounds_check", folder, dtype, *TEXTS)
     refused = {name for name, error in report["errors"].items() if "explains" in error}
     assert refused >= faults, report["errors"]
     # Answers at three temperatures and random tokens. The bound is that of the text that is rounded least.

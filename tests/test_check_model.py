@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from check_model import two_layers
 from conftest import run_ranks
-from families import NOT_TRAINED, family_config
+from families import family_config
 
 DIFFERENCES = r"mean difference of .* code: (\S+) in the learner, (\S+) in the sampler\n"
 
@@ -44,13 +44,3 @@ def test_two_layers_are_of_different_kinds():
     short = two_layers(family_config("gemma3_text", num_hidden_layers=6, layer_types=kinds, sliding_window=512))
     assert (short.num_hidden_layers, short.layer_types) == (2, ["sliding_attention", "full_attention"])
     assert short.sliding_window == 16
-
-
-@pytest.mark.program
-def test_a_model_that_cannot_be_trained_is_refused_in_one_line(tmp_path):
-    settings, reason = NOT_TRAINED["gemma2"]
-    family_config("gemma2", **settings).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(tmp_path)
-    refused = run_ranks(0, "scripts/check_model.py", tmp_path, check=False)
-    assert refused.returncode == 1
-    assert f"refused: {tmp_path}: cannot be trained: {reason}; use another model" in refused.stdout.splitlines()

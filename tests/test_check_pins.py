@@ -53,20 +53,6 @@ def test_a_file_in_two_wheels_is_named_with_them(tmp_path):
     )
 
 
-def test_a_command_in_two_wheels_is_a_file_too(tmp_path):
-    make_wheel(tmp_path, "script", {"script-1.0.data/scripts/proton": "#!python"})
-    make_wheel(tmp_path, "entry", {"entry-1.0.dist-info/entry_points.txt": "[console_scripts]\nproton = entry:main\n"})
-    done = check(tmp_path)
-    assert done.returncode == 1
-    assert "\n  bin/proton\n" in done.stdout
-
-
-def test_a_folder_without_wheels_is_refused(tmp_path):
-    done = check(tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == f"error: --wheels {tmp_path}: no wheels there\n"
-
-
 def test_requirements_are_checked_for_every_python(tmp_path):
     make_wheel(tmp_path, "old", {})
     make_wheel(tmp_path, "vllm", {}, 'Requires-Dist: old<1; python_version > "3.12"\nRequires-Python: >=3.12\n')

@@ -23,6 +23,7 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
 from bnpo.runs.prepare import local_sources, prepare_run
+from conftest import refused
 
 
 def parse(*flags):
@@ -88,9 +89,8 @@ def test_files_that_are_no_settings_of_a_run(content, flags, message, tmp_path):
     file = tmp_path / "config.json"
     if content:
         file.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         parse("--config", str(file), *flags)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -133,9 +133,8 @@ def ranks(monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         prepare_run(parse("--output-dir", str(tmp_path / "run"), *flags))
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bnpo.files import ROOT
-from conftest import json_lines, run_ranks
+from conftest import json_lines
 
 SPEC = importlib.util.spec_from_file_location("countdown", ROOT / "examples" / "countdown.py")
 example = importlib.util.module_from_spec(SPEC)
@@ -78,13 +78,3 @@ def test_fractions_are_exact():
 )
 def test_wrong_expressions_score_0_and_nothing_is_run(answer):
     assert example.countdown(f"\\boxed{{{answer}}}", REFERENCE) == 0
-
-
-@pytest.mark.sampler
-def test_it_trains(data, tmp_path):
-    flags = "--questions-per-step 4 --samples-per-question 4 --max-prompt-tokens 200 --max-answer-tokens 32 --steps 1"
-    flags += " --eval-every 0 --watch-questions 0 --rollouts-every 1 --rewards examples/countdown.py:countdown"
-    run = tmp_path / "run"
-    run_ranks(1, "train.py", "--preset", "tiny", "--train-data", data, *flags.split(), "--output-dir", run)
-    [step] = json_lines(run / "metrics.jsonl")
-    assert (step["reward/mean"], step["reward/errors"]) == (0, 0)

@@ -110,14 +110,6 @@ def test_figure_3_shows_what_was_fitted(write):
         draw_fits(group_runs([other]), window=1)
 
 
-def test_figure_3_has_a_line_for_each_reward(write):
-    run = read_run(write("--algo", "bnpo"))
-    for name in [name for name in run.metrics if name.startswith("beta/")]:
-        values = run.metrics.pop(name)
-        run.metrics.update({name.replace("/", f"/{reward}/"): values for reward in ("accuracy", "format")})
-    assert labels(draw_fits(group_runs([run]), window=1).axes[0]) == ["BNPO, accuracy", "BNPO, format"]
-
-
 def test_the_picture_of_the_estimators():
     """Divided by the value at 1/2: rloo and reinforce share a line, and maxrl's is a sum of powers."""
     left, right = draw_estimators().axes

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL, check_config, parse_train_config
-from bnpo.data import Columns, Problem, encode_prompt, load_problems
+from bnpo.data import Problem, encode_prompt
 from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
@@ -52,7 +52,6 @@ MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
         ({"finished": MOSTLY_NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "88% of the answers are cut off"),
-        ({"finished": NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "cut off"),
         (
             {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT, "box_is_asked_for": False},
             ["no_final_answer", "all_lowest"],
@@ -100,7 +99,6 @@ def problems(*references: str) -> list[Problem]:
         (("2", "", "4"), ("accuracy",), "default", "1 of 3 reference answers cannot be equalled: .* 1, ''"),
         (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
         (("two", "3"), ("accuracy",), "last_number", "'two', has no number"),
-        (("two", "3"), ("last_number",), "default", "'two', has no number"),
         (("2", ""), ("mine.py:f",), "default", None),
         (("2", ""), ("accuracy",), "mine.py:f", None),
         (("['70']",) * 3, ("accuracy",), "last_number", None),
@@ -115,13 +113,6 @@ def test_references_that_no_answer_can_equal(references, rewards, rule, message)
         check_references(problems(*references), ["mine.jsonl"], rewards, rule)
 
 
-def test_a_pattern_that_matches_nothing_is_refused(tmp_path):
-    file = tmp_path / "mine.jsonl"
-    file.write_text(json.dumps({"problem": "1+1=?", "answer": "so 2 #### "}))
-    with pytest.raises(InputError, match=r"--answer-pattern .* finds nothing in the answer 'so 2 #### '"):
-        load_problems(str(file), Columns(answer_pattern=r"####\s*(.*)"))
-
-
 def test_the_reward_format_and_a_template_that_opens_the_tag():
     check_format(("accuracy",), "Solve it.<think>\n")
     check_format(("format",), "Write <think> </think>. <assistant>")
@@ -133,11 +124,9 @@ def test_the_reward_format_and_a_template_that_opens_the_tag():
     ("flags", "refused"),
     [
         (("--algo", "bnpo"), True),
-        (("--algo", "grpo"), True),
         (("--algo", "beta", "--beta-parameters", "1.5", "1.5"), True),
         (("--algo", "rloo"), True),
         (("--algo", "reinforce_pp"), False),
-        (("--algo", "remax"), False),
         (("--algo", "bnpo", "--samples-per-question", "2"), False),
     ],
 )

@@ -14,7 +14,7 @@ from bnpo.files import ROOT, InputError, write_json, write_json_lines
 from bnpo.report.page import write_page
 from bnpo.report.run_files import counterfactual, read_batch
 from browser import Visitor
-from paper.goodness import beta_p_value, distance, fitted_counts
+from paper.goodness import beta_p_value, fitted_counts
 
 M = 16
 
@@ -60,11 +60,6 @@ def test_fitted_counts_have_the_moments_of_the_counts():
     assert ((k - mean) ** 2 * chances).sum() == pytest.approx(right.var(ddof=1), rel=0.01)
     assert fitted_counts(np.array([0, 0]), M).tolist() == [1.0] + [0.0] * M
     np.testing.assert_allclose(fitted_counts(np.array([0, M, M, M]), M)[[0, M]], [0.25, 0.75], atol=1e-5)
-
-
-def test_the_distance_of_counts_from_their_own_shares_is_zero():
-    right = np.array([0, 1, 1, 3])
-    assert distance(right, np.array([0.25, 0.5, 0, 0.25])) == 0
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.7, 1.3), (5, 5)])
@@ -121,11 +116,6 @@ def test_bad_arguments(args, message, tmp_path):
     args = args | {"runs": tuple(tmp_path / name for name in args.get("runs", ()))}
     with pytest.raises(InputError, match=message):
         script.main(script.Args(**args))
-
-
-def test_a_run_without_batches_is_named(write):
-    with pytest.raises(InputError, match="has no whole batch with rewards of 0 and 1; train with --rollouts-every 1"):
-        script.main(script.Args((write([]),)))
 
 
 def test_batches_that_are_not_whole_are_left_out(write):

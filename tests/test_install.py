@@ -45,21 +45,3 @@ def test_requirements_install_the_repository_itself(fresh_environment, tmp_path)
         done = run(fresh_environment, *program, "--help")
         assert done.returncode == 0, done.stderr
         assert "usage: " in done.stdout
-
-
-@pytest.mark.program
-def test_make_takes_the_newest_python_that_runs(tmp_path):
-    """Some version managers have commands for versions that are switched off."""
-    for python, status in (("python3.13", 127), ("python3.12", 0), ("python3.11", 0)):
-        command = tmp_path / python
-        command.write_text(f"#!/bin/sh\nexit {status}\n")
-        command.chmod(0o755)
-
-    def chosen(*variables: str) -> str:
-        path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-        command = ("make", "--no-print-directory", "--dry-run", "--always-make", ".venv/.ready", *variables)
-        commands = subprocess.run(command, cwd=ROOT, env=os.environ | path, capture_output=True, text=True, check=True)
-        return commands.stdout.split()[0]
-
-    assert chosen() == "python3.12"
-    assert chosen("PYTHON=python3.11") == "python3.11"

@@ -61,8 +61,35 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
     assert read_launcher_flags(["--num_gpus", "2", "--hostfile", "h"]) == (2, ["--num_gpus", "2", "--hostfile", "h"])
 
 
-def refuse(tmp_path, flags, message) -> float:
-    """Seconds until the command is refused in one line, which has `message`."""
+@pytest.mark.deadline
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("flags", "seconds", "message"),
+    [
+        (("--lr", "0"), 5, "--lr: is 0.0, must be greater than 0"),
+        (("--questions-per-step", "3"), 5, "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
+        (("--train-data", "absent.jsonl"), 5, "absent.jsonl: no such data file"),
+        (("--train-data", "examples/data.jsonl", "--answer-field", "x"), 5, "data.jsonl:1: field 'x' is missing"),
+        (
+            ("--train-data", "examples/data.jsonl", "--questions-per-step", "512"),
+            5,
+            "512 different questions are",
+        ),
+        (("--model", "/absent/model"), 5, "/absent/model: no such model folder"),
+        (("--model", "{unsafe}"), 5, "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
+        (("--eval-suite", "nowhere"), 5, "no evaluation suite 'nowhere'"),
+        (("--output-dir", "{run}"), 5, "run: holds a run. Delete it with --overwrite"),
+        # By code of transformers:
+        (("--model", "{gemma2}"), 60, "gemma2: cannot be trained: the learner's attention has no capped attention log"),
+        (("--model", "{short}"), 60, "short: its tokenizer has 262 tokens, its model 200; take the tokenizer of this"),
+        (
+            ("--template", "{run}/raises.jinja"),
+            60,
+            "the chat template fails for the problem '1+2=?' (TemplateErr",
+        ),
+    ],
+)
+def test_a_refusal_is_one_line_within_seconds(flags, seconds, message, tmp_path):
     folders = {name: tmp_path / name for name in ("gemma2", "unsafe", "short", "run")}
     for folder in folders.values():
         shutil.copytree(TINY_MODEL, folder)
@@ -74,44 +101,10 @@ def refuse(tmp_path, flags, message) -> float:
     command = [*LAUNCH, "--output-dir", str(tmp_path / "new"), *(flag.format(**folders) for flag in flags)]
     started = time.monotonic()
     refused = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - started
+    assert time.monotonic() - started < seconds
     assert refused.returncode == 2
     assert refused.stdout in ("", "preset tiny (asked for)\n")  # on a busy machine a rank may have printed its preset
     assert re.fullmatch(f"error: .*{re.escape(message)}.*\n", refused.stderr)
-    return seconds
-
-
-@pytest.mark.deadline
-@pytest.mark.program
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--lr", "0"), "--lr: is 0.0, must be greater than 0"),
-        (("--questions-per-step", "3"), "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
-        (("--train-data", "absent.jsonl"), "absent.jsonl: no such data file"),
-        (("--train-data", "examples/data.jsonl", "--answer-field", "x"), "examples/data.jsonl:1: field 'x' is missing"),
-        (("--train-data", "examples/data.jsonl", "--questions-per-step", "512"), "512 different questions are needed"),
-        (("--model", "/absent/model"), "/absent/model: no such model folder"),
-        (("--model", "{unsafe}"), "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
-        (("--eval-suite", "nowhere"), "no evaluation suite 'nowhere'"),
-        (("--output-dir", "{run}"), "run: holds a run. Delete it with --overwrite"),
-    ],
-)
-def test_a_refusal_is_one_line_within_five_seconds(flags, message, tmp_path):
-    assert refuse(tmp_path, flags, message) < 5
-
-
-@pytest.mark.program
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--model", "{gemma2}"), "gemma2: cannot be trained: the learner's attention has no capped attention logits"),
-        (("--model", "{short}"), "short: its tokenizer has 262 tokens, its model 200; take the tokenizer of this"),
-        (("--template", "{run}/raises.jinja"), "the chat template fails for the problem '1+2=?' (TemplateError: no)"),
-    ],
-)
-def test_a_model_or_template_is_refused_in_one_line(flags, message, tmp_path):
-    refuse(tmp_path, flags, message)
 
 
 @pytest.mark.program
@@ -127,15 +120,6 @@ def test_a_launcher_that_is_killed_while_it_checks_leaves_nothing(number):
     assert program.wait(timeout=30) == -number
     _, alive = psutil.wait_procs(checkers, timeout=30)
     assert alive == []
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("ranks", ["two", "0"])
-def test_the_number_of_ranks_is_checked(ranks):
-    command = [ranks if word == "2" else word for word in LAUNCH]
-    refused = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert refused.stderr == f"error: --num_gpus: '{ranks}' is not a number of ranks above 0\n"
 
 
 @pytest.mark.sampler

@@ -83,32 +83,6 @@ def test_table_2_tells_decomposition_apart(write):
     ]
 
 
-def test_other_models_have_a_table_of_their_own_data_sets(write):
-    files = [
-        write("tiny", "tiny", {"arithmetic": (0.56, 0.01)}),
-        write("base", ckpt="data/tiny-model", scores={"arithmetic": (0.36, 0.01)}),
-        write("other", ckpt="org/other_model", scores={"MATH500": (0.1, 0.01)}),
-    ]
-    assert to_markdown(tables(*files)).startswith(
-        """## Other models
-
-| tiny-model | arithmetic | MATH500 |
-| --- | ---: | ---: |
-| Base | 36.0 ± 1.0 |  |
-| BNPO | **56.0 ± 1.0** |  |
-
-| other_model | arithmetic | MATH500 |
-| --- | ---: | ---: |
-| Base |  | 10.0 ± 1.0 |
-"""
-    )
-
-
-def test_an_error_of_0_is_no_estimate(write):
-    [table] = tables(write("wrong", ckpt="org/model", scores={"AIME2024": (0.0, 0.0)}))
-    assert table.blocks["model"]["Base"] == ["0.0 ± –"]
-
-
 def test_the_average_is_that_of_the_four_data_sets(write):
     [table] = tables(write("five", ckpt=BASE, scores=SCORES | {"extra": (0.5, 0.1)}))
     assert table.columns == [*COLUMNS[:4], "extra", "Average"]

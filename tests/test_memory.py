@@ -1,6 +1,5 @@
 """The memory of a rank: compared with what the learner takes, and with the sizes and GPUs that it decides about."""
 
-import json
 import re
 import shlex
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from bnpo.planning.memory import (
     read_shape,
     share_of_free,
 )
-from conftest import make_model, run_ranks
+from conftest import make_model, report_of
 from families import family_config
 
 COMMON = {"vocab_size": 151936, "num_hidden_layers": 28, "max_position_embeddings": 4096}
@@ -217,20 +216,6 @@ def test_a_gpu_with_a_display_gets_a_smaller_sampler(shapes, monkeypatch):
     assert plan.rank.total("sampling") > gpu - 0.9 * GIB
 
 
-def test_the_table_has_the_parts_and_the_totals(shapes):
-    rank = planned(shapes, "7b", 4).rank
-    names, *parts, totals = str(rank).splitlines()
-    assert names.split() == ["GiB", "backward", "optimizer", "sync", "sampling"]
-    assert totals.split() == ["total", *(f"{rank.total(phase) / GIB:.2f}" for phase in rank.phases)]
-    column = [line[-11:].strip() for line in parts if len(line) == len(names)]  # "sampling" is the last one
-    assert sorted(column) == sorted(f"{size / GIB:.2f}" for size in rank.phases["sampling"].values())
-
-
-def test_nothing_is_planned_on_cpus():
-    config, _ = parse_train_config(["--preset", "tiny"], has_cuda=False)
-    assert plan_here(config, TINY_MODEL, 192) == MemoryPlan()
-
-
 def test_a_gpu_must_have_free_what_is_planned(monkeypatch):
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=True)
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -253,8 +238,7 @@ def test_the_learner_takes_what_is_counted(tmp_path):
     One rank, whose weights are never gathered, was measured by hand (dev/LOG.md), because it takes a minute."""
     shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8}
     make_model(tmp_path, vocab_size=16384, **shape)
-    output = run_ranks(2, "tests/programs/memory_check.py", tmp_path).stdout
-    report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
+    report = report_of(2, "memory_check", tmp_path)
     ratios = {name: case["measured"] / case["counted"] for name, case in report.items()}
     assert ratios == {name: pytest.approx(1, abs=0.15) for name in report}
     phases = {case["phase"] for case in report.values()}

@@ -6,19 +6,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import ModelCard
-from transformers import AutoTokenizer
 
-from bnpo.data import Columns, content_hash, load_problems, render_prompt
+from bnpo.data import Columns, content_hash, load_problems
 from bnpo.runs.checkpoint import find_checkpoint
 from conftest import json_lines, run_ranks
 
 pytestmark = pytest.mark.sampler
 
 GSM8K = [
-    {
-        "question": f"Tom has {n} pens and buys {n}.",
-        "answer": f"He has {n} + {n} = {2 * n} pens.\n#### {2 * n}",
-    }
+    {"question": f"Tom has {n} pens and buys {n}.", "answer": f"He has {n} + {n} = {2 * n} pens.\n#### {2 * n}"}
     for n in range(1, 9)
 ]
 """Rows as in GSM8K, short enough for the tiny model."""
@@ -33,14 +29,8 @@ def gsm8k_run(tmp_path_factory):
     suite = {"datasets": {"GSM8K": {"data": str(folder / "train.parquet"), "repetitions": 1, "problems": 4, **fields}}}
     suite |= {"temperature": 1.0, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 8}
     (folder / "suite.json").write_text(json.dumps(suite))
-    flags = (
-        "--train-data",
-        folder / "train.parquet",
-        "--problem-field",
-        "question",
-        "--answer-pattern",
-        r"####\s*(.*)",
-    )
+    flags = ("--train-data", folder / "train.parquet", "--problem-field", "question")
+    flags += ("--answer-pattern", r"####\s*(.*)")
     flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-answer-tokens", 8, "--steps", 1)
     flags += ("--eval-every", 1, "--eval-suite", folder / "suite.json", "--rollouts-every", 1, "--watch-questions", 0)
     (folder / "mine.jinja").write_text(TEMPLATE)
@@ -81,9 +71,3 @@ def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
         assert part in card.text
     (run / "last" / "README.md").write_text("a better one")
     assert find_checkpoint(run, 2).checkpoint == run / "checkpoints" / "step-000001"
-
-
-def test_a_checkpoint_renders_the_prompts_of_its_run(gsm8k_run):
-    rows = json_lines(gsm8k_run / "run" / "rollouts" / "step-000001.jsonl")
-    tokenizer = AutoTokenizer.from_pretrained(gsm8k_run / "run" / "last")
-    assert render_prompt(tokenizer, GSM8K[int(rows[0]["id"]) - 1]["question"]) == rows[0]["prompt"]

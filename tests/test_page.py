@@ -86,17 +86,6 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     assert visitor.column("status") == ["done", "still running or killed"]
 
 
-def test_a_click_on_a_step_goes_to_its_answers(visitor):
-    visitor.open()
-    over = visitor.tab.locator("[data-metric='reward/mean'] .u-over")
-    box = over.bounding_box()
-    over.click(position={"x": box["width"] * 3 / 6, "y": box["height"] / 2})
-    visitor.tab.wait_for_function("() => S.step")
-    visitor.settle()
-    assert "step=3" in visitor.tab.url
-    assert visitor.tab.input_value("[name=step]") == "3"
-
-
 def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run):
     visitor.open("view=density")
     slider, lines = visitor.tab.locator("[name=step]"), {line["step"]: line for line in lines_of(run)}
@@ -201,19 +190,6 @@ def test_a_question_across_steps_and_runs(visitor, run):
         assert [line[steps.index(int(name[5:]))] for line in lines] == [p, p]
     assert visitor.tab.locator(".strip").count() == 2
     assert visitor.tab.locator(".strip .chosen h2").first.text_content().startswith("After step 4, watched: p = ")
-
-
-def test_all_watched_questions_at_a_glance(visitor):
-    visitor.open("view=questions")
-    figures = visitor.tab.locator("figure")
-    assert figures.count() == 2
-    question, over = figures.last.locator("h2").text_content(), figures.last.locator(".u-over")
-    box = over.bounding_box()
-    over.click(position={"x": box["width"] * 2 / 6, "y": box["height"] / 2})
-    visitor.tab.wait_for_function("() => S.step")
-    visitor.settle()
-    assert visitor.tab.text_content("h1") == f"Question {question}"
-    assert visitor.tab.locator(".strip .chosen h2").text_content().startswith("After step 2, watched: p = ")
 
 
 def test_tokens_are_coloured(visitor, run):

@@ -77,12 +77,6 @@ def test_an_update_has_the_operations_of_its_tokens():
     assert often == pytest.approx(seconds / 3 + 4 * 1_543_714_304 / 4 * 608 / 50e9)
 
 
-def test_checkpoints_that_are_there_at_once():
-    assert checkpoints_at_once(config(), 1170) == 4  # two kept, the best, one being written
-    assert checkpoints_at_once(config("--keep", "0", "--eval-every", "0"), 1170) == 13
-    assert checkpoints_at_once(config("--save-every", "2000"), 1170) == 3
-
-
 @pytest.mark.parametrize(
     ("preset", "gpus", "gpu", "flags"),
     [("paper-1.5b", 1, "A100-80GB", ""), ("paper-7b", 4, "H100", ""), ("paper-7b", 1, "H200", "--offload-optimizer")],
@@ -203,3 +197,9 @@ def test_the_page_has_the_commands_and_the_estimates_of_the_script(capsys):
         assert overview[1] + overview[2] in page, message
         # What the estimate assumes.
         assert all(f"\n  {gpu}: " in overview[0] for gpu in ("H20", "A100-80GB", "H100", "H200"))
+
+
+def test_checkpoints_that_are_there_at_once():
+    assert checkpoints_at_once(config(), 1170) == 4  # two kept, the best, one being written
+    assert checkpoints_at_once(config("--keep", "0", "--eval-every", "0"), 1170) == 13
+    assert checkpoints_at_once(config("--save-every", "2000"), 1170) == 3

@@ -13,8 +13,6 @@ from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
 from bnpo.report.summary import summary
 from conftest import json_lines, make_model, run_ranks
-from paper.curves import group_runs, read_run
-from paper.figures import draw_fits, draw_norms
 
 pytestmark = pytest.mark.sampler
 
@@ -81,15 +79,6 @@ def test_a_line_of_metrics_a_step(tiny_run):
         assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
         assert line["tokens/sampled"] > 128
     assert lines[0]["lr"] == pytest.approx(1e-5)
-
-
-def test_figures_are_drawn_from_the_run(tiny_run):
-    run = read_run(tiny_run)
-    norms = [line["grad_norm"] for line in metrics_of(tiny_run)]
-    groups = group_runs([run])
-    np.testing.assert_array_equal(draw_norms(groups, window=1).axes[0].get_lines()[0].get_ydata(), norms)
-    alphas = [line["beta/alpha"] for line in metrics_of(tiny_run)]
-    np.testing.assert_array_equal(draw_fits(groups, window=1).axes[2].get_lines()[0].get_ydata(), alphas)
 
 
 def test_rollouts_agree_with_the_metrics(tiny_run):
@@ -206,7 +195,6 @@ def test_remax_with_mini_batches_on_two_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("algo", "own_flags", "options"),
     [
-        ("beta", "--beta-parameters 2 3 --rescale-advantages", {"beta_parameters": (2, 3), "rescale_advantages": True}),
         ("gdpo", "--reward-weights 1 0.2", {"reward_weights": (1, 0.2)}),
         ("weight", "--weight 1/(1-p) --weight-wrong p+m/n", {"weight": "1/(1-p)", "weight_wrong": "p+m/n"}),
     ],

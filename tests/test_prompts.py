@@ -16,6 +16,7 @@ from bnpo.data import (
 )
 from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
+from conftest import refused
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
 # The parts of Qwen3's chat template that read messages and enable_thinking.
@@ -71,14 +72,6 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_toke
         other = render_prompt(saved, "1+1=?", chat_template(saved, "think"))
         assert THINK_PROMPT in other
         assert SYSTEM not in other
-
-
-def test_without_settings_the_template_is_the_tokenizers(tokenizer):
-    template = tokenizer.chat_template
-    assert chat_template(tokenizer, "chat") == template
-    messages = [{"role": "user", "content": "1+1=?"}]
-    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert encode_prompt(tokenizer, "1+1=?") == expected
 
 
 @pytest.mark.parametrize(("thinking", "end"), [(None, ""), ("on", ""), ("off", "<think>\n\n</think>\n\n")])
@@ -162,9 +155,8 @@ def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
 def test_templates_that_cannot_work_are_one_line(template, settings, message, tokenizer, tmp_path):
     file = tmp_path / "mine.jinja"
     file.write_text(template)
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         chat_template(tokenizer, str(file), **settings)
-    assert "\n" not in str(error.value)
 
 
 def test_flags_of_the_prompt(tmp_path):

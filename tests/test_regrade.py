@@ -7,7 +7,6 @@ import pytest
 
 from bnpo.data import Problem, content_hash, load_problems
 from bnpo.evaluation.program import EvalConfig, check, run
-from bnpo.evaluation.records import Request, Samples
 from bnpo.evaluation.suites import Dataset, Suite
 from bnpo.files import InputError, write_json, write_json_lines
 from conftest import json_lines
@@ -105,12 +104,6 @@ def test_folders_that_cannot_be_graded_are_refused(folder, tmp_path):
     write_json(folder / "protocol.json", protocol | {"suite": protocol["suite"] | {"language": "en"}})
     assert "protocol.json is of another version (" in refused(regrade=folder)
     assert (folder / "samples.jsonl").read_text() == before
-
-
-def test_a_folder_that_is_being_written_is_refused(folder):
-    held = Samples(folder, [Request("set", *key) for key in TEXTS])
-    assert "another evaluation is writing it; wait for it" in refused(regrade=folder)
-    held.close()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bnpo.config import flat_settings, parse_train_config
-from bnpo.files import InputError, file_hash, step_name, write_json, write_json_lines
+from bnpo.files import file_hash, step_name, write_json, write_json_lines
 from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
 from bnpo.report.run_files import read_answers
@@ -66,14 +66,6 @@ def test_a_long_run_says_what_is_left_out_and_how_to_choose(browser, tmp_path):
     seen.open("view=answers")
     assert seen.count() == (250 - int(lost[1])) * 50
     assert seen.complaints == []
-
-
-@pytest.mark.program
-def test_steps_choose(browser, run):
-    write_page(run / "few.html", [run], (2, 4))
-    seen = Visitor(browser, run / "few.html")
-    seen.open("view=answers")
-    assert seen.message() == "20 of 20 answers"
 
 
 @pytest.mark.program
@@ -157,12 +149,6 @@ def test_ids_that_questions_share_keep_their_answers_apart(run):
     assert texts[12][2]["texts"] == ["a"]
 
 
-def test_lines_that_were_edited_are_named(run):
-    (run / "rollouts" / "step-000003.jsonl").write_text("{}\nno JSON\n")
-    with pytest.raises(InputError, match=r"rollouts/step-000003\.jsonl:2: not JSON"):
-        write_page(run / "page.html", [run])
-
-
 def test_a_summary_for_a_terminal(run, capsys):
     program.main(program.Args((run,), text=True))
     lines = r"run +\S*run: still running or killed after step 4\nreward +0\.25 -> 0\.5\n"
@@ -170,13 +156,6 @@ def test_a_summary_for_a_terminal(run, capsys):
     write_json(run / "end.json", {"step": 4, "why": "done"})
     program.main(program.Args((run, run), text=True))
     assert capsys.readouterr().out.count("run: done after step 4\n") == 2
-
-
-def test_the_page_is_written_into_the_run_or_where_one_says(run, capsys):
-    program.main(program.Args((run,)))
-    program.main(program.Args((run,), output=run / "new" / "one.html"))
-    said = capsys.readouterr().out
-    assert re.fullmatch(r"\S+/run/report\.html: 0\.\d MB\n\S+/run/new/one\.html: 0\.\d MB\n", said)
 
 
 @pytest.mark.program
@@ -198,3 +177,11 @@ def test_vendored_files_are_what_was_released():
     listed = {row[0].removeprefix("| "): row[3].removesuffix(" |") for row in rows}
     found = {file.name: file_hash(file) for file in folder.iterdir() if file.suffix in (".js", ".css", ".woff2")}
     assert listed == found
+
+
+@pytest.mark.program
+def test_steps_choose(browser, run):
+    write_page(run / "few.html", [run], (2, 4))
+    seen = Visitor(browser, run / "few.html")
+    seen.open("view=answers")
+    assert seen.message() == "20 of 20 answers"

@@ -19,7 +19,7 @@ from bnpo.data import stop_token_ids
 from bnpo.files import ROOT, InputError
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.prepare import prepare_run
-from conftest import forked, free_port, make_model, run_ranks, temporary_folder
+from conftest import forked, free_port, make_model, refused, run_ranks, temporary_folder
 
 
 def train(run, ranks, kill) -> None:
@@ -89,9 +89,8 @@ def test_what_is_not_the_same_run_is_refused(ranks, flags, message, reference, m
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     suite = str(reference.with_name("suite.json"))
     asked = [*soak.FLAGS, "--eval-suite", suite, "--resume", "--output-dir", str(reference), *flags]
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         prepare_run(parse_train_config(asked, has_cuda=False)[0])
-    assert "\n" not in str(error.value)
 
 
 def asking_to_resume(run, suite) -> None:

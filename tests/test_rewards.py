@@ -42,13 +42,8 @@ def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
         (r"\frac{5}{4}", r"\boxed{1.25}", True),
         (r"\frac{5}{4}", r"\boxed{5/4}", True),
         (r"\frac{5}{4}", r"\boxed{-5/4}", False),
-        (r"\sqrt{8}", r"\boxed{2\sqrt{2}}", True),
-        (r"x^2+2x+1", r"\boxed{(x+1)^2}", True),
-        (r"(1,2)", r"\boxed{(2,1)}", False),
         ("7", "the answer is 7", False),
-        ("7", r"\boxed{7} \boxed{8}", False),
         ("7", r"\boxed{7} and \boxed{8", True),
-        ("", r"\boxed{}", False),
         ("", "", False),
         ("7", r"\boxed{}", False),
     ],
@@ -75,27 +70,20 @@ def test_format(text, right):
 @pytest.mark.parametrize(
     ("text", "reference", "right"),
     [
-        ("5 + 7 = 12", "12", True),
         ("She has 12 apples.", "12", True),
-        ("The answer is 12. ", "12", True),
         ("That makes 1,234 in all.", "1234", True),
         ("It costs $1,234.50.", "1234.5", True),
-        (r"It costs \$18", "18", True),
         ("-$3", "-3", True),
         ("5 - 8 = −3", "-3", True),
-        ("10-3", "3", True),
         ("10 - 3", "-3", False),
         ("40%", "40", True),
         (".5 of it", "0.5", True),
-        ("3.0", "3", True),
         ("007", "7", True),
         ("1,2,3", "3", True),
-        ("12,345,678", "12345678", True),
         ("12 apples in 2 bags", "12", False),
         (r"\boxed{12}", "12", True),
         ("#### 12", "#### 12", True),
         ("twelve", "12", False),
-        ("12", "twelve", False),
         ("", "", False),
         ("1." * 3000 + "2", "0.2", True),
         ("9" * 20_000 + "," * 20_000 + "7", "7", True),
@@ -141,14 +129,6 @@ def test_accuracy_reads_the_answer_tags_only_when_told(grader):
     text = r"<think>\boxed{7}</think><answer>8</answer>"
     assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
     assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
-
-
-def test_rewards_of_the_users(tmp_path):
-    file = tmp_path / "my_rewards.py"
-    file.write_text("def short(text, reference):\n    return 1.0 if len(text) <= len(reference) else 0.5\n")
-    grader = Grader(("accuracy", f"{file}:short"), workers=1)
-    assert grader([r"\boxed{1}", "1"], ["1", "1"]).rewards.tolist() == [[1, 0.5], [0, 1]]
-    grader.close()
 
 
 def test_a_users_file_may_have_dataclasses(tmp_path):

@@ -190,12 +190,3 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
             each.append(np.abs(scores - logprobs.numpy()).mean())
     sampler.close()
     assert np.mean(gaps) < 0.25 * np.mean(gaps_of_rounded)
-
-
-def test_graphs_sleep_where_vllm_can_let_them(monkeypatch):
-    import bnpo.policy.sampler as sampler_module
-
-    settings = EngineSettings(max_tokens=192, dtype="bfloat16", sequences=32)
-    assert sampler_module._gpu_arguments(settings, capability=9)["sleep_mode_offload_cudagraph"] is True
-    monkeypatch.setattr("vllm.EngineArgs", object)  # as in vLLM 0.26
-    assert "sleep_mode_offload_cudagraph" not in sampler_module._gpu_arguments(settings, capability=9)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bnpo.config import check_config, parse_train_config
+from bnpo.config import parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
@@ -240,25 +240,6 @@ def test_rows_without_an_id_are_numbered(tmp_path):
     rows = [{"problem": "1", "answer": "1", "id": "a"}, {"problem": "2", "answer": "2", "id": None}]
     for name in ("rows.parquet", "rows.jsonl"):
         assert [problem.id for problem in load_problems(write(tmp_path / name, rows))] == ["a", "2"]
-
-
-def test_a_parquet_file_without_rows(tmp_path):
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"problem": pa.array([], pa.string()), "answer": pa.array([], pa.string())}), path)
-    with pytest.raises(InputError, match=r"rows\.parquet: is empty"):
-        load_problems(path)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--answer-pattern", "(a"), r"--answer-pattern '\(a': missing \), unterminated"),
-        (("--answer-pattern", "a"), "--answer-pattern 'a': it needs one group, around the answer, as in "),
-    ],
-)
-def test_patterns_are_checked_before_anything_is_read(flags, message):
-    with pytest.raises(InputError, match=message):
-        check_config(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0], ranks=1)
 
 
 @pytest.mark.parametrize("folder", ["{home}", "~"])

@@ -126,16 +126,6 @@ def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, gpu, driver,
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
-@pytest.mark.program
-def test_the_driver_is_asked_for_its_version(tmp_path):
-    source = tmp_path / "driver.c"
-    source.write_text("int cuDriverGetVersion(int *version) { *version = 12080; return 0; }\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
-    command = [sys.executable, "-c", "from bnpo.ranks import driver_cuda; print(driver_cuda())"]
-    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
-    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "12080\n"
-
-
 @pytest.mark.parametrize(
     ("on_gpu", "compilers", "variables", "problem"),
     [

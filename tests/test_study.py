@@ -1,6 +1,5 @@
 """The miniature studies: their recorded runs, their statistics, the report of the first."""
 
-import subprocess
 from collections import defaultdict
 from functools import partial
 from itertools import product
@@ -13,7 +12,6 @@ from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from study.again import compare_with, train_again
 from study.design import ALGORITHMS, EVALUATED, REGIMES, SEEDS, command
-from study.paper import average_error, paper_table
 from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
 from study.results import PAGES, write_results
 from study.rows import RESULTS, ROWS, area, chosen_lr, final, first_grid, read_rows
@@ -176,13 +174,6 @@ def test_bnpo_is_no_further_from_reinforce_than_its_density_lets_it_be():
     )
 
 
-def test_errors_of_the_papers_averages():
-    assert average_error([0.5, 0, 0, 0], "over problems") == pytest.approx(np.sqrt(0.25 / 500) / 4)
-    assert average_error([1, 0.5, 0, 0], "over answers") == pytest.approx(np.sqrt(0.25 / 640) / 4)
-    block = paper_table().blocks["Qwen2.5-Math-7B"]
-    assert (block["GRPO"][0], block["GRPO"][3]) == ("47.1", "+0.7")
-
-
 @pytest.mark.sampler
 def test_a_run_that_is_trained_again_is_what_its_row_says(tmp_path):
     stored = next(row for row in FIRST if (row["part"], row["method"]) == ("main", "bnpo"))
@@ -195,25 +186,6 @@ def test_a_run_that_is_trained_again_is_what_its_row_says(tmp_path):
         pytest.skip(f"bits were recorded with other arithmetic than {arithmetic()}")
     for name, curve in stored["curves"].items():
         assert result["curves"][name] == curve[:3], name
-
-
-def git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: the age of commits is unknown")
-def test_the_registration_is_older_than_every_row():
-    """The commits that computed the rows have the registration, and the file of rows was added after it.
-
-    The registration was docs/study-2.md then.
-    """
-    if git("rev-parse", "--is-shallow-repository") == "true":
-        pytest.skip("a shallow clone does not have the registration's commit")
-    registered = git("log", "--diff-filter=A", "--format=%H", "--", "docs/study-2.md").split()[-1]
-    added = git("log", "--diff-filter=A", "--format=%H", "--", str(ROWS_2.relative_to(ROOT))).split()
-    for commit in {*added, *(row["commit"] for row in SECOND)}:
-        git("merge-base", "--is-ancestor", registered, commit)  # fails otherwise
-    assert registered not in added
 
 
 def figures(folder) -> dict[str, np.ndarray]:

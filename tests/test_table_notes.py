@@ -2,13 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from results_files import BASE, MATH500, SIZES, setting_notes
-
-
-def test_the_papers_protocol_needs_no_note(write):
-    assert setting_notes(write("base", ckpt=BASE), write("bnpo", "paper-1.5b")) == []
 
 
 def test_differences_from_the_paper_are_noted(write):
@@ -37,15 +31,6 @@ def test_differences_from_the_paper_are_noted(write):
         f"problems of AIME2024 20 (paper: 30){row}",
         f"problems of AIME2025 20 (paper: 30){row}",
     ]
-
-
-def test_a_note_names_the_rows_it_is_about(write):
-    files = [write("base", ckpt=BASE, grader="default"), write("bnpo", "paper-1.5b")]
-    files.append(write("grpo", "paper-1.5b", run={"algo": "grpo"}, grader="default"))
-    files.append(write("7b", "paper-7b", grader="default"))
-    about = "Qwen2.5-Math-1.5B Base, GRPO; Qwen2.5-Math-7B BNPO"
-    assert setting_notes(*files) == [f"grader default (released code: paper): {about}"]
-    assert setting_notes(files[0], files[2]) == ["grader default (released code: paper): all our rows"]
 
 
 def test_differences_between_files_are_noted(write):
@@ -84,13 +69,3 @@ def test_differences_of_training_from_the_preset_are_noted(write):
         f"training questions_per_step 64 (preset paper-1.5b: 32){row}",
         f"training lr 1e-05 (preset paper-1.5b: 1e-06){row}",
     ]
-
-
-@pytest.mark.parametrize(
-    ("ckpt", "note"),
-    [("runs/x", False), ("runs/x/last", False), ("checkpoints/step-000300", False), ("runs/x/best", True)],
-)
-def test_a_checkpoint_other_than_the_last_is_noted(write, ckpt, note):
-    notes = setting_notes(write("run", "paper-1.5b", run={"steps": 300}, ckpt=ckpt))
-    assert ("checkpoint best (preset paper-1.5b: last): all our rows" in notes) == note
-    assert len(notes) == 1 + note  # and the length of training
