@@ -8,7 +8,6 @@ import pytest
 
 import real_curves
 from bnpo.files import InputError
-from conftest import json_lines
 
 # metrics.jsonl by method and seed: greedy accuracies after steps 0 and 2, rewards of steps 1, 2 and 3.
 RUNS = {
@@ -36,15 +35,6 @@ def rows(tmp_path, monkeypatch):
     trl = write_run(tmp_path / "trl", "grpo", 0, (0.3, 0.6), (0.2, 0.4, 0.6), trainer="trl")
     assert real_curves.add(trl).name == "trl-grpo-seed0.jsonl"
     return tmp_path / "rows"
-
-
-def test_a_row_has_what_was_measured_with_the_weights_after_its_step(rows):
-    read = json_lines(rows / "bnpo-seed0.jsonl")
-    assert read == [
-        {"step": 0, "greedy": 0.3, "sampled": 0.25},
-        {"step": 1, "sampled": 0.5},
-        {"step": 2, "sampled": 0.75, "greedy": 0.8},
-    ]
 
 
 def test_the_table_has_means_and_ranges_over_seeds(rows):
