@@ -59,7 +59,7 @@ def test_command_lines(start, capsys):
     if start is start_evaluation:
         names = [*EvalConfig.__dataclass_fields__]
     worked = 0
-    for _ in range(300):
+    for _ in range(200):
         flags = [word for _ in range(draw.randint(1, 3)) for word in flag_words(draw, names)]
         worked += only_one_line(start, flags)
     assert worked > 5

@@ -268,11 +268,9 @@ def test_what_overflows_in_fp16_is_refused_by_name(tmp_path, layer, scale, messa
 @pytest.mark.parametrize(
     ("family", "adapted"),
     [
-        ("llama", "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"),
         ("gpt2", "c_attn c_proj c_fc"),
         ("qwen3_moe", "q_proj k_proj v_proj o_proj"),
         ("qwen2_moe", "q_proj k_proj v_proj o_proj"),  # its shared expert has layers that are called as the experts'
-        ("mixtral", "q_proj k_proj v_proj o_proj"),
     ],
 )
 def test_of_a_mixture_of_experts_only_the_attention_is_adapted(family, adapted):

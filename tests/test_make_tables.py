@@ -6,7 +6,7 @@ import pytest
 
 from bnpo.files import ROOT, InputError
 from paper.results import load_results, method_name
-from paper.tables import COLUMNS, PAPER_SCORES, combine, leader, to_markdown
+from paper.tables import PAPER_SCORES, combine, leader, to_markdown
 from results_files import BASE, MATH500, SCORES, setting_notes, tables
 
 
@@ -81,13 +81,6 @@ def test_table_2_tells_decomposition_apart(write):
     assert setting_notes(*files) == [
         "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all our rows"
     ]
-
-
-def test_the_average_is_that_of_the_four_data_sets(write):
-    [table] = tables(write("five", ckpt=BASE, scores=SCORES | {"extra": (0.5, 0.1)}))
-    assert table.columns == [*COLUMNS[:4], "extra", "Average"]
-    assert table.blocks["Qwen2.5-Math-1.5B"]["Base"][-2:] == ["50.0 ± 10.0", ""]
-    assert table.blocks["Qwen2.5-Math-1.5B"]["Base, paper"][-2:] == ["", "16.1"]
 
 
 def test_training_runs_share_a_row(write):

@@ -225,31 +225,6 @@ def test_keys_and_links(visitor):
     assert visitor.tab.text_content("h1") == f"Question {first}"
 
 
-def test_evaluations_problem_by_problem(visitor, run):
-    means = []
-    for name in ("step-000000", "step-000006"):
-        right = defaultdict(list)
-        for line in (run / "evals" / name / "samples.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            right[row["id"]].append(row["correct"])
-        means.append({problem: np.mean(verdicts) for problem, verdicts in right.items()})
-    change = {problem: means[1][problem] - means[0][problem] for problem in means[0]}
-    visitor.open("view=evaluations&a=0&b=1")
-    cells = visitor.tab.locator("#view table").first.locator("tbody tr > *").all_text_contents()
-    assert cells[:2] == ["arithmetic", "20"]
-    error = np.std(list(change.values()), ddof=1) / np.sqrt(20)
-    assert numbers(cells[4].split(" ± ")) == pytest.approx(
-        [100 * np.mean(list(change.values())), 100 * error], rel=0.05
-    )
-    assert [int(cell) for cell in cells[5:]] == [sum(s * c > 0 for c in change.values()) for s in (1, -1)]
-    for name, wanted in {"gained": lambda c: c > 0, "lost": lambda c: c < 0, "all": lambda c: True}.items():
-        visitor.choose("changed", name)
-        assert set(visitor.column("problem")) == {problem for problem, c in change.items() if wanted(c)}
-    visitor.tab.locator("#view table").last.locator("tbody a").first.click()
-    visitor.settle()
-    assert visitor.tab.locator(".side .card").count() == 4
-
-
 @pytest.mark.parametrize(
     ("scheme", "width", "rules"),
     [

@@ -83,13 +83,10 @@ def change(rows: list[dict], field: str) -> list[dict]:
     ("name", "damage", "message"),
     [
         ("math500", lambda rows: change(rows, "answer"), "the sha256 of its problems and answers is .*, expected 41d4"),
-        ("math500", lambda rows: change(rows, "problem"), "the sha256 of its problems and answers is .*, expected"),
         ("math500", lambda rows: [rows[1], rows[0], *rows[2:]], "the sha256 of its problems and answers is "),
         ("amc23", lambda rows: change(rows, "problem"), "the sha256 of its problems and answers is .*, expected 462d"),
-        ("aime2024", lambda rows: change(rows, "answer"), "the sha256 of its answers is .*, expected b1f0"),
         ("aime2025", lambda rows: change(rows, "answer"), "the sha256 of its answers is .*, expected 864d"),
         ("aime2025", lambda rows: rows[:-1], "it has 29 problems, expected 30"),
-        ("amc23", lambda rows: rows + rows[:1], "it has 41 problems, expected 40"),
     ],
 )
 def test_other_content_on_the_hub_is_an_error(name, damage, message, data_dir, cache, tmp_path):

@@ -178,20 +178,6 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
     assert (run / "last" / "tokenizer.json").exists()
 
 
-def test_remax_with_mini_batches_on_two_ranks(tmp_path):
-    run = tmp_path / "run"
-    flags = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, *EVERY_STEP)
-    flags += ("--eval-every", 0, "--rewards", "accuracy,format", "--decompose")
-    flags += ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)
-    run_ranks(2, "train.py", "--preset", "tiny", "--algo", "remax", *flags, "--output-dir", run)
-    rows, lines = rollouts_of(run, 1), metrics_of(run)
-    assert len(rows) == 16
-    assert lines[0]["tokens/greedy"] > 0
-    assert lines[1]["sync/difference"] < 1e-4
-    # R - R(greedy), averaged over the two rewards
-    assert {row["advantage"] for row in rows} <= {-0.5, 0.0, 0.5}
-
-
 @pytest.mark.parametrize(
     ("algo", "own_flags", "options"),
     [

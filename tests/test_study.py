@@ -168,7 +168,7 @@ def test_weights_are_those_of_the_advantages_and_scaled_alike():
 
 def test_bnpo_is_no_further_from_reinforce_than_its_density_lets_it_be():
     """With many answers to many alike questions f is a normal density of three times the variance of p."""
-    draw = partial(np.random.Generator.beta, a=50, b=50, size=20_000)
+    draw = partial(np.random.Generator.beta, a=50, b=50, size=5_000)
     assert cosines(draw, 1024, ("reinforce", "bnpo"), batches=3) == pytest.approx(
         {"reinforce": 0.75**0.25, "bnpo": 1}, abs=0.01
     )
