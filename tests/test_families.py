@@ -3,14 +3,21 @@
 `python dev/models_table.py` does the same with more families, and writes the table of docs/models.md.
 """
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
-from bnpo.files import ROOT
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT, InputError
+from bnpo.policy import folder
+from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.policy.model_check import check_model
 from conftest import report_of, run_ranks
-from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, make_family
+from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config, make_family
 
 DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
 """Largest mean difference per token between two computations with equal weights."""
@@ -71,3 +78,95 @@ def test_the_list_of_families_is_current():
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     refused = NOT_TRAINED | REFUSED_LATER
     assert {family.strip("`"): reason for family, reason in rows} == {name: why for name, (_, why) in refused.items()}
+
+
+@pytest.mark.parametrize("family", TRAINED | ALSO_TRAINED)
+def test_families_that_train_pass(family, tmp_path):
+    family_config(family, **(TRAINED | ALSO_TRAINED)[family]).save_pretrained(tmp_path)
+    check_model(tmp_path, 192)
+
+
+@pytest.mark.parametrize("family", NOT_TRAINED)
+def test_other_families_are_refused_with_the_reason(family, tmp_path):
+    settings, reason = NOT_TRAINED[family]
+    family_config(family, **settings).save_pretrained(tmp_path)
+    with pytest.raises(InputError) as refusal:
+        check_model(tmp_path, 192)
+    assert str(refusal.value).startswith(f"{tmp_path}: cannot be trained: {reason}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_settings_of_a_family_decide_too(tmp_path):
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    family_config("phi3", rope_parameters=rope, original_max_position_embeddings=128).save_pretrained(tmp_path)
+    check_model(tmp_path, 128)
+    with pytest.raises(InputError, match="its longrope has other frequencies for texts over 128 tokens"):
+        check_model(tmp_path, 129)
+    family_config("qwen2", quantization_config={"quant_method": "fp8"}).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="its weights are quantised"):
+        check_model(tmp_path, 128)
+    family_config("gemma2", head_dim=32, attn_logit_softcapping=None).save_pretrained(tmp_path)
+    check_model(tmp_path, 128)  # its cap on the logits of tokens is no obstacle
+
+
+def test_code_from_the_hub_and_broken_settings_are_refused(tmp_path):
+    settings = json.loads((TINY_MODEL / "config.json").read_text())
+    for changes in ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, {"hidden_size": "wide"}):
+        (tmp_path / "config.json").write_text(json.dumps(settings | changes))
+        with pytest.raises(InputError, match=r"not the config\.json of a known language model \("):
+            check_model(tmp_path, 192)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return shutil.copytree(TINY_MODEL, tmp_path / "model")
+
+
+def test_a_folder_without_one_of_its_shards(model):
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00002-of-2.safetensors"}}')
+    with pytest.raises(
+        InputError, match=r"model: lacks model-00002-of-2\.safetensors, which model\.safetensors\.index"
+    ):
+        model_folder(str(model))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda whole: whole[: len(whole) // 2], "model.safetensors: is damaged, perhaps cut off"),
+        (lambda whole: whole[:5], "model.safetensors: is damaged, perhaps cut off"),
+        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a git-lfs pointer"),
+        (lambda whole: b"<html>not found</html>", "model.safetensors: is damaged"),
+    ],
+)
+def test_weights_that_are_cut_off_or_no_weights(model, content, message):
+    file = model / "model.safetensors"
+    file.write_bytes(content(file.read_bytes()))
+    with pytest.raises(InputError, match=message):
+        model_folder(str(model))
+
+
+def test_the_model_of_a_preset_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(folder, "SMOLLM2", tmp_path / "none")
+    with pytest.raises(InputError, match=r"`python scripts/get_model\.py smollm2` gets it"):
+        model_folder(str(tmp_path / "none"))
+
+
+def test_a_tokenizer_that_cannot_be_loaded(model):
+    (model / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="model: its tokenizer cannot be loaded"):
+        load_tokenizer(model, 10)
+
+
+def test_special_tokens_beyond_the_embedding_are_allowed(model):
+    """Gemma 3's text models have 262,144 rows and one more token, for images."""
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | {"vocab_size": 262}))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.save_pretrained(model)
+    assert len(load_tokenizer(model, 10)) == 263
+    tokenizer.add_tokens(["word"])
+    tokenizer.save_pretrained(model)
+    with pytest.raises(InputError, match="its tokenizer has 264 tokens, its model 262"):
+        load_tokenizer(model, 10)

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import TRAINING_PROBLEMS, arithmetic_problems, content_hash
 from bnpo.policy.speed import TIMINGS
 from conftest import ROOT, free_port, json_lines, run_ranks, temporary_folder, users_environment
 
@@ -65,7 +64,6 @@ def test_a_rank_of_another_run_is_turned_away(tmp_path):
 
 @pytest.mark.program
 def test_a_port_that_is_taken_is_one_line(tmp_path):
-    started = time.monotonic()
     with socket.create_server(("", 0)) as another:
         port = another.getsockname()[1]
         run = ("train.py", *SMALL, "--steps", 1, "--output-dir", tmp_path / "run")
@@ -77,7 +75,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     ]
     assert "Traceback" not in refused.stdout
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
-    assert time.monotonic() - started < 60  # the other rank, which waits for this one, ends at the launcher's signal
 
 
 def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subprocess.Popen:
@@ -132,17 +129,13 @@ def two_machines(tmp_path_factory) -> Path:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_job(rank, one_machine, two_machines):
-    folder = (one_machine, two_machines)[rank]
-    assert float((folder / "killed").read_text()) < 60
-    console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
-    assert "exits with return code = -9" in console
-    end = folder / "run" / "end.json"
-    if rank == 0:  # which writes it
-        assert not end.exists()
-    else:
-        assert "gloo" in json.loads(end.read_text())["why"]
+def test_a_killed_rank_ends_the_job(one_machine, two_machines):
+    for folder in (one_machine, two_machines):
+        assert float((folder / "killed").read_text()) < 60
+        console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
+        assert "exits with return code = -9" in console
+    assert not (one_machine / "run" / "end.json").exists()  # rank 0 writes it
+    assert "gloo" in json.loads((two_machines / "run" / "end.json").read_text())["why"]
 
 
 @pytest.mark.sampler
@@ -193,10 +186,6 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
         assert tokenizer.decode(row["prompt_ids"]) == row["prompt"]
         assert tokenizer.decode(row["answer_ids"]) == row["answer"]
         assert len(row["sampler_logprobs"]) == len(row["answer_ids"]) > 0
-
-    config = json.loads((run / "config.json").read_text())
-    assert config["data_sha256"] == content_hash(arithmetic_problems("train", TRAINING_PROBLEMS))
-    assert config["questions_dropped"] == 0
 
 
 @pytest.mark.sampler

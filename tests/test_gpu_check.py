@@ -1,5 +1,7 @@
 """What GPU machines run, without a GPU: scripts/gpu_check.py, and the tests on a CUDA build."""
 
+import argparse
+import importlib.util
 import json
 import os
 import re
@@ -8,11 +10,14 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpu_check
+from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT
 from bnpo.policy.sampling import attention_backend
+from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 from conftest import users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
@@ -141,3 +146,66 @@ def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_
 )
 def test_attention_that_cannot_be_compiled_is_not_chosen(capability, can_compile, backend):
     assert attention_backend(capability, can_compile) == backend
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),  # as in the data sheets; None: not in the table
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H20", 148),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9),
+        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("NVIDIA GB200", None),
+    ],
+)
+def test_peaks_by_the_names_of_gpus(name, peak):
+    assert peak_tflops(name) == peak
+
+
+def test_rates_of_a_step():
+    watch = Stopwatch()
+    watch.seconds |= {"total": 4.0, "update": 2.0}
+    metrics = {"tokens/sampled": 100, "update/tflop": 3000.0}
+    rates = {"seconds/total": 4.0, "seconds/update": 2.0, "tokens/per_second": 25.0, "tflops/per_second": 750.0}
+    rates |= {"sampling/seconds_0": 1.0, "sampling/seconds_1": 3.0, "sampling/imbalance": 1.5}
+    sampling = np.array([1.0, 3.0])
+    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA L40") == rates
+    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
+    assert all(name.startswith(TIMINGS) for name in rates)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    spec = importlib.util.spec_from_file_location("bench_run", ROOT / "benchmarks" / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bench_run", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("argv", "preset", "model", "ranks", "steps"),
+    [
+        ([], "tiny", None, None, 10),
+        (["--model", "smollm2", "--ranks", "2"], "smollm2", "data/models/SmolLM2-135M-Instruct", 2, 4),
+        (["--model", "data/tiny-model", "--steps", "3"], "smollm2", "data/tiny-model", 1, 3),
+    ],
+)
+def test_the_model_of_a_benchmark_is_a_preset_or_a_folder(bench, monkeypatch, argv, preset, model, ranks, steps):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["step.py", *argv])
+    case, _ = sys.modules["common"].read_case(argparse.ArgumentParser())
+    config, _ = parse_train_config(case.flags, has_cuda=False)
+    assert config.preset == preset
+    assert Path(config.data.model) == (ROOT / model if model else TINY_MODEL)
+    assert case.ranks == (ranks or len(os.sched_getaffinity(0)))
+    assert case.steps == steps

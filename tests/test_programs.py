@@ -5,13 +5,18 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
+from bnpo.data import Columns, content_hash, load_problems
 from bnpo.report.summary import summary
+from bnpo.runs.checkpoint import find_checkpoint
 from conftest import json_lines, make_model, run_ranks
 
 pytestmark = pytest.mark.sampler
@@ -257,3 +262,89 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
     run_ranks(1, "train.py", "--preset", "tiny", *flags)
     [line] = metrics_of(run)
     assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)
+
+
+@pytest.mark.sampler
+def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(tmp_path):
+    def train(name: str, steps: int, *flags: str) -> list[dict]:
+        batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)
+        common = ("--preset", "tiny", *batch, "--rollouts-every", 1, "--watch-questions", 0, "--save-every", 2)
+        run_ranks(2, "train.py", *common, "--steps", steps, "--output-dir", tmp_path / name, *flags)
+        return json_lines(tmp_path / name / "metrics.jsonl")
+
+    whole = train("whole", 4)
+    drawn = [line["groups/drawn"] for line in whole]
+    assert set(drawn) <= {4, 8, 12}
+    assert max(drawn) > 4
+    for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
+        [file] = (tmp_path / "whole" / "rollouts").glob(f"*{step}.jsonl*")
+        rewards = [row["rewards"]["accuracy"] for row in map(json.loads, file.read_text().splitlines())]
+        assert len(rewards) == 2 * count
+        differ = np.not_equal(rewards[::2], rewards[1::2])  # [questions drawn]
+        assert differ.sum() >= 4 or count == 12
+        assert differ[:-4].sum() < 4  # no draw was in vain
+        assert line["groups/all_equal"] == pytest.approx(1 - differ.mean())
+    train("resumed", 2)
+    assert [line["groups/drawn"] for line in train("resumed", 4, "--resume")] == drawn
+    assert all((tmp_path / name / "last" / "model.safetensors").is_file() for name in ("whole", "resumed"))
+    assert len({(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "resumed")}) == 1
+
+
+GSM8K = [
+    {"question": f"Tom has {n} pens and buys {n}.", "answer": f"He has {n} + {n} = {2 * n} pens.\n#### {2 * n}"}
+    for n in range(1, 9)
+]
+"""Rows as in GSM8K, short enough for the tiny model."""
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+
+@pytest.fixture(scope="module")
+def gsm8k_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gsm8k")
+    pq.write_table(pa.Table.from_pylist(GSM8K), folder / "train.parquet")
+    fields = {"problem_field": "question", "answer_pattern": r"####\s*(.*)"}
+    suite = {"datasets": {"GSM8K": {"data": str(folder / "train.parquet"), "repetitions": 1, "problems": 4, **fields}}}
+    suite |= {"temperature": 1.0, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 8}
+    (folder / "suite.json").write_text(json.dumps(suite))
+    flags = ("--train-data", folder / "train.parquet", "--problem-field", "question")
+    flags += ("--answer-pattern", r"####\s*(.*)")
+    flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-answer-tokens", 8, "--steps", 1)
+    flags += ("--eval-every", 1, "--eval-suite", folder / "suite.json", "--rollouts-every", 1, "--watch-questions", 0)
+    (folder / "mine.jinja").write_text(TEMPLATE)
+    flags += ("--template", folder / "mine.jinja", "--system-prompt", "Be exact.")
+    run_ranks(2, "train.py", "--preset", "tiny", *flags, "--output-dir", folder / "run")
+    return folder
+
+
+def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
+    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
+    rows = json_lines(run / "rollouts" / "step-000001.jsonl")
+    assert len(rows) == 8
+    for row in rows:
+        asked = GSM8K[int(row["id"]) - 1]
+        assert row["prompt"] == f"system: Be exact.\nuser: {asked['question']}\nassistant:"
+        assert row["reference"] == asked["answer"].rpartition("#### ")[2]
+    config = json.loads((run / "config.json").read_text())
+    digest = content_hash(load_problems(data, Columns(problem_field="question", answer_pattern=r"####\s*(.*)")))
+    assert config["data_sources"] == {str(data): {"problems": 8, "sha256": digest, "revision": None}}
+    assert (config["data_sha256"], config["evaluated"]["datasets"]["GSM8K"]["problems"]) == (digest, 4)
+
+
+def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
+    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
+    card = ModelCard.load(run / "last" / "README.md")
+    assert card.data.pipeline_tag == "text-generation"
+    assert card.data.base_model is None  # a path is no name on the hub
+    config = json.loads((run / "config.json").read_text())
+    scores = json.loads((run / "evals" / "step-000001" / "results.json").read_text())["results"]["GSM8K"]
+    for part in (
+        f"- **Base model**: {config['model']}\n",
+        "- **Method**: `--algo bnpo`, 4 questions x 2 answers per step, learning rate 0.0001, rewards accuracy, seed",
+        f"- **Data**: {data}, 8 problems, SHA-256 `{config['data_sha256']}`\n",
+        "Scores after step 1, pass@1 in percent with standard errors:",
+        f"| GSM8K | 4 x 1 | {100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} |\n",
+        f"deepspeed --num_gpus 2 train.py --preset tiny --train-data {data} --problem-field question",
+    ):
+        assert part in card.text
+    (run / "last" / "README.md").write_text("a better one")
+    assert find_checkpoint(run, 2).checkpoint == run / "checkpoints" / "step-000001"

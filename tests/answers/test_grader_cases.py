@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from pair_grader import PairGrader
+from cheats import candidates, value_of
+from pair_grader import PairGrader, reference_answers
 
 from conftest import json_lines
 
@@ -68,3 +69,47 @@ def test_verdicts_do_not_depend_on_the_order_of_hashes():
         assert done.returncode == 0, done.stderr[-3000:]
         given.append(json.loads(done.stdout))
     assert given == 2 * [[case["equal"] for case in cases]]
+
+
+SETS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
+
+
+def test_in_no_pair_only_the_released_rule_is_right(data_dir):
+    """Every reference and itself, references in other spellings or changed, and answers to other problems."""
+    references, random = reference_answers(*(data_dir / f"{name}.jsonl" for name in SETS)), Random(2)
+    cases = [(reference, reference, True) for reference in references]
+    cases += [(case["gold"], case["prediction"], case["equal"]) for case in REWRITTEN]
+    cases += [(*random.sample(references, 2), False) for _ in range(1_500)]
+    for rule in ("default", "paper"):  # in the end, those on which the default is wrong and the other right
+        grader = PairGrader(rule)
+        given = grader([case[:2] for case in cases], wrap=r"The answer is $\boxed{%s}$.")
+        cases = [case for case, right in zip(cases, given, strict=True) if (right == case[2]) == (rule == "paper")]
+        assert rule == "paper" or grader.failures == {}  # one that fails must not pass for one that says no
+        grader.close()
+    assert cases == []
+
+
+REFERENCES, EACH = 300, 25
+
+
+def tried(folder: Path) -> list[tuple[str, str, bool, bool]]:
+    """Return (reference, text, whether it has the value, whether it is accepted) for plain numbers of MATH."""
+    random = Random(0)
+    answers = [answer for answer in reference_answers(folder / "math_train.jsonl") if value_of(answer) is not None]
+    strings = []
+    for reference in random.sample(answers, REFERENCES):
+        chosen = random.sample(list(candidates(value_of(reference))), EACH)
+        strings += [(reference, text, worth == value_of(reference)) for text, worth in chosen]
+    grader = PairGrader()
+    given = grader([(reference, text) for reference, text, _ in strings])
+    grader.close()
+    assert grader.failures == {}
+    return [(*string, accepted) for string, accepted in zip(strings, given, strict=True)]
+
+
+def test_a_search_over_short_strings_finds_no_cheat(data_dir):
+    strings = tried(data_dir)
+    assert [string for string in strings if string[3] and not string[2]] == []
+    missed = [string for string in strings if string[2] and not string[3]]
+    assert len(missed) * 100 <= sum(deserved for _, _, deserved, _ in strings), missed
+    assert sum(accepted for _, _, _, accepted in strings) >= 50
