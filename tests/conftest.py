@@ -172,28 +172,18 @@ def temporary_folder() -> Iterator[dict[str, str]]:
         assert left == []
 
 
-def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subprocess.CompletedProcess:
-    """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
-    command = [sys.executable, "scripts/launch.py", "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
-    with temporary_folder() as folder:
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=ROOT,
-            env=users_environment() | folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-        )
-    assert not check or done.returncode == 0, done.stdout[-5000:]
-    return done
+def python(*arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess:
+    """Run Python in the root of the repository, in our environment unless another one is given."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def run_ranks(
     ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess:
-    """As `launch` (0 ranks: `python script flags`), without the launcher and the imports: for what programs do, not how
-    they start."""
+    """Run a script of the repository on ranks, with both streams in `stdout`; with 0 ranks as `python script flags`.
+
+    The launcher and the imports are left out: this is for what programs do, not how they start."""
     with temporary_folder() as folder, forked(ranks, script, *flags, environment=folder | dict(environment)) as job:
         done = job.result()
     assert not check or done.returncode == 0, done.stdout[-5000:]

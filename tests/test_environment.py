@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 import warnings
 from importlib import metadata
@@ -13,6 +12,7 @@ import pytest
 from bnpo import environment
 from bnpo.environment import DEFAULTS, setup_environment
 from bnpo.files import ROOT
+from conftest import python
 from entry_points import Code, parse
 
 
@@ -32,23 +32,18 @@ def test_every_entry_point_calls_setup_environment_before_it_imports_torch():
     assert Code().forgetful() == []
 
 
+MAIN = "\nif __name__ == '__main__':\n    main()"
+
+
 @pytest.mark.parametrize(
     ("file", "content", "forgotten"),
     [
-        ("train.py", "import torch\nif __name__ == '__main__':\n    setup_environment()", ["its imports"]),
-        ("train.py", "setup_environment()\nimport torch\nif __name__ == '__main__':\n    main()", []),
-        (
-            "train.py",
-            "import bnpo.core\ndef main(): pass\nif __name__ == '__main__':\n    main()",
-            ["its imports", "main()"],
-        ),
-        ("train.py", "def main():\n    import bnpo.core\nif __name__ == '__main__':\n    main()", ["main()"]),
-        (
-            "train.py",
-            "def main():\n    setup_environment()\n    import bnpo.core\nif __name__ == '__main__':\n    main()",
-            [],
-        ),
-        ("train.py", "def main():\n    import bnpo.light\nif __name__ == '__main__':\n    main()", []),
+        ("train.py", "import torch\nsetup_environment()" + MAIN, ["its imports"]),
+        ("train.py", "setup_environment()\nimport torch" + MAIN, []),
+        ("train.py", "import bnpo.core\ndef main(): pass" + MAIN, ["its imports", "main()"]),
+        ("train.py", "def main():\n    import bnpo.core" + MAIN, ["main()"]),
+        ("train.py", "def main():\n    setup_environment()\n    import bnpo.core" + MAIN, []),
+        ("train.py", "def main():\n    import bnpo.light" + MAIN, []),
         ("src/bnpo/fleet.py", "def serve():\n    import vllm\nProcess(target=serve)", ["serve()"]),
         ("src/bnpo/fleet.py", "def serve():\n    setup_environment()\n    import vllm\nProcess(target=serve)", []),
         ("src/bnpo/jobs.py", "context.set_forkserver_preload(['bnpo.core'])", ["preload of bnpo.core"]),
@@ -115,7 +110,7 @@ def test_nothing_heavy_is_imported_and_importing_the_package_changes_nothing():
         "same = before == os.environ; bnpo.environment.setup_environment()\n"
         "print(json.dumps([same, sorted({'torch', 'vllm', 'deepspeed'} & sys.modules.keys())]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert json.loads(done.stdout) == [True, []]
 
 

@@ -18,7 +18,7 @@ from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT
 from bnpo.policy.sampling import attention_backend
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
-from conftest import users_environment
+from conftest import python, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def run(script, *flags):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, script, *flags], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return python(script, *flags, environment=environment)
 
 
 @pytest.mark.program

@@ -22,7 +22,7 @@ from bnpo.files import InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import check_compiler, has_cuda
-from conftest import ROOT, users_environment
+from conftest import ROOT, python, users_environment
 from families import NOT_TRAINED, TRAINED, family_config, make_family
 from launch import read_launcher_flags, reserve_port
 
@@ -152,8 +152,7 @@ HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 @pytest.mark.program
 def test_what_workers_and_refusals_need_imports_nothing_heavy():
     modules = "train, eval, bnpo.config, bnpo.grading.rewards, bnpo.evaluation.program, bnpo.evaluation.program"
-    command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
-    imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    imported = python("-c", f"import sys, {modules}; print(*sys.modules)").stdout.split()
     assert "bnpo.grading.rewards" in imported
     assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
 
@@ -184,8 +183,7 @@ def test_the_environment_gets_what_is_not_set(given, threads):
     ],
 )
 def test_wrong_flags_are_refused_before_anything_heavy_is_imported(program, message):
-    command = [sys.executable, "-X", "importtime", *program]
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    refused = python("-X", "importtime", *program)
     imported = {
         line.rpartition("|")[2].strip() for line in refused.stderr.splitlines() if line.startswith("import time:")
     }

@@ -76,22 +76,12 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
     write_json_lines(tmp_path / "data.jsonl", named)
     suite = {"datasets": {"set": {"data": str(tmp_path / "data.jsonl"), "problems": 3, "repetitions": 1}}}
     for name, verdicts in {"base": (0, 1, 0), "trained": (1, 0, 0)}.items():
-        write_json_lines(
-            tmp_path / name / "samples.jsonl",
-            [
-                {
-                    "dataset": "set",
-                    "index": i,
-                    "id": f"p{i}",
-                    "repetition": 0,
-                    "text": name,
-                    "answer": "7",
-                    "correct": right,
-                }
-                | {"verdicts": {"default": right == 1, "paper": right == 1 and i == 0}}
-                for i, right in enumerate(verdicts)
-            ],
-        )
+        usual = {"dataset": "set", "repetition": 0, "text": name, "answer": "7"}
+        samples = [
+            {"index": i, "id": f"p{i}", "correct": right, "verdicts": {"default": right == 1, "paper": right > i}}
+            for i, right in enumerate(verdicts)
+        ]
+        write_json_lines(tmp_path / name / "samples.jsonl", [usual | sample for sample in samples])
         write_json(tmp_path / name / "protocol.json", {"suite": suite})
     write_page(tmp_path / "page.html", [tmp_path / "base", tmp_path / "trained"])
     seen = Visitor(browser, tmp_path / "page.html")

@@ -18,6 +18,7 @@ import mathequal
 from bnpo.config import Planning, TrainConfig, flat_settings
 from bnpo.evaluation.program import EvalConfig
 from bnpo.files import ROOT
+from conftest import python
 
 import setuptools  # noqa: F401  # isort: skip - after pip, which check_pins imports, it could not replace distutils
 from check_pins import unmet_requirements
@@ -215,8 +216,7 @@ def make_wheel(folder, name, files, metadata=""):
 
 
 def check(folder):
-    command = [sys.executable, "dev/check_pins.py", "--wheels", str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return python("dev/check_pins.py", "--wheels", str(folder))
 
 
 @pytest.mark.program

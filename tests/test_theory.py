@@ -1,14 +1,13 @@
 """docs/study/theory.md: statements that scripts/verify_theorem.py does not check, and that its table is up to date."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from scipy.stats import beta as beta_distribution
 
 from bnpo.files import ROOT
+from conftest import python
 from study.ceiling import best_gain, draw, read_checkpoints
 
 PAGE = (ROOT / "docs" / "study" / "theory.md").read_text(encoding="utf-8")
@@ -61,8 +60,7 @@ def test_rho_and_the_gain_of_the_best_weight_in_a_simulated_model():
 
 @pytest.mark.program
 def test_theorem_1_is_confirmed():
-    command = [sys.executable, "scripts/verify_theorem.py"]
-    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    output = python("scripts/verify_theorem.py").stdout
     assert float(re.search(r"minimum_distance: (\S+)", output)[1]) < 1e-6
     assert "domain_errors: 0 " in output
     assert float(re.search(r"monte_carlo_largest_z: (\S+)", output)[1]) < 4
