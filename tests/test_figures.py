@@ -216,14 +216,3 @@ def test_the_figure_has_a_line_and_a_band_for_each_method(rows, tmp_path):
     assert {tuple(point) for point in band.round(6)} >= {(0, 0.25), (0, 0.35), (2, 0.65), (2, 0.75)}
     real_curves.main(["--output", str(tmp_path / "new" / "figure.png")])
     assert plt.imread(tmp_path / "new" / "figure.png").shape[1] == real_curves.WIDTH * 200
-
-
-def test_other_folders_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(real_curves, "ROWS", tmp_path / "rows")
-    with pytest.raises(InputError, match="rows: has no rows; make them with --add"):
-        real_curves.read()
-    with pytest.raises(InputError, match=r"config.json: cannot be read"):
-        real_curves.add(tmp_path)
-    other = write_run(tmp_path / "other", "remax", 0, (0.3, 0.8), (0.2, 0.5))
-    with pytest.raises(InputError, match="other: is a run of remax; known: reinforce, grpo, reinforce_pp, bnpo, trl-"):
-        real_curves.add(other)

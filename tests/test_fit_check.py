@@ -10,7 +10,7 @@ import fit_check as script
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import flat_settings, parse_train_config
-from bnpo.files import ROOT, InputError, write_json, write_json_lines
+from bnpo.files import ROOT, write_json, write_json_lines
 from bnpo.report.page import write_page
 from bnpo.report.run_files import counterfactual, read_batch
 from browser import Visitor
@@ -102,20 +102,6 @@ def test_bias_and_deviation_of_the_fit(capsys):
         cells = [f"{x:+.2f} ± {y:.2f}" for x, y in zip(bias, deviation, strict=True)]
         assert " | ".join(cells) in next(line for line in page.splitlines() if line.startswith("| 5 | 1.5 |"))
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]) == 9
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({}, "nothing to do: name the folder of a run"),
-        ({"runs": ("nowhere",)}, "neither a run nor an evaluation"),
-        ({"moments": True, "answers": 1}, "--answers: is 1, must be at least 2"),
-    ],
-)
-def test_bad_arguments(args, message, tmp_path):
-    args = args | {"runs": tuple(tmp_path / name for name in args.get("runs", ()))}
-    with pytest.raises(InputError, match=message):
-        script.main(script.Args(**args))
 
 
 def test_batches_that_are_not_whole_are_left_out(write):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bnpo.config import PRESETS, check_config, flat_settings, parse_flags, parse_train_config, validate
+from bnpo.config import PRESETS, check_config, flat_settings, parse_flags, parse_train_config
 from bnpo.data import Columns, load_problems
 from bnpo.evaluation.program import EvalConfig, check
 from bnpo.evaluation.suites import load_suite
@@ -154,8 +154,3 @@ def test_folders_of_data_sets(tmp_path):
 def test_names_of_sources():
     for word in [*WORDS, *(value for value in VALUES if isinstance(value, str))]:
         only_one_line(load_problems, word)
-
-
-def test_settings_are_checked_again_from_python():
-    with pytest.raises(InputError, match="--steps: is many, must be a valid integer"):
-        validate(type(PRESETS["tiny"].batch), {"steps": "many"})
