@@ -8,7 +8,6 @@ from make_tiny_model import spellings, worked
 
 from bnpo.data import SPLITS, Question, arithmetic_problems, built_in_problems, draw_question, latex, load_problems
 from bnpo.evaluation.suites import dataset_problems, load_suite
-from bnpo.files import InputError
 from bnpo.word_problems import draw_problems
 from mathequal import equal
 
@@ -96,12 +95,6 @@ def test_the_range_of_numbers_and_the_steps_are_those_of_the_name():
         signed = [changes(str(p)) for p in draw_problems(source, "train", 500)]
         assert {len(numbers) for numbers in signed} == {steps + 1}
         assert max(abs(number) for numbers in signed for number in numbers) == largest
-
-
-@pytest.mark.parametrize("name", ["word-problems:8", "word-problems:x", "word-problems:9:3", "word-problems:20:2:1"])
-def test_a_name_that_says_no_difficulty(name):
-    with pytest.raises(InputError, match=rf"{name}: write word-problems:LARGEST:STEPS, such as word-problems:20:2"):
-        load_problems(name)
 
 
 def test_it_is_a_source_of_training_and_of_suites():

@@ -184,11 +184,6 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
         prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
 
 
-def test_without_the_launcher():
-    with pytest.raises(InputError, match=r"RANK is not set\. Launch with: deepspeed train.py"):
-        prepare_run(parse())
-
-
 def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     config = parse("--output-dir", str(tmp_path), "--lr", "2e-5")
     claim_folder(config, {})

@@ -1,7 +1,6 @@
 """The environment that torch, DeepSpeed and vLLM find: every entry point sets it up before they are imported."""
 
 import ast
-import json
 import os
 import sys
 import warnings
@@ -12,7 +11,6 @@ import pytest
 from bnpo import environment
 from bnpo.environment import DEFAULTS, setup_environment
 from bnpo.files import ROOT
-from conftest import python
 from entry_points import Code, parse
 
 
@@ -100,18 +98,6 @@ def test_a_build_for_gpus_is_hidden_beside_a_torch_for_cpus(monkeypatch, version
     monkeypatch.setattr(environment.sys, "modules", modules)
     setup_environment()
     assert modules == dict.fromkeys(hidden)
-
-
-@pytest.mark.program
-def test_nothing_heavy_is_imported_and_importing_the_package_changes_nothing():
-    code = (
-        "import json, os, sys; before = dict(os.environ)\n"
-        "import bnpo.environment, bnpo.config, bnpo.data\n"
-        "same = before == os.environ; bnpo.environment.setup_environment()\n"
-        "print(json.dumps([same, sorted({'torch', 'vllm', 'deepspeed'} & sys.modules.keys())]))"
-    )
-    done = python("-c", code)
-    assert json.loads(done.stdout) == [True, []]
 
 
 PROGRAMS = [path for folder in ("benchmarks", "dev", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -1,8 +1,6 @@
 """Figures of simulated runs, whose files are written by the training program's own code."""
 
 import json
-import subprocess
-import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import real_curves
 from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
-from bnpo.files import ROOT, InputError
+from bnpo.files import InputError
 from bnpo.runs.folder import claim_folder, lock_run
 from bnpo.runs.tracking import Tracker
 from paper.curves import band, group_runs, read_run, variation
@@ -123,49 +121,27 @@ def test_the_picture_of_the_estimators():
     np.testing.assert_allclose(drawn, (1 - (1 - p) ** 15) / p / ((1 - 0.5**15) / 0.5), rtol=1e-4)
 
 
-def test_bad_folders_are_named(write, tmp_path):
-    with pytest.raises(InputError, match=r"none: neither a run nor an evaluation; name"):
-        read_run(tmp_path / "none")
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("metrics.jsonl", '{"step": 1}\n{\n', r"metrics.jsonl:2: not JSON \("),
+        ("metrics.jsonl", '{"step": 0}\n', "metrics.jsonl: holds no step yet"),
+        ("config.json", "{", r"config.json: cannot be read \("),
+        ("config.json", "{}", "neither a run nor"),
+        ("config.json", '{"suite": {}}', "is an evaluation"),
+    ],
+)
+def test_bad_folders_are_named(file, content, message, write):
     run = write("--algo", "grpo", steps=3)
-    metrics = run / "metrics.jsonl"
-    with metrics.open("a") as file:
-        file.write('{"step": 4, "grad_n')  # cut off, or just being written
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 4, "grad_n')  # cut off, or just being written
     assert read_run(run).metrics["step"].tolist() == [1, 2, 3]
-    metrics.write_text('{"step": 1}\n{\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl:2: not JSON \("):
+    (run / file).write_text(content)
+    with pytest.raises(InputError, match=message):
         read_run(run)
-    metrics.write_text('{"step": 0}\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl: holds no step yet"):
-        read_run(run)
-    messages = {
-        "{": r"config.json: cannot be read \(",
-        "[]": r"config.json: cannot be read \(a list",
-        "{}": "neither a run nor",
-    }
-    messages['{"suite": {}}'] = "is an evaluation"
-    for content, message in messages.items():
-        (run / "config.json").write_text(content)
-        with pytest.raises(InputError, match=message):
-            read_run(run)
     twins = [read_run(write("--algo", "rloo")), read_run(write("--algo", "rloo", "--keep", "1"))]
     with pytest.raises(InputError, match=r"rloo and .*keep1: both are RLOO with seed 0; leave one out"):
         group_runs(twins)
-
-
-@pytest.mark.program
-def test_the_script(write, tmp_path):
-    def script(*arguments):
-        command = [sys.executable, "scripts/figures.py", *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-    runs = [write("--algo", algo, "--seed", seed) for algo in ("reinforce", "bnpo") for seed in ("0", "1")]
-    done = script(*runs, "--output-dir", tmp_path / "all")
-    assert done.returncode == 0, done.stderr
-    drawn = {path.name for path in (tmp_path / "all").iterdir()}
-    names = ("estimators", "figure1", "figure2", "figure3")
-    assert drawn == {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
-    failed = script(runs[0], "--window", 0)
-    assert (failed.returncode, failed.stderr) == (1, "error: --window: is 0, must be above 0\n")
 
 
 # metrics.jsonl by method and seed: greedy accuracies after steps 0 and 2, rewards of steps 1, 2 and 3.

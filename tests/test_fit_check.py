@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import betabinom
 
 import fit_check as script
 from bnpo.algorithm.advantages import compute_advantages
@@ -75,17 +74,6 @@ def test_p_values_are_small_if_no_beta_fits():
     rng = np.random.default_rng(0)
     p = rng.choice([0, 0.5, 1], p=[0.25, 0.5, 0.25], size=(50, 64))
     assert np.mean([beta_p_value(right, M, 99) <= 0.05 for right in rng.binomial(M, p)]) > 0.9
-
-
-def test_the_script_on_a_run(write, capsys):
-    rng = np.random.default_rng(0)
-    folder = write([*betabinom.rvs(M, 1, 2, size=(3, 16), random_state=rng), [0] * 16])
-    script.main(script.Args((folder,), resamples=19))
-    out = capsys.readouterr().out
-    lines = [line.split("│") for line in out.splitlines() if line.startswith("│")]
-    assert [line[1].strip() for line in lines] == ["1", "2", "3", "4"]
-    assert lines[3][-2].strip() == "-"
-    assert "of 3 batches have p <= 0.05" in out
 
 
 def test_bias_and_deviation_of_the_fit(capsys):

@@ -1,7 +1,5 @@
 """What GPU machines run, without a GPU: scripts/gpu_check.py, and the tests on a CUDA build."""
 
-import argparse
-import importlib.util
 import json
 import os
 import re
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 
 import gpu_check
-from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT
 from bnpo.policy.sampling import attention_backend
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
@@ -44,14 +41,6 @@ def test_the_list_names_every_check():
     assert int(count) == 7
     kinds = {"-".join(kind) for kind in product(("fp32", "bf16"), ("eager", "graphs"))}
     assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
-
-
-@pytest.mark.program
-def test_without_a_gpu_one_line_says_so():
-    done = run("scripts/gpu_check.py")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no CUDA device; ")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def metrics(**changes):
@@ -180,32 +169,3 @@ def test_rates_of_a_step():
     assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA L40") == rates
     assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
     assert all(name.startswith(TIMINGS) for name in rates)
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    spec = importlib.util.spec_from_file_location("bench_run", ROOT / "benchmarks" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_run", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("argv", "preset", "model", "ranks", "steps"),
-    [
-        ([], "tiny", None, None, 10),
-        (["--model", "smollm2", "--ranks", "2"], "smollm2", "data/models/SmolLM2-135M-Instruct", 2, 4),
-        (["--model", "data/tiny-model", "--steps", "3"], "smollm2", "data/tiny-model", 1, 3),
-    ],
-)
-def test_the_model_of_a_benchmark_is_a_preset_or_a_folder(bench, monkeypatch, argv, preset, model, ranks, steps):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["step.py", *argv])
-    case, _ = sys.modules["common"].read_case(argparse.ArgumentParser())
-    config, _ = parse_train_config(case.flags, has_cuda=False)
-    assert config.preset == preset
-    assert Path(config.data.model) == (ROOT / model if model else TINY_MODEL)
-    assert case.ranks == (ranks or len(os.sched_getaffinity(0)))
-    assert case.steps == steps

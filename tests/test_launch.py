@@ -150,10 +150,11 @@ HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
 
 
 @pytest.mark.program
-def test_what_workers_and_refusals_need_imports_nothing_heavy():
-    modules = "train, eval, bnpo.config, bnpo.grading.rewards, bnpo.evaluation.program, bnpo.evaluation.program"
-    imported = python("-c", f"import sys, {modules}; print(*sys.modules)").stdout.split()
-    assert "bnpo.grading.rewards" in imported
+def test_what_workers_and_refusals_need_imports_nothing_heavy_and_changes_nothing():
+    modules = "train, eval, bnpo.config, bnpo.data, bnpo.grading.rewards, bnpo.evaluation.program"
+    code = f"import os, sys; before = dict(os.environ); import {modules}; print(before == os.environ, *sys.modules)"
+    same, *imported = python("-c", code).stdout.split()
+    assert same == "True"
     assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import reproduce
 from bnpo.files import InputError
 from bnpo.planning.dry_run import checkpoint_bytes
 from bnpo.planning.memory import read_shape
-from conftest import json_lines, python, refused, run_ranks
+from conftest import json_lines, refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import PAPER_SCORES, combine, leader, to_markdown
 from results_files import BASE, MATH500, SCORES, SIZES, setting_notes, tables
@@ -161,24 +160,6 @@ def test_bad_files_are_named(lacking, message, tmp_path, write):
         load_results([tmp_path / "bad.json"])
 
 
-def make(*arguments) -> subprocess.CompletedProcess:
-    return python("scripts/make_tables.py", *arguments)
-
-
-@pytest.mark.program
-def test_the_script(tmp_path, write):
-    file = write("bnpo", "paper-1.5b")
-    printed = make(file)
-    assert printed.stdout == to_markdown(tables(file)), printed.stderr
-    written = make(file, "--output-dir", tmp_path / "new" / "tables")
-    assert written.returncode == 0, written.stderr
-    assert (tmp_path / "new" / "tables" / "tables.md").read_text(encoding="utf-8") == printed.stdout
-    for arguments, message in (((), "no results.json files"), (("none.json",), "none.json: cannot be read")):
-        failed = make(*arguments)
-        assert failed.returncode == 1
-        assert failed.stderr.startswith(f"error: {message}")
-
-
 def test_differences_from_the_paper_are_noted(write):
     suite = {
         "temperature": 0.0,
@@ -317,19 +298,15 @@ def test_a_killed_row_continues_and_the_table_has_the_numbers_of_the_results(rep
     assert "continuing after step 1" in (run / "console.log").read_text()
     metrics = json_lines(run / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
+    assert results(reproduced, "base")["protocol"]["run"] is None
+    settings = results(reproduced, "grpo-seed0")["protocol"]["run"]
+    assert (settings["algo"], settings["steps"], settings["seed"]) == ("grpo", 2, 0)
     table = (reproduced / "tables.md").read_text().splitlines()
     for row, label in (("base", "Base"), ("grpo-seed0", "GRPO"), ("bnpo-seed0", "BNPO")):
         score = results(reproduced, row)["results"]["arithmetic"]
         assert score["problems"] == 10
         numbers = f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
         assert f"| {label} | {numbers} |" in [line.replace("*", "") for line in table]
-
-
-@pytest.mark.sampler
-def test_a_row_is_what_it_says(reproduced):
-    assert results(reproduced, "base")["protocol"]["run"] is None
-    run = results(reproduced, "grpo-seed0")["protocol"]["run"]
-    assert (run["algo"], run["steps"], run["seed"]) == ("grpo", 2, 0)
 
 
 @pytest.mark.sampler

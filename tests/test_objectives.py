@@ -5,7 +5,6 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom
 
-import objective as script
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import inverse_density
 from bnpo.algorithm.estimators import Method
@@ -18,7 +17,6 @@ from bnpo.algorithm.weights import (
 )
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import InputError
-from conftest import run_ranks
 from paper.objectives import FITS, atlas, beta_moments, group_gains
 from test_estimators import slope
 
@@ -127,12 +125,6 @@ def test_the_dry_run_shows_the_exact_objective():
     )
 
 
-@pytest.mark.program
-def test_the_program_prints_it(tmp_path):
-    flags = ("--preset", "tiny", "--algo", "weight", "--weight", "1", "--dry-run", "--output-dir", tmp_path)
-    assert "\n".join(Method("weight", weight="1").lines(32, 16)) in run_ranks(0, "train.py", *flags).stdout
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -157,24 +149,6 @@ def test_other_texts_are_refused_in_one_line(flag, text, message):
         check_config(parse_train_config(flags, has_cuda=False)[0], ranks=1)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(f"{flag} ")
-
-
-@pytest.mark.parametrize(
-    "flags", [["--algo", "weight"], ["--weight", "1"], ["--algo", "weight", "--weight-wrong", "1"]]
-)
-def test_the_algorithm_and_its_weight_go_together(flags):
-    with pytest.raises(InputError, match="--algo weight and --weight go together"):
-        check_config(parse_train_config(flags, has_cuda=False)[0], ranks=1)
-
-
-def test_the_script(tmp_path, capsys):
-    script.main(script.Args(weight=("p**-0.5",), answers=4, output_dir=tmp_path / "new"))
-    rows = [line for line in capsys.readouterr().out.splitlines() if "p**-0.5" in line]
-    value = exact_weight(np.array([0.5]), gains(shares(4) ** -0.5))[0]
-    assert f" {value:.3f} " in rows[0]
-    assert {file.name for file in (tmp_path / "new").iterdir()} == {"objective.pdf", "objective.png"}
-    with pytest.raises(InputError, match="--answers: is 1, must be from 2 to 1024"):
-        script.main(script.Args(answers=1))
 
 
 def test_eb_leaves_the_expected_gradient_as_it_is_in_a_large_batch():

@@ -173,21 +173,6 @@ def test_a_text_that_is_html_stays_text(visitor, run):
     assert visitor.tab.locator(".card .text math").count() == 0
 
 
-def test_a_question_across_steps_and_runs(visitor, run):
-    file = sorted((run / "watch").iterdir())[0]
-    question = json.loads(file.read_text().splitlines()[0])["id"]
-    visitor.open(f"view=questions&question={question}&step=4&run=0&across=all&with=1")
-    watched = [file.stem for file in sorted((run / "watch").iterdir())]
-    assert watched == [f"step-{step:06d}" for step in (0, 2, 4, 6)]
-    steps, *lines = visitor.plots()["p"]
-    for name in watched:
-        rows = json_lines(run / "watch" / f"{name}.jsonl")
-        p = np.mean([row["rewards"]["accuracy"] for row in rows if row["id"] == question])
-        assert [line[steps.index(int(name[5:]))] for line in lines] == [p, p]
-    assert visitor.tab.locator(".strip").count() == 2
-    assert visitor.tab.locator(".strip .chosen h2").first.text_content().startswith("After step 4, watched: p = ")
-
-
 def test_keys_and_links(visitor):
     visitor.open("view=answers&step=1&run=0")
     for key in ("n", "n", "p"):

@@ -18,7 +18,6 @@ from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import (
     BOTH_RULES,
     GRADERS,
-    check_rewards,
     format_reward,
     last_number_reward,
 )
@@ -187,20 +186,6 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
     assert f"{file}:reward" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("rewards", "message"),
-    [
-        (("accuracy", "luck"), "unknown reward 'luck'; known: accuracy, format, last_number"),
-        (("missing.py:reward",), "no file missing.py"),
-        (("missing.py",), "unknown reward 'missing.py'"),
-        (("accuracy", "accuracy"), "names repeat"),
-    ],
-)
-def test_bad_names_of_rewards(rewards, message):
-    with pytest.raises(InputError, match=message):
-        check_rewards(rewards, (0, 1))
-
-
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
     first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, BOTH_RULES) for n in (5, 5, 6))
     assert first["paper"] is again["paper"]
@@ -277,12 +262,6 @@ def test_what_the_first_answers_say(changes, kinds, text):
     findings = find(answers(**changes))
     assert [finding.kind for finding in findings] == kinds
     assert not findings or text in findings[0].text
-
-
-def test_one_of_two_rewards_is_the_same_for_all_answers():
-    rewards = np.concatenate([answers().rewards, NONE_RIGHT], axis=2)
-    both = answers(reward_names=["accuracy", "format"], ranges=[(0, 1), (0, 1)], rewards=rewards)
-    assert [(finding.kind, "reward format is 0" in finding.text) for finding in find(both)] == [("all_lowest", True)]
 
 
 def problems(*references: str) -> list[Problem]:

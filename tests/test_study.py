@@ -16,7 +16,7 @@ from study.design import SEEDS, command
 from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
 from study.results import PAGES, write_results
 from study.results_2 import write_results_2
-from study.rows import RESULTS, ROWS, area, chosen_lr, final, first_grid, read_rows
+from study.rows import RESULTS, ROWS, read_rows
 from study.statistics import Paired, sign_flip, smallest_found, t_interval
 from study.verdict_2 import judge
 from study.weights import base_accuracies, base_weights, cosines
@@ -56,18 +56,6 @@ def test_runs_are_those_that_were_registered_and_seeds_are_paired():
     assert counts.items() < REGISTERED.items()
     # No seed of the second study was used before, neither in the first study nor in the pilot.
     assert not {*CLIFF_SEEDS, *PRIOR_SEEDS, *PRIOR_GRID.seeds} & {*SEEDS, 100, 101, 200}
-
-
-def test_the_learning_rate_is_that_of_the_greatest_area():
-    rows = [
-        {"part": "tuning", "regime": "rare", "method": "bnpo", "lr": lr, "seed": seed, "evals": evals}
-        for lr, end in ((5e-5, 0.5), (1e-4, 0.7), (2e-4, 0.7), (4e-4, 0.2))
-        for seed, evals in ((100, {"0": 0.1, "6": 0.3, "12": end}), (101, {"0": 0.1}))
-    ]
-    assert final(rows[0]) == 0.5
-    assert area(rows[0]) == pytest.approx((0.1 / 2 + 0.3 + 0.5 / 2) / 2)
-    assert area(rows[1]) == pytest.approx(0.1 / 2 / 2)  # it failed: what it did not reach counts 0
-    assert chosen_lr(rows, "rare", "bnpo", first_grid("rare")) == 1e-4
 
 
 def test_the_t_interval_covers_the_truth_as_often_as_it_says():

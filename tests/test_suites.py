@@ -10,19 +10,10 @@ from transformers import AutoTokenizer
 from bnpo.config import TINY_MODEL
 from bnpo.data import Problem, content_hash, load_problems
 from bnpo.evaluation.program import EvalConfig, check, run
-from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import SUITES, Dataset, Suite, dataset_problems, encode_prompts, load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
 from bnpo.grading.grader import Grader
 from conftest import json_lines
-
-
-def test_the_arithmetic_suite_is_held_out():
-    suite = load_suite("arithmetic")
-    problems = dataset_problems(suite.datasets["arithmetic"])
-    assert len(problems) == 500
-    assert problems[0].id.startswith("arithmetic/test/")
-
 
 GOOD = {
     "datasets": {"x": {"data": "arithmetic", "repetitions": 2}},
@@ -120,14 +111,6 @@ def test_a_prompt_too_long_for_the_suite_is_named():
         encode_prompts(problems, suite, tokenizer)
 
 
-def test_references_that_no_answer_can_equal_are_refused(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"problem": "1+1=?", "answer": answer}) + "\n" for answer in ("2", "")))
-    suite = replace(load_suite("arithmetic"), datasets={"x": Dataset(str(path), repetitions=1)})
-    with pytest.raises(InputError, match=r"data\.jsonl: 1 of 2 reference answers cannot be equalled: .* is empty"):
-        Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0)
-
-
 def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps({"id": i, "problem": "1+1", "solution": "2"}) + "\n" for i in "ab"))
@@ -157,27 +140,6 @@ def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
         wrong += [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1]
     grader.close()
     assert wrong == []
-
-
-def test_tolerances_lists_and_units_are_graded_as_the_data_says():
-    cases = [
-        (r"4.2 \pm 0.1", r"4.19\%", 1),  # OlympiadBench 2592
-        (r"4.2 \pm 0.1", "4.4", 0),
-        (r"9.94 \pm 0.005", "9.9404", 1),  # CMIMC 30
-        (r"9.94 \pm 0.005", "9.93", 0),
-        ("$69$,$84$", "84, 69", 1),
-        ("$69$,$84$", "69", 0),
-        (r"90^{\circ}, 90^{\circ}", r"90^\circ, 90^\circ", 1),  # OlympiadBench 1760
-        (r"$\frac{600}{7}$", r"\frac{600}{7} \text{ km/h}", 1),
-        ("45", r"45 \text{ minutes}", 1),
-    ]
-    grader = Grader()
-    found = []
-    for reference, answer, _ in cases:
-        verdict = grader.judge(f"\\boxed{{{answer}}}", reference, False, ("default",))["default"]
-        found.append((reference, answer, verdict.result()))
-    grader.close()
-    assert found == cases
 
 
 PROBLEMS = [Problem("half", "What is 2/4?", r"\frac{1}{2}"), Problem("two", "What is 1+1?", "2")]

@@ -170,11 +170,3 @@ def test_what_cannot_be_shared_is_refused(size, ranks_here, message):
         check_sampler_ranks(shape, fitting, 4)
     with pytest.raises(InputError, match=message):
         check_sampler_ranks(shape, size, ranks_here)
-
-
-@pytest.mark.program
-def test_a_run_with_the_wrong_number_of_ranks_ends_with_one_line(tmp_path):
-    flags = ("--preset", "tiny", "--sampler-ranks", 2, "--output-dir", tmp_path / "run")
-    ended = run_ranks(1, "train.py", *flags, check=False)
-    assert "error: --sampler-ranks 2: the 1 ranks of a machine cannot be divided by 2" in ended.stdout
-    assert not (tmp_path / "run").exists()
