@@ -44,8 +44,6 @@ MAIN = "\nif __name__ == '__main__':\n    main()"
         ("train.py", "def main():\n    import bnpo.light" + MAIN, []),
         ("src/bnpo/fleet.py", "def serve():\n    import vllm\nProcess(target=serve)", ["serve()"]),
         ("src/bnpo/fleet.py", "def serve():\n    setup_environment()\n    import vllm\nProcess(target=serve)", []),
-        ("src/bnpo/jobs.py", "context.set_forkserver_preload(['bnpo.core'])", ["preload of bnpo.core"]),
-        ("src/bnpo/jobs.py", "context.set_forkserver_preload(['bnpo.light'])", []),
         ("dev/check.py", "from bnpo.core import x\nprint(x)", ["its imports"]),
         ("src/bnpo/library.py", "import torch", []),
     ],

@@ -1,11 +1,13 @@
-"""Call examples/verl_advantages.py as verl calls it, for tests/test_adapters.py. Prints one JSON line."""
+"""Call examples/verl_advantages.py and mathequal as verl does, for tests/test_adapters.py. Prints one JSON line."""
 
 import json
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimator_fn
+from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl_advantages import METHODS, estimator
 
 from bnpo.algorithm.advantages import compute_advantages
@@ -40,4 +42,10 @@ try:
     methods["bnpo"](token_level_rewards=torch.ones(3, 1), response_mask=torch.ones(3, 1), index=np.array([0, 0, 1]))
 except ValueError as error:
     refusal = str(error)
-print(json.dumps({"largest_difference": largest, "registered": sorted(ADV_ESTIMATOR_REGISTRY), "refusal": refusal}))
+reward = {"path": "pkg://mathequal", "name": "compute_score"}
+score = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": reward}}))
+scores = [
+    score(data_source="", solution_str=text, ground_truth="0.5", extra_info={}) for text in (r"\boxed{1/2}", "1/2")
+]
+found = {"largest_difference": largest, "registered": sorted(ADV_ESTIMATOR_REGISTRY), "refusal": refusal}
+print(json.dumps(found | {"scores": scores}))
