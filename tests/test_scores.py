@@ -224,17 +224,9 @@ def records(evaluation):
     rows = {}
     for request in evaluation.requests():
         right = request.repetition == 0
-        rows[request] = {
-            "dataset": request.dataset,
-            "index": request.index,
-            "repetition": request.repetition,
-            "answer": "5" if right else None,
-            "vote": "5" if right else None,
-            "correct": right,
-            "verdicts": {"default": right, "paper": False},
-            "tokens": 10,
-            "finish_reason": "length" if request == ("arithmetic", 2, 1) else "stop",
-        }
+        answer, reason = "5" if right else None, "length" if request == ("arithmetic", 2, 1) else "stop"
+        rows[request] = {**request._asdict(), "answer": answer, "vote": answer, "correct": right}
+        rows[request] |= {"verdicts": {"default": right, "paper": False}, "tokens": 10, "finish_reason": reason}
     return rows
 
 
