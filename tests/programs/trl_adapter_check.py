@@ -93,18 +93,23 @@ def largest_difference(trainer: BNPOTrainer) -> float:
     return largest
 
 
-trainer = trained(Path(sys.argv[1]))
-rewards = trainer.last_rewards.double().numpy().reshape(len(QUESTIONS), ANSWERS, 3)
-expected = compute_advantages(Method("bnpo", reward_weights=(1, 0.2, 0)), rewards).values.ravel()
-used = trainer.used["advantages"].double().numpy()  # TRL shuffles the answers of a step
-before = AutoModelForCausalLM.from_pretrained(TINY_MODEL).state_dict()
-found = {
-    "step": trainer.state.global_step,
-    "trained": any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items()),
-    "signal": np.abs(expected).max(),
-    "step_difference": np.abs(np.sort(used) - np.sort(expected)).max(),
-    "logged_difference": np.abs(np.array(trainer._logs["advantages"]) - expected).max(),
-    "largest_difference": largest_difference(trainer),
-    "accuracy": trainer.state.log_history[0]["rewards/accuracy_reward/mean"],
-}
-print(json.dumps(found))
+def main() -> None:
+    trainer = trained(Path(sys.argv[1]))
+    rewards = trainer.last_rewards.double().numpy().reshape(len(QUESTIONS), ANSWERS, 3)
+    expected = compute_advantages(Method("bnpo", reward_weights=(1, 0.2, 0)), rewards).values.ravel()
+    used = trainer.used["advantages"].double().numpy()  # TRL shuffles the answers of a step
+    before = AutoModelForCausalLM.from_pretrained(TINY_MODEL).state_dict()
+    found = {
+        "step": trainer.state.global_step,
+        "trained": any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items()),
+        "signal": np.abs(expected).max(),
+        "step_difference": np.abs(np.sort(used) - np.sort(expected)).max(),
+        "logged_difference": np.abs(np.array(trainer._logs["advantages"]) - expected).max(),
+        "largest_difference": largest_difference(trainer),
+        "accuracy": trainer.state.log_history[0]["rewards/accuracy_reward/mean"],
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
