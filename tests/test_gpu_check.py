@@ -112,15 +112,6 @@ def python_on_a_cuda_build(code):
 
 
 @pytest.mark.program
-def test_on_a_cuda_build_tests_of_the_sampler_are_skipped_and_name_gpu_check():
-    flags = ["-rs", "-p", "no:cacheprovider", "-k", "test_seeds_differ", "tests/test_sampler.py"]
-    done = python_on_a_cuda_build(f"import pytest; pytest.main({flags}); import os; print(os.environ[{VISIBLE!r}])")
-    assert "1 skipped" in done.stdout
-    assert "on a machine with GPUs run scripts/gpu_check.py" in done.stdout
-    assert done.stdout.splitlines()[-1] == ""  # the visible GPUs
-
-
-@pytest.mark.program
 def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_streams():
     imported = "'bnpo.loop' in sys.modules, 'vllm.v1.worker.cpu_worker' in sys.modules, torch.cuda.Stream.__module__"
     code = f"import runpy, sys; runpy.run_path('tests/programs/rank_server.py', run_name='__main__'); print({imported})"

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,19 @@ from huggingface_hub import constants
 
 import hub_rows
 import prepare_data as script
-from bnpo.files import ROOT, InputError, write_json_lines
+from bnpo.files import InputError, write_json_lines
+from conftest import json_lines, python
 from hub import hub
 from hub_content import hub_files
 
-SCRIPT = ROOT / "scripts" / "prepare_data.py"
-
 NAMES = list(script.SOURCES)
-
-
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def real_rows(name: str, data_dir: Path) -> list[dict]:
     """The rows of a set in BNPO_DATA, or in its folder `more`."""
     for folder in (data_dir, data_dir / "more"):
         if (folder / f"{name}.jsonl").exists():
-            return read(folder / f"{name}.jsonl")
+            return json_lines(folder / f"{name}.jsonl")
     pytest.skip(f"no {name}.jsonl in {data_dir}: see data/README.md")
 
 
@@ -59,7 +53,7 @@ def test_a_set_is_converted_once(name, data_dir, cache, tmp_path, capsys):
         assert digest == "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"
     script.prepare(name, tmp_path / "data")
     path = tmp_path / "data" / f"{name}.jsonl"
-    found = read(path)
+    found = json_lines(path)
     assert [list(row) for row in found] == [list(row) for row in expected]
     if name == "math_train":  # the hub's file has no ids
         expected = [row | {"id": f"train/{n}"} for n, row in enumerate(expected)]
@@ -144,8 +138,7 @@ def run(*flags: object, home: Path, endpoint: str = "http://127.0.0.1:9") -> sub
     """Run the script with the cache of `home`, and by default with a hub that does not answer."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
-    command = [sys.executable, SCRIPT, *flags]
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
+    return python("scripts/prepare_data.py", *flags, environment=environment)
 
 
 @pytest.mark.program
@@ -160,7 +153,7 @@ def test_without_a_network(data_dir, cache, tmp_path):
     for help in ("Connection refused", "on a machine with a network", "HF_ENDPOINT", "HF_HOME"):
         assert help in done.stderr
     assert [file.name for file in folder.iterdir()] == ["amc23.jsonl"]
-    assert read(folder / "amc23.jsonl") == real_rows("amc23", data_dir)
+    assert json_lines(folder / "amc23.jsonl") == real_rows("amc23", data_dir)
 
 
 @pytest.mark.program
@@ -170,7 +163,7 @@ def test_the_real_client_downloads_the_pinned_revision(data_dir, tmp_path):
     with hub(source.repo, hub_files("svamp", rows), commit=source.revision) as endpoint:
         done = run("--output-dir", tmp_path / "data", "--only", "svamp", home=tmp_path, endpoint=endpoint)
     assert done.returncode == 0, done.stderr
-    assert [row["problem"] for row in read(tmp_path / "data" / "svamp.jsonl")] == [row["problem"] for row in rows]
+    assert [row["problem"] for row in json_lines(tmp_path / "data" / "svamp.jsonl")] == [row["problem"] for row in rows]
     with hub(source.repo, hub_files("svamp", rows)) as endpoint:  # whose newest commit is another one
         done = run("--output-dir", tmp_path / "data2", "--only", "svamp", home=tmp_path / "2", endpoint=endpoint)
     assert done.stderr.startswith("error: svamp: ChilleD/SVAMP could not be downloaded from the hub at http://127")
