@@ -2,10 +2,8 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +27,13 @@ def run(script, *flags):
 
 
 @pytest.mark.program
-def test_the_list_names_every_check():
-    done = run("scripts/gpu_check.py", "--list")
-    assert done.returncode == 0, done.stderr
-    *lines, last = done.stdout.splitlines()
+def test_the_list_names_every_check_and_without_a_gpu_one_line_says_so():
+    *lines, last = run("scripts/gpu_check.py", "--list").stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [check.name for check in gpu_check.CHECKS]
-    assert [int(line.split()[-2]) for line in lines] == [check.seconds for check in gpu_check.CHECKS]
-    [total, count] = re.fullmatch(r"Estimated for one H200: (\d+) s for (\d+) checks", last).groups()
-    assert int(total) == sum(check.seconds for check in gpu_check.CHECKS if not check.all_gpus)
-    assert int(total) <= 8 * 60
-    assert int(count) == 7
-    kinds = {"-".join(kind) for kind in product(("fp32", "bf16"), ("eager", "graphs"))}
-    assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
+    assert last.startswith("Estimated for one H200: ")
+    done = run("scripts/gpu_check.py")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("error: no CUDA device; ")
 
 
 def metrics(**changes):
