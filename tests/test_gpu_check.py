@@ -2,23 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gpu_check
-from bnpo.files import ROOT
 from bnpo.policy.sampling import attention_backend
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
-from conftest import python, users_environment
+from conftest import python
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def run(script, *flags):
@@ -94,23 +89,6 @@ def test_all_rows_above_their_limits_are_named():
     require_within(rows, {"capture_gib": 1.0})
     with pytest.raises(CheckError, match=r"^asleep_gib 1\.25 is more than 1, gap nan is more than 0\.05$"):
         require_within(rows, {"asleep_gib": 1.0, "gap": 0.05, "capture_gib": 1.0})
-
-
-def python_on_a_cuda_build(code):
-    """Run `code` in a process where torch says that it was built for CUDA."""
-    patched = f"import torch; torch.version.cuda = '13.0'; {code}"
-    environment = users_environment() | {"CUDA_VISIBLE_DEVICES": "0"}
-    command = [sys.executable, "-c", patched]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-
-@pytest.mark.program
-def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_streams():
-    imported = "'bnpo.loop' in sys.modules, 'vllm.v1.worker.cpu_worker' in sys.modules, torch.cuda.Stream.__module__"
-    code = f"import runpy, sys; runpy.run_path('tests/programs/rank_server.py', run_name='__main__'); print({imported})"
-    done = python_on_a_cuda_build(code)
-    # The server prints what it imports to standard error.
-    assert "True False torch.cuda.streams" in done.stdout + done.stderr, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
