@@ -139,6 +139,7 @@ def test_bad_cases_name_file_and_line(tmp_path):
 
 
 HUGE = "9^{9^{9^9}}"
+NO_FORMULA = r"\frac{1}{0}, which is no formula with a value"
 
 
 @pytest.mark.parametrize(
