@@ -210,11 +210,8 @@ def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
     ("build", "gpu", "driver", "available", "problem"),
     [
         ("13.0", True, 13000, True, None),
-        ("13.0", True, 13020, True, None),  # a newer driver
         ("13.2", True, 13000, True, None),  # releases of one major number work with its first driver
         (None, True, 0, False, None),  # torch for CPUs
-        (None, True, 12080, False, None),
-        ("13.0", False, 0, False, None),
         ("13.0", False, 13000, False, None),  # a driver without a GPU
         ("13.0", True, 12080, True, "(driver: for CUDA 12.8). Update the NVIDIA driver"),
         ("13.0", True, 0, False, "(driver: not found). Update"),

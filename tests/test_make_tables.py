@@ -359,7 +359,6 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
     ("damage", "message"),
     [
         ("foreign", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json belongs to another row: algo is grpo"),
-        ("base", r"^tiny-model-bnpo-seed0: .* belongs to another row: algo is None, not bnpo, "),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
         ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
         ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
@@ -368,9 +367,8 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
 )
 def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
     bnpo, grpo = rows / "tiny-model-bnpo-seed0", rows / "tiny-model-grpo-seed0"
-    if damage in ("foreign", "base"):
-        other = grpo if damage == "foreign" else rows / "tiny-model-base"
-        shutil.copy(other / "eval" / "results.json", bnpo / "eval")
+    if damage == "foreign":
+        shutil.copy(grpo / "eval" / "results.json", bnpo / "eval")
     elif damage == "cut":
         (bnpo / "eval" / "results.json").write_text("{")
     else:
