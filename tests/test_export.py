@@ -1,13 +1,19 @@
-"""scripts/export.py: a checkpoint becomes a model folder, without the optimizer's files."""
+"""scripts/export.py: a checkpoint becomes a model folder or a model of the hub, without the optimizer's files."""
 
+import base64
 import json
+import os
 import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import export
 from bnpo.config import TINY_MODEL
-from bnpo.files import InputError
+from bnpo.files import ROOT, InputError
 
 MODEL_FILES = {path.name for path in TINY_MODEL.iterdir()}
 
@@ -53,3 +59,74 @@ def test_what_cannot_be_exported_is_one_line(run, tmp_path, source, target, mess
         export.main(export.Args(source, tmp_path / target))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+URL = "https://huggingface.co/me/mine"
+
+
+def export_to_hub(run, address):
+    environment = os.environ | {"HF_ENDPOINT": address, "HF_TOKEN": "hf_x", "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "scripts/export.py", str(run), "--hub-repo", "me/mine"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as an upload needs. Keeps what it is asked to create, and the files of the commit."""
+
+    created, committed = [], {}
+
+    def do_POST(self):
+        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = {"url": URL, "commitUrl": f"{URL}/commit/1", "commitOid": "1"}
+        if self.path.endswith("/create"):
+            self.created.append(json.loads(asked))
+        elif "/preupload/" in self.path:
+            files = json.loads(asked)["files"]
+            answer["files"] = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]
+        elif "/commit/" in self.path:
+            for line in map(json.loads, asked.splitlines()):
+                if line["key"] == "file":
+                    self.committed[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+        self.respond(answer)
+
+    def do_GET(self):
+        self.respond({"id": "me/mine", "sha": "0", "siblings": []})
+
+    def respond(self, answer):
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.program
+def test_one_command_uploads_to_the_hub(run):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    done = export_to_hub(run, f"http://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{URL}/commit/1\n"
+    [created] = Hub.created
+    assert created.items() >= {"name": "mine", "organization": "me", "visibility": "private"}.items()
+    assert Hub.committed.keys() == MODEL_FILES | {"README.md"}
+    assert Hub.committed["model.safetensors"] == (TINY_MODEL / "model.safetensors").read_bytes()
+
+
+@pytest.mark.program
+def test_a_hub_that_cannot_be_reached_is_one_line(run):
+    done = export_to_hub(run, "http://127.0.0.1:9")
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith("error: --hub-repo me/mine: the upload failed (ConnectError: ")
+
+
+@pytest.mark.parametrize("args", [export.Args("run"), export.Args("run", "folder", hub_repo="me/mine")])
+def test_a_folder_or_a_repository_is_needed(args):
+    with pytest.raises(InputError, match="give a folder to write, or --hub-repo OWNER/NAME"):
+        export.main(args)
