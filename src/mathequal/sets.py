@@ -1,8 +1,7 @@
-r"""Compare sets: of real numbers, points of a curve, angles for every whole number, and functions with constants.
+r"""Compare sets: of real numbers, points of a curve, and functions with constants.
 
 - Two conditions on a real variable, intervals or unions of them are the same set of numbers if they agree on every
   number at which either may begin or end, and between each two of these.
-- Lists of angles for every whole number, such as `\pi/3+2\pi k, 5\pi/3+2\pi k`, are sets of residues.
 - Functions with constants that may be any number are `x^2+C` and `C_1e^x+C_2e^{-x}`.
 """
 
@@ -22,7 +21,6 @@ from mathequal.formula import (
     DIGITS,
     Point,
     Undefined,
-    expression,
     names,
     parse,
     points,
@@ -222,49 +220,6 @@ def _ascending(relation: Relation) -> Relation:
         return relation
     operators = tuple(_MIRRORED.get(operator, operator) for operator in reversed(relation.operators))
     return Relation(relation.sides[::-1], operators)
-
-
-_LETTERS = {"k", "l", "m", "n"}
-_NUMBERS = 60
-"""Numbers of each progression that are looked at: enough where one step is up to 60 times, or 5/12 of, another."""
-
-
-def same_families(first: Value, second: Value) -> bool:
-    """Whether both hold the same numbers. Raises Undefined if one is no list of arithmetic progressions."""
-    with mp.workdps(DIGITS):
-        one, other = _families(first), _families(second)
-        return _holds_families(one, other) and _holds_families(other, one)
-
-
-def _families(listed: Value) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
-    """Return the first number and the step of each progression; of (-1)^k there are two."""
-    is_solution = isinstance(listed, Equation) and re.fullmatch(r"[a-z]|\\[a-z]+", listed.names[0] or "")
-    if isinstance(listed, Equation) and is_solution and len(listed.sides) == 2:  # x=\pi k, but not a_n or f(n)
-        return _families(listed.sides[1])
-    if isinstance(listed, Group) and listed.items and listed.opening in ("", "{") and not listed.names:
-        return [family for item in listed.items for family in _families(item)]
-    if not isinstance(listed, Scalar) or listed.unit not in ("", "degree"):
-        raise Undefined("no family of numbers")
-    latex = listed.latex + (r"\degree" if listed.unit == "degree" else "")
-    formula = expression(latex.replace(r"\degree", r"\cdot\frac{\pi}{180}"))
-    letters = names(formula)
-    if len(letters) != 1 or not letters <= _LETTERS:
-        raise Undefined("no family of numbers")
-    at = [real_value(formula, dict.fromkeys(letters, mpmath.mpf(k))) for k in range(8)]
-    step = at[2] - at[0]
-    if abs(step) < CLOSE or any(abs(at[k + 2] - at[k] - step) > CLOSE for k in range(6)):
-        raise Undefined("no arithmetic progression")
-    return [(at[0], step), (at[1], step)]
-
-
-def _holds_families(families: list[tuple[mpmath.mpf, mpmath.mpf]], others: list[tuple[mpmath.mpf, mpmath.mpf]]) -> bool:
-    """Whether the numbers of `others` are all in `families`."""
-    for other_start, other_step in others:
-        for number in (other_start + k * other_step for k in range(_NUMBERS)):
-            places = [(number - start) / step for start, step in families]
-            if not any(abs(place - mpmath.nint(place)) < CLOSE for place in places):
-                return False
-    return True
 
 
 # Letters that may be such constants, if one of the two formulas has one that certainly is

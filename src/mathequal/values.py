@@ -6,20 +6,8 @@ Formulas stay LaTeX here. formula.py makes expressions of them where a verdict n
 import re
 from dataclasses import dataclass, field
 
-from mathequal.words import (
-    GREEK,
-    INFINITELY_MANY,
-    MULTIPLES,
-    NUMBER_WORDS,
-    PRIVATE,
-    TRIGONOMETRIC,
-    WORD,
-    moved,
-    number_in_words,
-    plain_number,
-    shown,
-    unit,
-)
+from mathequal import words
+from mathequal.words import GREEK, PRIVATE, TRIGONOMETRIC, WORD, moved, plain_number, shown, unit
 
 
 @dataclass(frozen=True)
@@ -173,11 +161,11 @@ def read_words(text: str) -> Value | None:
     if not re.fullmatch(rf"(?={WORD})(?:{PRIVATE}|[\s\d])*", text) or _PREFACE.match(text):
         return None
     phrase = _bare(shown(text))
-    number = number_in_words(phrase)
-    if number is not None or INFINITELY_MANY.fullmatch(phrase):
+    number = words.number_in_words(phrase)
+    if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
     amount, _, unit_word = phrase.rpartition(" ")
-    number = number_in_words(amount)
+    number = words.number_in_words(amount)
     if number is not None and unit(unit_word):  # ten hours
         return Scalar(str(number), unit(unit_word) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
@@ -237,7 +225,7 @@ def read_based(text: str) -> Scalar | None:
         return None
     digits = shown(match[1]).strip("()").casefold()
     try:
-        number = NUMBER_WORDS.index(base[2]) if base[2] in NUMBER_WORDS else int(base[2])
+        number = words.NUMBER_WORDS.index(base[2]) if base[2] in words.NUMBER_WORDS else int(base[2])
         int(digits, number)
     except ValueError:  # no digits of that base
         return None
@@ -282,8 +270,8 @@ def read_formula(text: str) -> Scalar | Word:
         phrase = re.sub(r"\\cdot|[{}]", " ", shown(ending[2])).strip()
         phrase = re.sub(r"^\(([^()]*)\)$", r"\1", phrase)  # 5 (cm)
         multiple, _, counted = phrase.partition(" ")
-        if multiple in MULTIPLES:  # 3 million
-            amount, phrase = _product(amount, MULTIPLES[multiple]), counted
+        if multiple in words.MULTIPLES:  # 3 million
+            amount, phrase = _product(amount, words.MULTIPLES[multiple]), counted
         unit_name = unit(phrase) if phrase else ""
         if unit_name is not None:
             formula, things = amount, "" if unit_name else phrase
