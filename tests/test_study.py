@@ -12,11 +12,11 @@ from matplotlib.image import imread
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from study.again import compare_with, train_again
-from study.design import ALGORITHMS, EVALUATED, REGIMES, SEEDS, command
+from study.design import ALGORITHMS, EVALUATED, GRID, REGIMES, SEEDS, command
 from study.paper import average_error, paper_table
 from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
 from study.results import PAGES, write_results
-from study.rows import RESULTS, ROWS, area, chosen_lr, final, first_grid, read_rows
+from study.rows import RESULTS, ROWS, area, chosen_lr, final, read_rows
 from study.statistics import sign_flip, smallest_found, t_interval
 from study.verdict import verdict_table
 from study.weights import base_accuracies, base_weights, cosines
@@ -67,7 +67,7 @@ def test_the_learning_rate_is_that_of_the_greatest_area():
     assert final(rows[0]) == 0.5
     assert area(rows[0]) == pytest.approx((0.1 / 2 + 0.3 + 0.5 / 2) / 2)
     assert area(rows[1]) == pytest.approx(0.1 / 2 / 2)  # it failed: what it did not reach counts 0
-    assert chosen_lr(rows, "rare", "bnpo", first_grid("rare")) == 1e-4
+    assert chosen_lr(rows, "rare", "bnpo", GRID) == 1e-4
 
 
 def test_the_t_interval_covers_the_truth_as_often_as_it_says():
