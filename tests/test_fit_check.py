@@ -31,7 +31,7 @@ def write(tmp_path):
         flags = ("--preset", "tiny", *flags, "--samples-per-question", str(M), "--output-dir", str(folder))
         config, _ = parse_train_config(list(flags), has_cuda=False)
         folder.mkdir()
-        write_json(folder / "config.json", flat_settings(config))
+        write_json(folder / "config.json", flat_settings(config) | {"answer_tags": False})
         lines = [{"step": step, "reward/mean": 0.5} for step in range(1, 1 + len(counts))]
         write_json_lines(folder / "metrics.jsonl", lines)
         for step, right in enumerate(counts, start=1):

@@ -150,9 +150,8 @@ def rank_memory(
     # Of gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
     reduced = max(bucket, 0 if adapter else shape.head)
     reduction = 4 * reduced * (2 if on_cpu and ranks > 1 else 1) + 4 * ceil(reduced / ranks) * offloads
-    # AdamW works on groups of gradients in one piece, which offloaded ones are already.
-    group = min(partition, zero.sub_group_size + ceil(shape.head / ranks))
-    adamw = 4 * group * (not offloads) + group * (8 if on_cpu else 4 * (not offloads))
+    # AdamW works on groups of gradients in one piece, which offloaded ones are already. It is fused: no temporaries.
+    adamw = 4 * min(partition, zero.sub_group_size + ceil(shape.head / ranks)) * (not offloads)
     if hardware.dtype == "float16" and not offloads:
         adamw = max(adamw, 5 * partition)  # the check for overflows
     gathered = gathered_bytes(shape, config, ranks)
