@@ -217,7 +217,7 @@ def test_the_registration_is_older_than_every_row():
 
 
 def figures(folder) -> dict[str, np.ndarray]:
-    others = ("theory.png", "cliff.png")  # of scripts/study/ceiling.py and of the second study
+    others = ("theory.png", "cliff.png")  # of ceiling.py, which is in an earlier commit, and of the second study
     return {file.name: imread(file) for file in (folder / "figures").glob("*.png") if file.name not in others}
 
 

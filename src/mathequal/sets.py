@@ -33,6 +33,7 @@ from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, i
 
 _END_DIGITS = 4 * DIGITS
 _SAME_END = mpmath.mpf(10) ** (DIGITS - _END_DIGITS)
+_INTERVALS = ("()", "(]", "[)", "[]")
 _INFINITIES = {sympy.oo: mpmath.inf, -sympy.oo: -mpmath.inf}
 
 
@@ -78,34 +79,27 @@ def _set_of(region: Value) -> _Set:
         return _Set([number], lambda x: abs(x - number) <= _SAME_END)
     if isinstance(region, Relation | Equation):
         return _solutions(region)
-    if (
-        isinstance(region, Group)
-        and len(region.items) == 2
-        and region.opening + region.closing in ("()", "(]", "[)", "[]")
-    ):
+    if isinstance(region, Group) and len(region.items) == 2 and region.opening + region.closing in _INTERVALS:
         return _interval(region)
-    if not isinstance(region, Region | Group) or _has_points(region):
+    if not isinstance(region, Region | Group) or (isinstance(region, Group) and _has_points(region)):
         raise Undefined("no set of numbers")
-    sets = [_set_of(part) for part in (region.parts if isinstance(region, Region) else region.items)]
+    joint, parts = (region.operator, region.parts) if isinstance(region, Region) else ("list", region.items)
+    sets = [_set_of(part) for part in parts]
     ends = [end for part in sets for end in part.ends]
-    if isinstance(region, Region) and region.operator == r"\setminus":
+    if joint == r"\setminus":
         return _Set(ends, lambda x: sets[0].contains(x) and not any(part.contains(x) for part in sets[1:]))
     # In a list conditions hold together, while numbers and intervals are joined.
-    hold_together = (
-        isinstance(region, Group) and region.items and all(isinstance(item, Relation) for item in region.items)
-    )
-    if hold_together or (isinstance(region, Region) and region.operator == r"\cap"):
+    are_conditions = bool(parts) and all(isinstance(part, Relation) for part in parts)
+    if joint == r"\cap" or (joint == "list" and are_conditions):
         common = _Set(ends, lambda x: all(part.contains(x) for part in sets))
         # x < -2, x > 1 cannot hold together, so the comma means "or".
-        if isinstance(region, Region) or any(map(common.contains, _numbers_to_try(ends))):
+        if joint == r"\cap" or any(map(common.contains, _numbers_to_try(ends))):
             return common
     return _Set(ends, lambda x: any(part.contains(x) for part in sets))
 
 
-def _has_points(region: Region | Group) -> bool:
+def _has_points(region: Group) -> bool:
     """Whether a list has points only. `(1,2)` is one; a square bracket or infinity makes it an interval."""
-    if isinstance(region, Region):
-        return False
     points = [item for item in region.items if isinstance(item, Group) and item.opening + item.closing == "()"]
     limits = [limit.latex for point in points for limit in point.items if isinstance(limit, Scalar)]
     return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)

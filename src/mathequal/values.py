@@ -66,10 +66,6 @@ class Group:
     names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
     alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
 
-    def has_groups(self) -> bool:
-        """Whether all items are groups."""
-        return all(isinstance(item, Group) for item in self.items)
-
 
 @dataclass(frozen=True)
 class Matrix:
@@ -259,10 +255,8 @@ def read_two_units(text: str) -> Scalar | None:
 
 def read_formula(text: str) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
-    formula = text
-    unit_name: str | None = ""
-    things = ""
-    formula = _PREFACE.sub("", formula)
+    unit_name, things = "", ""
+    formula = _PREFACE.sub("", text)
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
     if ending and re.search(r"\d|\\pi", ending[1]):
@@ -272,9 +266,9 @@ def read_formula(text: str) -> Scalar | Word:
         multiple, _, counted = phrase.partition(" ")
         if multiple in words.MULTIPLES:  # 3 million
             amount, phrase = _product(amount, words.MULTIPLES[multiple]), counted
-        unit_name = unit(phrase) if phrase else ""
-        if unit_name is not None:
-            formula, things = amount, "" if unit_name else phrase
+        found = unit(phrase) if phrase else ""
+        if found is not None:
+            formula, unit_name, things = amount, found, "" if found else phrase
     letter = _NUMBER_AND_LETTER.fullmatch(formula)
     if letter:
         return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
@@ -283,4 +277,4 @@ def read_formula(text: str) -> Scalar | Word:
     for sign in ("percent", "degree"):
         if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
             return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)
-    return Scalar(formula, unit_name or "", things=things)
+    return Scalar(formula, unit_name, things=things)
