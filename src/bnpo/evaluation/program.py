@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -253,6 +252,25 @@ def evaluate_live(
     return results
 
 
+class Member(NamedTuple):
+    """One sampler: the pipe to its process, and the process."""
+
+    connection: Connection
+    process: multiprocessing.Process
+
+    def receive(self) -> object:
+        """Return the next message. Raises RuntimeError if the process has died, RunError if it says so."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            status = self.process.exitcode
+            raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
+        if isinstance(message, RunError):
+            raise message
+        return message
+
+
 @contextmanager
 def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings) -> Iterator[Callable]:
     """Start `replicas` samplers of the model in a folder. Each has its own GPUs, or its share of the cores.
@@ -261,40 +279,27 @@ def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSetti
     with the context. Raises RuntimeError when one of them dies.
     """
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
-    members: dict[Connection, BaseProcess] = {}
+    members = []
     try:
         for i in range(replicas):
             connection, far_end = context.Pipe()
             variables = member_environment(i, gpus, replicas, settings.tensor_parallel)
             process = context.Process(target=_serve, args=(far_end, variables, str(model), settings))
             process.start()
-            far_end.close()  # otherwise a dead member's pipe would stay open, and `_receive` would wait for ever
-            members[connection] = process
+            far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
+            members.append(Member(connection, process))
         # All models load at the same time: wait only after every process has been started.
-        for connection, process in members.items():
-            _receive(connection, process)
+        for member in members:
+            member.receive()
         yield partial(_sample, members)
     except BaseException:
-        for process in members.values():
-            process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
+        for member in members:
+            member.process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
         raise
     finally:
-        for connection, process in members.items():
-            connection.close()
-            process.join()
-
-
-def _receive(connection: Connection, process: BaseProcess) -> object:
-    """Return a member's next message. Raises RuntimeError if its process has died, RunError if it says so."""
-    try:
-        message = connection.recv()
-    except (EOFError, OSError):
-        process.join()
-        status = process.exitcode
-        raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
-    if isinstance(message, RunError):
-        raise message
-    return message
+        for member in members:
+            member.connection.close()
+            member.process.join()
 
 
 def member_environment(member: int, gpus: Sequence[str], replicas: int, size: int) -> dict[str, str]:
@@ -310,21 +315,22 @@ def member_environment(member: int, gpus: Sequence[str], replicas: int, size: in
 
 
 def _sample(
-    members: dict[Connection, BaseProcess], prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
+    members: Sequence[Member], prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
 ) -> Iterator[SampledGroup]:
     # Member i of M gets the prompts i, i + M, i + 2 M, ...: neighbours are often equally long, so shares are even.
     count = len(members)
-    busy = {connection: i for i, connection in enumerate(members)}
-    for connection, i in busy.items():
-        connection.send((prompts[i::count], seeds[i::count], sampling))
+    for i, member in enumerate(members):
+        member.connection.send((prompts[i::count], seeds[i::count], sampling))
+    busy = {member.connection: i for i, member in enumerate(members)}
     while busy:
         for connection in wait(list(busy)):
-            message = _receive(connection, members[connection])
+            i = busy[connection]
+            message = members[i].receive()
             if message is None:  # this member has answered all its prompts
                 del busy[connection]
             else:
                 own_position, greedy, answers = message
-                yield SampledGroup(own_position * count + busy[connection], greedy, answers)
+                yield SampledGroup(own_position * count + i, greedy, answers)
 
 
 def _serve(connection: Connection, variables: dict[str, str], model: str, settings: EngineSettings) -> None:
