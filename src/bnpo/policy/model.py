@@ -18,6 +18,9 @@ from bnpo.ranks import gather
 ATTENTION = "bnpo"
 """Name of `attention` among transformers' implementations (`attn_implementation`)."""
 
+WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
+"""Settings that `attention` may ignore. The sampler drops nothing, either."""
+
 
 class LogprobHead(torch.nn.Module):
     """The language model's head and the log-probabilities, as one module that owns weight and bias.
@@ -153,7 +156,7 @@ def attention(
     scaling: float,
     sequences: Sequences,
     sliding_window: int | None = None,
-    **_,
+    **others,
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
@@ -161,8 +164,9 @@ def attention(
     to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences where it runs
     (GPUs with half precision). Elsewhere neighbours of equal shape go together.
     """
-    if attention_mask is not None:
-        raise ValueError("attention masks are not supported")
+    unknown = {name for name, setting in others.items() if setting is not None} - WITHOUT_EFFECT
+    if attention_mask is not None or unknown:
+        raise ValueError(f"the learner's attention has no {', '.join(sorted(unknown)) or 'masks'}")
     query = query[0].transpose(0, 1)  # [tokens, heads, head size]
     key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]

@@ -11,7 +11,6 @@ from bnpo.algorithm.loss import products_in_bf16
 if TYPE_CHECKING:  # take seconds
     import deepspeed
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
-    from transformers import PretrainedConfig
 
 # DeepSpeed 0.19
 
@@ -104,13 +103,6 @@ def layer_classes(model: torch.nn.Module) -> list[str]:
             if isinstance(module, torch.nn.ModuleList) and len(module) == model.config.num_hidden_layers:
                 names |= {type(layer).__name__ for layer in module}
     return sorted(names)
-
-
-def has_causal_model(config: "PretrainedConfig") -> bool:
-    """Return whether transformers has a causal language model for `config`. It has no public question for that."""
-    from transformers import AutoModelForCausalLM
-
-    return type(config) in AutoModelForCausalLM._model_mapping
 
 
 # vLLM 0.32, on CPUs and under a launcher
