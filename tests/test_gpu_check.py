@@ -12,7 +12,6 @@ import pytest
 
 import gpu_check
 from bnpo.files import ROOT
-from bnpo.policy.sampling import attention_backend
 from conftest import make_model, run_ranks, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
@@ -184,11 +183,3 @@ def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_
     done = python_on_a_cuda_build(code)
     # The server prints what it imports to standard error.
     assert "True False torch.cuda.streams" in done.stdout + done.stderr, done.stderr[-2000:]
-
-
-@pytest.mark.parametrize(
-    ("capability", "can_compile", "backend"),
-    [(8, False, None), (9, False, None), (10, True, None), (10, False, "FLASH_ATTN"), (12, False, None)],
-)
-def test_attention_that_cannot_be_compiled_is_not_chosen(capability, can_compile, backend):
-    assert attention_backend(capability, can_compile) == backend

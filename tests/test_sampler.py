@@ -192,10 +192,13 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
     assert np.mean(gaps) < 0.25 * np.mean(gaps_of_rounded)
 
 
-def test_graphs_sleep_where_vllm_can_let_them(monkeypatch):
-    import bnpo.policy.sampler as sampler_module
+@pytest.mark.parametrize(
+    ("capability", "can_compile", "backend"),
+    [(8, False, None), (9, False, None), (10, True, None), (10, False, "FLASH_ATTN"), (12, False, None)],
+)
+def test_attention_that_cannot_be_compiled_is_not_chosen(monkeypatch, capability, can_compile, backend):
+    from bnpo.policy import sampler as module
 
+    monkeypatch.setattr("vllm.utils.flashinfer.has_flashinfer", lambda: can_compile)
     settings = EngineSettings(max_tokens=192, dtype="bfloat16", sequences=32)
-    assert sampler_module._gpu_arguments(settings, capability=9)["sleep_mode_offload_cudagraph"] is True
-    monkeypatch.setattr("vllm.EngineArgs", object)  # as in vLLM 0.26
-    assert "sleep_mode_offload_cudagraph" not in sampler_module._gpu_arguments(settings, capability=9)
+    assert module._gpu_arguments(settings, capability)["attention_backend"] == backend

@@ -1,7 +1,5 @@
 """The policy's model: a causal language model that returns log-probabilities, and its attention over packed answers."""
 
-from itertools import chain
-
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
@@ -11,9 +9,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
-from bnpo.files import InputError
 from bnpo.policy.patches import layer_classes
-from bnpo.ranks import gather
 
 ATTENTION = "bnpo"
 """Name of `attention` among transformers' implementations (`attn_implementation`)."""
@@ -25,8 +21,8 @@ WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
 class LogprobHead(torch.nn.Module):
     """The language model's head and the log-probabilities, as one module that owns weight and bias.
 
-    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many calls. The number of
-    chunks of logits depends on a rank's answers. So chunks are no module calls: the weight is gathered once, here.
+    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many. Chunks of logits are
+    no such calls, because their number depends on a rank's answers.
     """
 
     def __init__(self, head: torch.nn.Module, vocab_size: int, steps: LogitSteps | None):
@@ -35,8 +31,8 @@ class LogprobHead(torch.nn.Module):
         self.vocab_size, self.steps = vocab_size, steps
 
     def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool):
-        settings = {"bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
-        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **settings)
+        rest = {"bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
 class Policy(torch.nn.Module):
@@ -59,10 +55,9 @@ class Policy(torch.nn.Module):
         return self.head(hidden_before_targets, batch.targets, temperature, with_entropy)
 
     def own_logprobs(self, rows: torch.Tensor, round_embeddings: bool = False) -> torch.Tensor:
-        """Return the log-probabilities [rows, tokens - 1] of all tokens but the first of `rows` [rows, tokens].
+        """Return the log-probabilities [rows, tokens - 1] of `rows` [rows, tokens] by the model's own `forward`.
 
-        They are those of the model's own `forward` and attention. Only the product with the head is taken from the
-        loss, in fp32, because the rounding of logits to bf16 would hide small faults.
+        Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults.
         """
         head = self.model.get_output_embeddings()
         head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
@@ -138,14 +133,6 @@ def largest_layer(model: torch.nn.Module) -> int:
     return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
-def refuse_overflow(model: torch.nn.Module, folder: str) -> None:
-    """Raise InputError on all ranks if fp16 cannot hold a weight of the partitioned model from `folder`."""
-    own = [name for name, weight in model.named_parameters() if not weight.ds_tensor.isfinite().all()]
-    if names := sorted(set(chain.from_iterable(gather(own)))):
-        largest = torch.finfo(torch.float16).max
-        raise InputError(f"{folder}: {names[0]} has values beyond {largest:g}; use --dtype bfloat16 or float32")
-
-
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,  # [1, heads, tokens, head size]
@@ -160,9 +147,8 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
-    The last key of a sequence belongs to its last token. An answer's keys are its prompt's and its own. A token attends
-    to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences where it runs
-    (GPUs with half precision). Elsewhere neighbours of equal shape go together.
+    A token attends to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences on
+    GPUs with half precision. Elsewhere neighbours of equal shape go together.
     """
     unknown = {name for name, setting in others.items() if setting is not None} - WITHOUT_EFFECT
     if attention_mask is not None or unknown:
@@ -191,10 +177,8 @@ def attention(
 
 
 def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return x[index] for x [tokens, heads, head size].
-
-    An embedding look-up, because GPUs add up its gradient in fp32 and in a fixed order.
-    """
+    """Return x[index] for x [tokens, heads, head size]."""
+    # GPUs add up the gradient of an embedding look-up in fp32 and in a fixed order.
     return F.embedding(index, x.flatten(1)).unflatten(1, x.shape[1:])
 
 
