@@ -3,7 +3,6 @@
 import shlex
 from math import exp, lgamma, sqrt
 from statistics import fmean, stdev, variance
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,14 +12,10 @@ from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Algorithm, Method
+from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Method
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
-
-
-def test_the_flag_takes_the_estimators_that_there_are():
-    assert get_args(Algorithm) == tuple(ALGORITHMS)
 
 
 def whitened(values, lengths):

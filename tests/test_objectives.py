@@ -19,7 +19,6 @@ from bnpo.algorithm.weights import (
 )
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
-from conftest import run_ranks
 from paper.objectives import FITS, atlas, beta_moments, group_gains
 from test_estimators import slope
 
@@ -121,21 +120,6 @@ def test_no_signal_gives_no_advantage_with_any_weight(text):
         result = compute_advantages(Method("weight", **options), np.repeat(rewards, 2, axis=2)).values
         np.testing.assert_array_equal(result[:2], 0)
         np.testing.assert_allclose(result[2], 0, atol=1e-9)
-
-
-def test_the_dry_run_shows_the_exact_objective():
-    assert Method("bnpo").lines(32, 16) == []
-    lines = Method("weight", weight="1").lines(32, 16)
-    assert "16 answers per question" in lines[0]
-    assert [float(value) for value in lines[3].split()[1:]] == pytest.approx(
-        [15 / 16 * float(p) for p in lines[1].split()[2:]], rel=1e-3
-    )
-
-
-@pytest.mark.program
-def test_the_program_prints_it(tmp_path):
-    flags = ("--preset", "tiny", "--algo", "weight", "--weight", "1", "--dry-run", "--output-dir", tmp_path)
-    assert "\n".join(Method("weight", weight="1").lines(32, 16)) in run_ranks(0, "train.py", *flags).stdout
 
 
 @pytest.mark.parametrize(

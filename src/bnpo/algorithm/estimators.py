@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
-from bnpo.algorithm.weights import objective_lines, shares, weight_values
+from bnpo.algorithm.weights import weight_values
 from bnpo.files import InputError
 
 Algorithm = Literal[
@@ -92,10 +92,6 @@ class Method:
         if self.weight_wrong is None:
             return right, right
         return right, weight_values(self.weight_wrong, p, m, n, "--weight-wrong")
-
-    def lines(self, questions: int, answers: int) -> list[str]:
-        """Return lines for a dry run: with --algo weight, what training maximises."""
-        return objective_lines(*self.weights(shares(answers), answers, questions)) if self.weight else []
 
 
 @dataclass(frozen=True)

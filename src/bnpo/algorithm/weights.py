@@ -101,13 +101,3 @@ def exact_objective(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
     """Return J_m(p) [points], the integral of w_m from 0 to p: the sum over b of u(b) P(B > b) / m, B ~ Bin(m, p)."""
     m = len(gain)
     return scipy.stats.binom.sf(np.arange(m), m, p[:, None]) @ gain / m
-
-
-def objective_lines(right: np.ndarray, wrong: np.ndarray) -> list[str]:
-    """Return a table, line by line: the exact weight and objective of weights `right` and `wrong` [m - 1]."""
-    gain = gains(right, wrong)
-    weight, objective = exact_weight(ACCURACIES, gain), exact_objective(ACCURACIES, gain)
-    lines = [f"what training maximises with {len(gain)} answers per question, exactly for rewards of 0 and 1:"]
-    for name, values in {"accuracy p": ACCURACIES, "weight": weight, "objective": objective}.items():
-        lines.append(f"{name:<11}" + "".join(f"{value:>10.4g}" for value in values))
-    return lines

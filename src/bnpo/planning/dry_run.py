@@ -374,8 +374,7 @@ def dry_run_training(config: TrainConfig) -> None:
     inputs = training_inputs(config)
     plan = plan_training(config, inputs)
     print(json.dumps(json_settings(config), indent=2))
-    objective = config.method.lines(config.batch.questions_per_step, config.batch.samples_per_question)
-    print(*inputs.lines, *objective, *plan.lines, sep="\n")
+    print(*inputs.lines, *plan.lines, sep="\n")
     print(f"disk: {plan.checkpoint / 1e9:.2f} GB per checkpoint x {plan.most_checkpoints}: {plan.disk / 1e9:.1f} GB")
     problem = disk_problem(config.folder.output_dir, plan.disk)
     if problem:

@@ -18,12 +18,7 @@ from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights
 from bnpo.config import TrainConfig
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import (
-    ATTENTION,
-    Policy,
-    largest_layer,
-    switch_off_dropout,
-)
+from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
 from bnpo.policy.patches import (
     compile_no_ops,
     compute_buffers_again,
@@ -150,14 +145,9 @@ class Learner:
         return self._engine.module.model
 
     def save(self, folder: Path) -> None:
-        """Write optimizer, fp32 weights and random state to <folder>/zero, every rank its own part."""
-        states = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            states["cuda"] = torch.cuda.get_rng_state()
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. An update draws no numbers."""
         # Without the parameters that LoRA freezes: they are the base model's.
-        self._engine.save_checkpoint(
-            str(folder), "zero", {"random_states": states}, save_latest=False, exclude_frozen_parameters=True
-        )
+        self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
         """Read what `save` has written to <folder>/zero with the same number of ranks.
@@ -167,7 +157,7 @@ class Learner:
         self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
-        _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
         if universal:
             separate_step_counters(self._engine.optimizer.optimizer)
         # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
@@ -176,10 +166,6 @@ class Learner:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
         if self.config.hardware.dtype == "float16":
             self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
-        states = client_state["random_states"]
-        torch.set_rng_state(states["cpu"])
-        if "cuda" in states and torch.cuda.is_available():
-            torch.cuda.set_rng_state(states["cuda"])
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
@@ -235,7 +221,7 @@ class Learner:
         for mini_batch in mini_batches:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch, self.config.sampling.temperature)  # [tokens]
+                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
                 _store_by_answer(old_logprobs, micro_batch, logprobs)
         return old_logprobs
 
@@ -254,7 +240,7 @@ class Learner:
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: TokenSums
     ) -> None:
         """Add up the gradient of the loss over `mini_batch`, and add missing log-probabilities to `old_logprobs`."""
-        update, temperature = self.config.update, self.config.sampling.temperature
+        update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
         weights[mini_batch] = token_weights(lengths, update.aggregation, self.config.sampling.max_answer_tokens)
@@ -262,7 +248,7 @@ class Learner:
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs, entropy = self._engine(micro_batch, temperature, self.config.logging.exact_entropy)
+            logprobs, entropy = self._engine(micro_batch, *drawn, self.config.logging.exact_entropy)
             # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 _store_by_answer(old_logprobs, micro_batch, logprobs.detach())

@@ -30,8 +30,10 @@ class LogprobHead(torch.nn.Module):
         self.weight, self.bias = head.weight, getattr(head, "bias", None)
         self.vocab_size, self.steps = vocab_size, steps
 
-    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool):
-        rest = {"bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+    def forward(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None, with_entropy: bool
+    ):
+        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
         return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
@@ -43,7 +45,7 @@ class Policy(torch.nn.Module):
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model))
 
-    def forward(self, batch: MicroBatch, temperature: float, with_entropy: bool = False):
+    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None, with_entropy: bool = False):
         """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
@@ -52,7 +54,7 @@ class Policy(torch.nn.Module):
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
-        return self.head(hidden_before_targets, batch.targets, temperature, with_entropy)
+        return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
 
     def own_logprobs(self, rows: torch.Tensor, round_embeddings: bool = False) -> torch.Tensor:
         """Return the log-probabilities [rows, tokens - 1] of `rows` [rows, tokens] by the model's own `forward`.
@@ -116,12 +118,12 @@ def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:
-    """Set every probability of dropout to 0, since the sampler drops nothing. Some models keep it as a plain number."""
+    """Set every probability of dropout, and noise of experts' routers, to 0, as in the sampler."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         for name, value in list(vars(module).items()):
-            if "drop" in name and isinstance(value, float):
+            if ("drop" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
 
 

@@ -103,11 +103,12 @@ def exchange_without_files() -> None:
     MessageQueue.create_from_process_group = lambda *_: None
 
 
-def set_up_experts_again(model: torch.nn.Module) -> None:
-    """Make the next weights of experts be packed like the first. On CPUs vLLM would copy them as they come.
+def prepare_reload(model: torch.nn.Module) -> None:
+    """Prepare vLLM's `model` for other weights on CPUs, where a reload would not pack those of experts.
 
-    Remove it when a reload packs them.
+    Remove it, but for the head of `hold_wide_head`, when a reload packs them.
     """
+    model.forget_wide_head()
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if hasattr(method, "moe_kernel"):

@@ -14,15 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, set_up_experts_again
-from bnpo.policy.sampling import (
-    MOST_REQUESTS,
-    MOST_SEQUENCES,
-    PREFILL_TOKENS,
-    Answer,
-    EngineSettings,
-    SampledGroup,
-)
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, prepare_reload
+from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
 from bnpo.ranks import gather
 
 Request = tuple[tuple[int, bool], list[int], object]
@@ -100,6 +93,7 @@ class Sampler:
         temperature: float,
         n: int = 1,
         top_p: float = 1.0,
+        top_k: int | None = None,
         logprobs: bool = False,
         greedy_too: bool = False,
     ) -> Iterator[SampledGroup]:
@@ -127,11 +121,11 @@ class Sampler:
         }
         if logprobs:
             common |= {"logprobs": 0, "flat_logprobs": True}
+        drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
 
         def requests() -> Iterator[Request]:
             for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-                drawn = SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seed, **common)
-                yield (i, False), prompt, drawn
+                yield (i, False), prompt, SamplingParams(n=n, seed=seed, **drawn, **common)
             for i, prompt in enumerate(prompts if greedy_too else ()):
                 yield (i, True), prompt, SamplingParams(temperature=0.0, **common)
 
@@ -181,8 +175,7 @@ class Sampler:
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace the weights by (name, tensor) pairs with a checkpoint's names. `sample` clears what was cached."""
         if not self._can_sleep:
-            self._llm.apply_model(set_up_experts_again)
-            self._llm.apply_model(_forget_wide_head)
+            self._llm.apply_model(prepare_reload)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -238,10 +231,6 @@ def _answer(completion, logprobs: bool) -> Answer:
         finished=completion.finish_reason == "stop",
         logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
     )
-
-
-def _forget_wide_head(model: torch.nn.Module) -> None:
-    model.forget_wide_head()
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
