@@ -18,11 +18,7 @@ class Advantages(NamedTuple):
 
 
 def needs_groups(method: Method, rewards: int) -> bool:
-    """Return whether all advantages are 0 where each question has one answer, with `rewards` rewards.
-
-    >>> needs_groups(Method("grpo"), 1), needs_groups(Method("reinforce_pp"), 1)
-    (True, False)
-    """
+    """Return whether all advantages are 0 where each question has one answer, with `rewards` rewards."""
     different = np.linspace(0.1, 1, 4 * rewards).reshape(4, 1, rewards)  # [4, 1, K]
     others = {"greedy_rewards": np.zeros((4, rewards)), "lengths": np.ones((4, 1))}
     return not compute_advantages(method, different, **others).values.any()

@@ -58,15 +58,8 @@ class TokenSums:
         self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # [6]
         self._largest_gap = torch.zeros((), dtype=torch.float64, device=device)
 
-    def add(
-        self,
-        surrogate: Surrogate,
-        entropy: torch.Tensor | None,  # [tokens]
-        old_logprobs: torch.Tensor,  # [tokens]
-        sampler_logprobs: torch.Tensor,  # [tokens]
-    ) -> None:
-        """Add the tokens of one micro-batch."""
-        gap = (old_logprobs - sampler_logprobs).abs()  # [tokens]
+    def add(self, surrogate: Surrogate, entropy: torch.Tensor | None, gap: torch.Tensor) -> None:
+        """Add the tokens of one micro-batch, with their entropies and sampler's gaps [tokens]."""
         tokens = torch.tensor(float(len(gap)), device=gap.device, dtype=torch.float64)
         entropy_sum = torch.zeros_like(tokens) if entropy is None else entropy.double().sum()
         of_surrogate = surrogate.loss.detach(), surrogate.clipped_low, surrogate.clipped_high
@@ -98,13 +91,7 @@ class Learner:
     """
 
     def __init__(
-        self,
-        model_folder: str,
-        vocab_size: int,
-        config: TrainConfig,
-        *,
-        universal: bool = False,
-        with_optimizer: bool = True,
+        self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal=False, with_optimizer=True
     ):
         self.config = config
         compile_no_ops()
@@ -265,7 +252,7 @@ class Learner:
             # DeepSpeed averages gradients over ranks. The loss is a sum over ranks.
             self._engine.backward(surrogate.loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
-                sums.add(surrogate, entropy, old, sampler_logprobs)
+                sums.add(surrogate, entropy, (old - sampler_logprobs).abs())
 
     def _operations(self, experience: Experience) -> float:
         """Return the operations of the training passes of one call of `update`.

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
-from deepspeed.zero import GatheredParameters
 from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.files import InputError, RunError
@@ -83,9 +83,9 @@ def _weight_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tupl
         yield group
 
 
-def _gathered(weights: Iterable[Weight]) -> GatheredParameters:
+def _gathered(weights: Iterable[Weight]) -> deepspeed.zero.GatheredParameters:
     """Return a context in which all parts of the weights are whole. A collective."""
-    return GatheredParameters([part for weight in weights for part in weight.parts()])
+    return deepspeed.zero.GatheredParameters([part for weight in weights for part in weight.parts()])
 
 
 def compared_names(model: torch.nn.Module) -> dict[str, str]:
