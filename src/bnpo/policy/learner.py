@@ -16,6 +16,7 @@ from transformers.integrations import HfDeepSpeedConfig
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import TrainConfig
+from bnpo.files import InputError
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
@@ -144,7 +145,9 @@ class Learner:
         self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
-        self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        loaded, _ = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        if loaded is None:  # DeepSpeed only warns
+            raise InputError(f"{folder / tag}: is no trainer state of this run; resume from another checkpoint")
         if universal:
             separate_step_counters(self._engine.optimizer.optimizer)
         # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
