@@ -219,30 +219,35 @@ def test_the_check_for_overflows_in_fp16_takes_five_bytes_per_gradient(shapes):
     assert half.total("optimizer") >= brain.total("optimizer")
 
 
-def test_a_gpu_with_a_display_gets_a_smaller_sampler(shapes, monkeypatch):
-    """The plan takes all of a GPU of 24 GB. With 0.7 GiB less, the sampler has less, and the run starts."""
-    gpu = int(23.5 * GIB)
+@pytest.fixture
+def gpu_of(monkeypatch):
+    """Return a function after which this machine has one GPU of a size, with so much free."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=gpu))
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (gpu - int(0.9 * GIB), gpu))
+
+    def pretend(total: int, free: int) -> None:
+        monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=total))
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, total))
+
+    return pretend
+
+
+def test_a_gpu_with_a_display_gets_a_smaller_sampler(gpu_of):
+    """The plan takes all of a GPU of 24 GB. With 0.7 GiB less, the sampler has less, and the run starts."""
+    gpu = int(23.5 * GIB)
+    gpu_of(gpu, free=gpu - int(0.9 * GIB))
     config, _ = parse_train_config(["--preset", "paper-1.5b", "--lora-rank", "32"], has_cuda=True)
     plan = plan_here(config, ROOT / "data" / "models" / "Qwen2.5-Math-1.5B", 4096)
     assert plan.rank.total("sampling") > gpu - 0.9 * GIB
 
 
-def test_a_gpu_must_have_free_what_is_planned(monkeypatch):
+def test_a_gpu_must_have_free_what_is_planned(gpu_of):
     config, _ = parse_train_config(["--preset", "tiny"], has_cuda=True)
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=80 * GIB))
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (79 * GIB, 80 * GIB))
+    gpu_of(80 * GIB, free=79 * GIB)
     plan = plan_here(config, TINY_MODEL, 192)
     sampling = plan.rank.total("sampling") - plan.rank.phases["sampling"]["sampler"] + plan.least
-    needed = max(sampling, plan.rank.total("backward"))
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (needed - 1, 80 * GIB))
+    gpu_of(80 * GIB, free=max(sampling, plan.rank.total("backward")) - 1)
     with pytest.raises(InputError, match=r"^GPU 0: [\d.]+ of 80\.0 GiB are free, but "):
         plan_here(config, TINY_MODEL, 192)
 
