@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +15,10 @@ from bnpo.planning.memory import (
     USABLE,
     MemoryPlan,
     PlannedRun,
-    SamplerNeeds,
-    explain_problem,
-    fitting_changes,
-    flags_text,
     plan_here,
     plan_memory,
     read_shape,
+    sampler_bytes,
     share_of_free,
 )
 from conftest import make_model, run_ranks
@@ -59,11 +55,6 @@ def planned(shapes, model: str, ranks: int, *flags: str) -> MemoryPlan:
     return plan_memory(run_of(shapes, model, ranks, *flags))
 
 
-def refusal(run: PlannedRun) -> str:
-    """Return the line with which a start of `run` is refused."""
-    return explain_problem(run, plan_memory(run).problem)
-
-
 def test_shapes_are_exact_without_weights(shapes):
     assert (shapes["1.5b"].parameters, shapes["1.5b"].tied) == (1_543_714_304, True)
     assert (shapes["7b"].parameters, shapes["7b"].tied) == (7_615_616_512, False)
@@ -95,14 +86,14 @@ def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
 def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
     """Computed by hand: 31.9 GiB of the learner, 39.6 of vLLM, 73 together, which is too much when the learner scores.
 
-    Gathered are a layer, the next one, one that stays, their copies on arrival, and the head."""
+    Gathered are what DeepSpeed keeps for its next use (1e9 elements), a layer and the head."""
     plan = planned(shapes, "7b", 4, "--gpu-memory", "0.5")
     parts, shape = plan.rank.phases["sampling"], shapes["7b"]
-    gathered = 2 * (5 * shape.layer + shape.head)
+    gathered = 2 * (10**9 + shape.layer + shape.head)
     held = sum(parts[name] for name in ("weights", "gradients", "optimizer")) - gathered
     assert held / GIB == pytest.approx(31.9 + 0.2, abs=0.05)  # and the buffer of 5e7 gradients in fp32
     assert parts["sampler"] / GIB == pytest.approx(39.6, abs=0.05)
-    assert plan.scoring == gathered + parts["activations"]
+    assert plan.scoring == gathered + parts["activations"] + parts["head"]
     assert (plan.rank.total("sampling") - plan.scoring) / GIB == pytest.approx(73, abs=1)
     assert plan.problem
     assert 0.35 <= planned(shapes, "7b", 4).gpu_memory < 0.5
@@ -115,24 +106,29 @@ def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler(shapes):
             "7b",
             1,
             [],
-            r"1 x 79\.2 GiB of GPU memory are too little: '\w+' takes 1\d\d\.\d GiB per rank \(optimizer 85.1, ",
+            r": does not fit 1 x 79\.2 GiB of GPU memory: 'sampling' takes 1\d\d\.\d GiB per rank, of which 85.1 are "
+            r"'optimizer'; try --offload-optimizer, --lora-rank 32 or more ranks \(docs/gpus.md\)$",
         ),
-        ("7b", 2, [], "2 x 79.2 GiB of GPU memory"),
-        ("7b", 4, ["--gpu-memory", "0.5"], "--gpu-memory 0.4"),
-        ("7b", 8, ["--no-gradient-checkpointing"], r"'backward' takes .* \(activations"),
-        ("7b", 8, ["--no-gradient-checkpointing", "--max-answer-tokens", "15360"], "; --gradient-checkpointing makes"),
-        ("1.5b", 1, ["--gpu-memory", "0.05"], r"--gpu-memory 0.05 is 4.0 GiB, but the sampler needs \d"),
-        ("1.5b", 1, ["--gpu-memory", "0.99", "--no-gradient-checkpointing"], "--gpu-memory"),
+        (
+            "7b",
+            4,
+            ["--gpu-memory", "0.5"],
+            r"'sampling' takes .* are 'sampler'; try --sampler-ranks 2 or a lower --gpu",
+        ),
+        ("7b", 8, ["--no-gradient-checkpointing"], r"'backward' takes .* are 'activations'; try --gradient-checkp"),
+        (
+            "1.5b",
+            1,
+            ["--gpu-memory", "0.05"],
+            r"memory: the sampler needs \d\.\d GiB; raise --gpu-mem",
+        ),
+        ("7b", 1, ["--offload-optimizer"], r"offloading takes 141.9 of 128.0 GiB of CPU memory; use more ranks"),
     ],
 )
-def test_what_cannot_fit_is_refused_in_one_line_whose_flags_make_it_fit(shapes, model, ranks, flags, message):
-    text = refusal(run_of(shapes, model, ranks, *flags))
+def test_what_cannot_fit_is_refused_in_one_line_with_the_largest_part(shapes, model, ranks, flags, message):
+    text = plan_memory(run_of(shapes, model, ranks, *flags, host=128 * GIB)).problem
     assert re.search(message, text)
     assert "\n" not in text
-    cure = text.split("; ")[1]
-    assert "makes it fit" in cure
-    advised = shlex.split(cure.split(" makes it fit")[0])
-    assert planned(shapes, model, ranks, *flags, *advised).problem == ""
 
 
 @pytest.mark.parametrize("beyond", [-GIB, 0, GIB, 10 * GIB, GPU])
@@ -153,32 +149,24 @@ def test_a_sampler_gets_no_more_than_it_can_use(shapes):
     assert share_of_free(plan, GPU, GPU) == int(1000 * plan.most / GPU) / 1000 < 0.5
 
 
-@pytest.mark.parametrize(
-    ("model", "gpus", "gpu", "flags", "needed"),  # with LoRA, the flags with which alone it fits; None: with none
-    [
-        ("Qwen2.5-Math-1.5B", 1, "RTX-5080", (), ""),
-        ("Qwen2.5-Math-7B", 1, "L40S", (), ""),
-        ("Qwen2.5-Math-7B", 1, "RTX-4090", (), None),
-        ("Qwen2.5-Math-7B", 1, "RTX-5090", (), "--offload-weights"),
-        ("Qwen2.5-32B", 8, "H100", (), "--sampler-ranks 2"),
-        ("Qwen2.5-32B", 8, "H100", ("--sampler-ranks", "2"), ""),
-        ("Qwen2.5-72B", 16, "H100", (), "--sampler-ranks 4"),
-    ],
-)
-def test_what_fits_with_lora(model, gpus, gpu, flags, needed):
-    shape = read_shape(ROOT / "data" / "models" / model)
-    config, _ = parse_train_config(["--preset", "paper-1.5b", "--lora-rank", "32", *flags], has_cuda=True)
-    run = run_on(gpus, speed_of(gpu), shape, config, 4096)
-    changes = fitting_changes(run)
-    assert flags_text(changes) == (needed or "")
-    assert bool(plan_memory(run.with_settings(**changes)).problem) == (needed is None)
+def test_the_page_on_gpus_is_right_about_what_fits():
+    """Each row of its table names the flags with which a model fits GPUs, and where none do."""
+    page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (Qwen\S+) \| (\d+) x (\S+) \(\d+ GiB\) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert rows
+    for model, gpus, gpu, *cells in rows:
+        for cell, lora in zip(cells, ([], ["--lora-rank", "32"]), strict=True):
+            flags = [] if cell in ("no flag", "does not fit") else cell.strip("`").split()
+            config, _ = parse_train_config(["--preset", "paper-1.5b", *lora, *flags], has_cuda=True)
+            shape = read_shape(ROOT / "data" / "models" / model)
+            problem = plan_memory(run_on(int(gpus), speed_of(gpu), shape, config, 4096)).problem
+            assert bool(problem) == (cell == "does not fit"), (model, gpus, gpu, cell, problem)
 
 
 def test_a_shared_sampler_has_a_part_of_weights_and_cache_on_each_rank(shapes):
-    whole, shared = (planned(shapes, "7b", 8, "--sampler-ranks", size).rank.phases["sync"] for size in ("1", "4"))
-    weights = 2 * (shapes["7b"].parameters + shapes["7b"].head)
-    assert whole["sampler"] - shared["sampler"] == weights - weights // 4
-    one, four, eight = (SamplerNeeds.of(shapes["7b"], 2, gpus, 4096).token for gpus in (1, 4, 8))
+    whole, shared = (planned(shapes, "7b", 8, "--sampler-ranks", size).least for size in ("1", "4"))
+    assert whole - shared > 3 / 4 * 2 * shapes["7b"].parameters
+    one, four, eight = (sampler_bytes(shapes["7b"], 2, gpus, 4096)[1] for gpus in (1, 4, 8))
     assert eight == four == one // 4  # 4 key heads: of 8 ranks, two hold the same
 
 
@@ -187,21 +175,8 @@ def test_offloaded_weights_are_in_cpu_memory(shapes):
     on_gpu, offloaded = (planned(shapes, "7b", 1, *flags, *more).rank for more in ((), ("--offload-weights",)))
     assert offloaded.offloaded == on_gpu.phases["sampling"]["weights"] > 2 * 7.6e9
     assert on_gpu.offloaded == 0
-    assert "weights" not in offloaded.phases["optimizer"]
+    assert offloaded.phases["optimizer"]["weights"] == 0
     assert 0 < offloaded.phases["backward"]["weights"] < 7.6e9  # gathered, also on a single rank
-
-
-def test_offloading_needs_the_memory_of_the_machine(shapes):
-    """20 bytes per parameter, 12 of them pinned in pieces whose sizes are powers of two."""
-    text = refusal(run_of(shapes, "7b", 1, "--offload-optimizer", host=128 * GIB))
-    assert "offloading takes 152.7 GiB of 128.0 GiB of CPU memory; --lora-rank 32 makes" in text
-
-
-def test_the_check_for_overflows_in_fp16_takes_five_bytes_per_gradient(shapes):
-    half, brain = (planned(shapes, "7b", 4, "--dtype", dtype).rank for dtype in ("float16", "bfloat16"))
-    partition = shapes["7b"].parameters // 4
-    assert half.phases["optimizer"]["optimizer"] >= (12 + 5) * partition
-    assert half.total("optimizer") >= brain.total("optimizer")
 
 
 def test_a_gpu_with_a_display_gets_a_smaller_sampler(shapes, monkeypatch):
@@ -220,10 +195,10 @@ def test_a_gpu_with_a_display_gets_a_smaller_sampler(shapes, monkeypatch):
 def test_the_table_has_the_parts_and_the_totals(shapes):
     rank = planned(shapes, "7b", 4).rank
     names, *parts, totals = str(rank).splitlines()
-    assert names.split() == ["GiB", "backward", "optimizer", "sync", "sampling"]
+    assert names.split() == ["GiB", "backward", "optimizer", "sampling"]
     assert totals.split() == ["total", *(f"{rank.total(phase) / GIB:.2f}" for phase in rank.phases)]
-    column = [line[-11:].strip() for line in parts if len(line) == len(names)]  # "sampling" is the last one
-    assert sorted(column) == sorted(f"{size / GIB:.2f}" for size in rank.phases["sampling"].values())
+    column = {line[:14].strip(): line[-11:].strip() for line in parts}  # "sampling" is the last one
+    assert column == {part: f"{rank.phases['sampling'][part] / GIB:.2f}" for part in column}
 
 
 def test_nothing_is_planned_on_cpus():

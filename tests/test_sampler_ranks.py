@@ -135,15 +135,10 @@ def test_a_shard_is_compared_with_its_part_of_the_whole():
         assert not torch.equal(*comparable(columns, shard + 1, place))
 
 
-@pytest.mark.parametrize(
-    ("size", "ranks_here", "message"),
-    [
-        (3, 4, "--sampler-ranks 3: the 4 ranks of a machine cannot be divided by 3"),
-        (5, 5, "--sampler-ranks 5: the model's 12 heads cannot be divided by 5"),
-        (3, 3, "--sampler-ranks 3: its feed-forward width 8960 cannot be divided by 3"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused(size, ranks_here, message):
+@pytest.mark.parametrize(("size", "ranks_here"), [(3, 4), (5, 5), (3, 3)])
+def test_what_cannot_be_shared_is_refused(size, ranks_here):
+    """Three ranks do not divide four, five not the 12 heads, three not the width."""
+    message = f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's 12 heads and its"
     with pytest.raises(InputError, match=message):
         check_sampler_ranks(read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B"), size, ranks_here)
 
@@ -152,7 +147,7 @@ def test_key_heads_that_are_fewer_than_ranks_are_repeated():
     shape = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
     for size in (1, 2, 4):
         check_sampler_ranks(shape, size, 4)
-    with pytest.raises(InputError, match="its 4 key heads cannot be divided by 3"):
+    with pytest.raises(InputError, match="and divide or be divided by its 4 key heads"):
         check_sampler_ranks(replace(shape, intermediate=9000, key_heads=4), 3, 3)
 
 
@@ -160,5 +155,5 @@ def test_key_heads_that_are_fewer_than_ranks_are_repeated():
 def test_a_run_with_the_wrong_number_of_ranks_ends_with_one_line(tmp_path):
     flags = ("--preset", "tiny", "--sampler-ranks", 2, "--output-dir", tmp_path / "run")
     ended = run_ranks(1, "train.py", *flags, check=False)
-    assert "error: --sampler-ranks 2: the 1 ranks of a machine cannot be divided by 2" in ended.stdout
+    assert "error: --sampler-ranks 2: must divide the 1 ranks of a machine" in ended.stdout
     assert not (tmp_path / "run").exists()
