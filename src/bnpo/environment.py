@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from bnpo.files import InputError
 
@@ -142,12 +142,7 @@ def build_of(package: str) -> str | None:
 class _Output(io.FileIO):
     """The file under an output stream. What cannot be written, to a full disk or a closed terminal, is dropped."""
 
-    copy: BinaryIO | None = None  # one for both streams
-
     def write(self, data) -> int:
-        if _Output.copy and bytes(data[:1]) != b"\r":  # not the updates of a progress bar
-            with suppress(OSError):
-                _Output.copy.write(data)
         with suppress(OSError):
             return super().write(data) or len(data)  # None: the reader of a pipe is too slow
         return len(data)
@@ -169,11 +164,6 @@ def secure_output() -> None:
             errors = "replace" if name == "stdout" else "backslashreplace"
             # Line by line, also into a file: DeepSpeed starts its ranks with `python -u`, so that nothing waits.
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True))
-
-
-def copy_output(file: Path) -> None:
-    """Append what this process prints from now on to `file` as well. Raises OSError."""
-    _Output.copy = file.open("ab", buffering=0)  # unbuffered: a killed process loses no line
 
 
 def launcher_flags(ranks: int) -> list[str]:

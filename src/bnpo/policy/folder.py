@@ -1,7 +1,6 @@
 """Model folders: find one to start from, its tokenizer, its hash."""
 
 import hashlib
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -210,14 +209,10 @@ def model_config(folder: Path) -> "PretrainedConfig":
 
 @contextmanager
 def running(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads or runs `model` into an InputError, and log its traceback.
-
-    The cause is most likely the model. If it is not, the traceback, which a run has in its console.log, shows it.
-    """
+    """Turn any error of a library that loads or runs `model` into an InputError: the cause is most likely the model."""
     try:
         yield
     except Exception as error:
-        logging.getLogger("bnpo").info("%s: %s cannot run this model", model, library, exc_info=error)
         raise InputError(
             f"{model}: {library} cannot run this model ({line_of(error)}); correct that, or use another model"
         ) from error

@@ -1,11 +1,12 @@
 """Read and check everything that a run needs, before a process group or a model exists."""
 
-import ast
 import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from filelock import FileLock
@@ -28,7 +29,7 @@ from bnpo.planning.memory import MemoryPlan, plan_here
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
 from bnpo.policy.sampling import EngineSettings
-from bnpo.ranks import check_compiler, gather, trains_in_float16
+from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
 from bnpo.runs.folder import ASIDE, check_apart, check_changes, check_output_dir, lock_run, put_back
@@ -96,7 +97,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     folder = config.folder.output_dir
     if rank == 0:
         recover_folder(folder)
-    check_compiler()
     if config.hardware.dtype == "float16" and not trains_in_float16():
         raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
     problems, source_facts = load_sources(config.data.train_data, config.columns)
@@ -230,20 +230,7 @@ def _sha256(text: str) -> str:
 
 def local_sources(file: Path) -> set[Path]:
     """Return a Python file, and the files beside it that it imports, also through each other."""
-    found, waiting = {file}, [file]
-    while waiting:
-        try:
-            tree = ast.parse(waiting.pop().read_bytes())
-        except (OSError, SyntaxError):  # the import refuses it with a line of its own
-            continue
-        for node in ast.walk(tree):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-            if isinstance(node, ast.ImportFrom):
-                modules = [node.module or "", *(f"{node.module or ''}.{name}" for name in modules)]
-            for module in modules:
-                path = file.parent.joinpath(*module.split("."))
-                for source in (path.with_suffix(".py"), path / "__init__.py"):
-                    if source.is_file() and source not in found:
-                        found.add(source)
-                        waiting.append(source)
-    return found
+    finder = ModuleFinder([str(file.parent)])
+    with suppress(OSError, SyntaxError):  # the import refuses it with a line of its own
+        finder.run_script(str(file))
+    return {file, *(Path(module.__file__) for module in finder.modules.values() if module.__file__)}

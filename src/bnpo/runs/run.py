@@ -20,7 +20,7 @@ from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, WatchedAnswers
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
-from bnpo.runs.folder import claim_folder, copy_console, delete_earlier_run, put_back, write_config
+from bnpo.runs.folder import claim_folder, delete_earlier_run, put_back, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -52,8 +52,7 @@ class Run:
             (self._folder / "end.json").unlink(missing_ok=True)
         elif dist.get_rank() == 0:
             claim_folder(self._config, prepared.data_facts)
-        dist.barrier()  # until an earlier run has been moved aside with its console.log
-        copy_console(self._folder)
+        dist.barrier()  # until an earlier run has been moved aside
         self._ranks.on_failure = self._write_end
         return self
 
@@ -130,7 +129,7 @@ class Run:
         write_config(config, facts)
         self._tracker = Tracker(config, prepared.steps, self.progress.step)
         if config.folder.resume:
-            self._tracker.say(f"continuing after step {self.progress.step}")
+            print(f"continuing after step {self.progress.step}", flush=True)
 
     @property
     def is_new(self) -> bool:
@@ -216,7 +215,7 @@ class Run:
             self._first_rollouts = []
             findings = find(answers)
             for finding in findings:
-                self._tracker.say(f"first {last} steps: {finding.text}")
+                print(f"first {last} steps: {finding.text}", flush=True)
             if findings:
                 with writing(self._folder):
                     write_json(self._folder / "findings.json", [finding._asdict() for finding in findings])
@@ -251,4 +250,4 @@ class Run:
         if slept:
             refresh_sampler(self._learner, self._sampler, self.progress.step)
         if self._tracker:
-            self._tracker.say(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s")
+            print(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s", flush=True)
