@@ -104,13 +104,12 @@ def step_of(path: Path) -> int | None:
 def read_json(path: Path, advice: str) -> dict:
     """Return the object in a JSON file. Raises InputError, which ends with `advice`, if it cannot be read."""
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} where an object is needed")
-    except InputError as error:
-        raise InputError(f"{error}; {advice}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: cannot be read ({error}); {advice}") from error
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise InputError(f"{path}: cannot be read ({reason}); {advice}") from error
     return content
 
 
@@ -128,9 +127,8 @@ def read_text(path: str | Path) -> str:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
+        place = f"{error.reason} at byte {error.start}"
+        raise InputError(f"{path}: is not UTF-8 text ({place}); save it as UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise InputError(f"{path}: cannot be read ({reason})") from error

@@ -33,18 +33,17 @@ from bnpo.policy.speed import peak_tflops, update_operations
 
 NO_GPU = "no estimate of memory and hours: name a GPU with --gpu"
 
-# GiB of memory as torch reports it, rounded down, 10^12 bytes per second of bandwidth (the SXM version), and GiB of CPU
-# memory per GPU, which are assumed.
+# GiB of memory as torch reports it, rounded down, and 10^12 bytes per second of bandwidth (the SXM version).
 GPUS = {
-    "H20": (95.0, 4.0, 256),
-    "A100-80GB": (79.1, 2.04, 256),
-    "H100": (79.1, 3.35, 256),
-    "H200": (139.7, 4.8, 256),
-    "L40S": (44.3, 0.864, 128),
-    "RTX-PRO-6000": (94.9, 1.79, 128),
-    "RTX-5090": (31.3, 1.79, 64),
-    "RTX-4090": (23.5, 1.01, 64),
-    "RTX-5080": (15.4, 0.96, 64),
+    "H20": (95.0, 4.0),
+    "A100-80GB": (79.1, 2.04),
+    "H100": (79.1, 3.35),
+    "H200": (139.7, 4.8),
+    "L40S": (44.3, 0.864),
+    "RTX-PRO-6000": (94.9, 1.79),
+    "RTX-5090": (31.3, 1.79),
+    "RTX-4090": (23.5, 1.01),
+    "RTX-5080": (15.4, 0.96),
 }
 BANDWIDTH_USE = 0.6  # share of the bandwidth that sampling reaches
 SAMPLING_USE = 0.4  # share of the operations that sampling reaches: few rows per product
@@ -59,25 +58,17 @@ PROMPT_TOKENS = defaultdict(lambda: 103.0, think=150.0)
 class GpuSpeed:
     """Memory and speed of one GPU, by its data sheet."""
 
-    name: str
     memory: int  # bytes
     bandwidth: float  # bytes per second
     flops: float  # bf16 operations per second
-    host: int  # bytes of CPU memory per GPU
 
 
 def speed_of(gpu: str) -> GpuSpeed:
     """Return the speed of `gpu`. Raises InputError for an unknown GPU."""
     if gpu not in GPUS:
         raise InputError(f"--gpu: unknown GPU '{gpu}'; known: {', '.join(GPUS)}")
-    memory, bandwidth, host = GPUS[gpu]
-    return GpuSpeed(gpu, int(memory * GIB), bandwidth * 1e12, peak_tflops(gpu.replace("-", " ")) * 1e12, host * GIB)
-
-
-def run_on(gpus: int, gpu: GpuSpeed, shape: ModelShape, config: TrainConfig, longest: int) -> PlannedRun:
-    """Return a run on machines of at most 8 GPUs with the assumed CPU memory."""
-    here = min(gpus, 8)
-    return PlannedRun(shape, config, longest, gpus, here, gpu.memory, here * gpu.host)
+    memory, bandwidth = GPUS[gpu]
+    return GpuSpeed(int(memory * GIB), bandwidth * 1e12, peak_tflops(gpu.replace("-", " ")) * 1e12)
 
 
 @dataclass(frozen=True)
@@ -269,8 +260,8 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> TrainingPlan:
         lines.append(NO_GPU)
     else:
         speed = speed_of(gpu)
-        run = run_on(config.planning.gpus or 1, speed, shape, config, inputs.longest)
-        check_sampler_ranks(shape, config.hardware.sampler_ranks, run.ranks_here)
+        run = PlannedRun(shape, config, inputs.longest, config.planning.gpus or 1, speed.memory)
+        check_sampler_ranks(shape, config.hardware.sampler_ranks, min(run.ranks, 8))  # of a machine
         memory = plan_memory(run)
         lines += [f"memory per rank on {run.ranks} x {gpu} with {run.gpu / GIB:.1f} GiB, estimated:", str(memory.rank)]
         if memory.rank.offloaded:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
@@ -223,9 +222,7 @@ class PlannedRun:
     config: TrainConfig
     longest: int  # tokens of the longest prompt plus answer that the sampler gets
     ranks: int
-    ranks_here: int  # ranks that share one machine's CPU memory
     gpu: int  # bytes of one GPU
-    host: int  # bytes of CPU memory of one machine
 
 
 @dataclass(frozen=True)
@@ -273,7 +270,7 @@ def answers_per_question(config: TrainConfig) -> int:
 
 def find_problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
     """Return in one line why the run does not fit and what to try, or an empty string."""
-    needed, offloaded = memory.total(memory.peak), run.ranks_here * memory.offloaded
+    needed = memory.total(memory.peak)
     text = f"{run.config.data.model}: does not fit {run.ranks} x {run.gpu / GIB:.1f} GiB of GPU memory: "
     if needed > USABLE * run.gpu:
         part, size = memory.phases[memory.peak].most_common(1)[0]
@@ -281,8 +278,6 @@ def find_problem(run: PlannedRun, memory: RankMemory, share: int, least: int) ->
         return f"{text}; try {CURES.get(part, 'larger GPUs')} (docs/gpus.md)"
     if share < least:
         return f"{text}the sampler needs {least / GIB:.1f} GiB; raise --gpu-memory, or leave it out"
-    if offloaded > USABLE * run.host:
-        return f"{text}offloading takes {offloaded / GIB:.1f} of {run.host / GIB:.1f} GiB of CPU memory; use more ranks"
     return ""
 
 
@@ -302,28 +297,15 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     on_gpu, sharing = torch.cuda.is_available(), config.hardware.sampler_ranks
     if not on_gpu and sharing == 1:
         return MemoryPlan()
-    ranks = int(os.environ["WORLD_SIZE"])
-    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
-    shape = read_shape(model)
-    check_sampler_ranks(shape, sharing, ranks_here)
+    ranks, shape = int(os.environ["WORLD_SIZE"]), read_shape(model)
+    check_sampler_ranks(shape, sharing, int(os.environ.get("LOCAL_SIZE", ranks)))
     if not on_gpu:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
-    plan = plan_memory(PlannedRun(shape, config, longest, ranks, ranks_here, gpu, psutil.virtual_memory().total))
+    plan = plan_memory(PlannedRun(shape, config, longest, ranks, gpu))
     if plan.problem:
         raise InputError(plan.problem)
-    # With the least that the sampler needs: what is free decides about its share.
-    spare = int(plan.gpu_memory * gpu) - plan.least if config.hardware.gpu_memory is None else 0
-    needed = max(plan.rank.total("sampling") - spare, plan.rank.total("backward"))
-    rank_here = int(os.environ.get("LOCAL_RANK", "0"))
-    free, total = torch.cuda.mem_get_info(rank_here)
-    if free < needed:
-        raise InputError(
-            f"GPU {rank_here}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, but a rank of this run takes "
-            f"{needed / GIB:.1f}. Another program uses this GPU. End it (nvidia-smi lists programs), or use other "
-            "GPUs: deepspeed --include localhost:1 train.py ..."
-        )
     return plan
 
 

@@ -13,14 +13,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig, check_config, differences
-from bnpo.data import (
-    asks_for_tags,
-    chat_template,
-    check_enough,
-    content_hash,
-    encode_problems,
-    load_sources,
-)
+from bnpo.data import asks_for_tags, chat_template, check_enough, content_hash, encode_problems, load_sources
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
@@ -60,9 +53,8 @@ class PreparedRun:
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(done.place, count)
         epochs_left = batch.epochs - epoch - 1
-        return (
-            done.step + (count - asked) // batch.questions_per_step + epochs_left * (count // batch.questions_per_step)
-        )
+        steps_of_epoch = count // batch.questions_per_step
+        return done.step + (count - asked) // batch.questions_per_step + epochs_left * steps_of_epoch
 
     def check_agreement(self) -> None:
         """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
@@ -125,12 +117,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
-    grader = Grader(
-        config.data.rewards,
-        grader=config.data.grader,
-        users_range=config.data.reward_range,
-        example=kept_problems[0].answer,
-    )
+    data, example = config.data, kept_problems[0].answer
+    grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
     try:
         lock = lock_run(folder) if rank == 0 else None
         # The folder was read without the lock, when another process could still train in it.
