@@ -332,10 +332,7 @@ def saved_config(path: Path) -> TrainConfig:
 
 
 def validate(settings: type[T], values: dict) -> T:
-    """Return an object of a settings dataclass from values as JSON holds them. Raises InputError for the first fault.
-
-    It checks types, choices and limits of values, as the annotations say.
-    """
+    """Return a settings dataclass from values as JSON holds them. Raises InputError for the first fault."""
     try:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
@@ -388,10 +385,7 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
 
 
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the config that command line `argv` asks for, and a line that says which preset was taken and why.
-
-    Raises InputError for an unknown preset. tyro exits on flags that it does not know.
-    """
+    """Return the config that command line `argv` asks for, and a line that says which preset was taken and why."""
     argv = expand_home(argv)
     defaults, reason = _defaults(argv, has_cuda)
     preset_line = f"preset {defaults.preset} ({reason})"

@@ -347,10 +347,7 @@ def chat_template(tokenizer, template: str, system_prompt: str | None = None, th
 
 
 def render_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> str:
-    """Return the prompt for `problem`, up to and including the assistant's header. Raises InputError.
-
-    `template` is Jinja text, by default that of the tokenizer.
-    """
+    """Return the prompt for `problem`, rendered by the Jinja text `template` or the tokenizer's. Raises InputError."""
     messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
     options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
     try:

@@ -149,16 +149,12 @@ class _Output(io.FileIO):
 
 
 def secure_output() -> None:
-    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end it.
-
-    Characters that the encoding lacks are replaced as well. Streams that somebody else has replaced, such as pytest,
-    stay.
-    """
+    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end it."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed when the program was started
             setattr(sys, name, open(os.devnull, "w", errors="replace"))  # noqa: SIM115
-        elif stream is getattr(sys, f"__{name}__"):
+        elif stream is getattr(sys, f"__{name}__"):  # not one of pytest
             stream.flush()
             buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
             errors = "replace" if name == "stdout" else "backslashreplace"
@@ -184,10 +180,7 @@ def launcher_flags(ranks: int) -> list[str]:
 
 
 def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
-    """Return the settings that a command line sets in a dataclass `settings`. tyro exits on wrong flags.
-
-    Of every program: what it prints cannot fail, and ~ is expanded in all its flags. The default is `sys.argv`.
-    """
+    """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits on wrong flags."""
     import tyro  # here, since workers and ranks parse nothing
 
     secure_output()

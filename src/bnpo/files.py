@@ -73,10 +73,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
-    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder.
-
-    Raises InputError that ends with `cure`, as `writing` does.
-    """
+    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder. Raises InputError."""
     with writing(path, cure):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -190,10 +187,7 @@ def file_hash(path: Path) -> str:
 
 
 def lock(folder: Path, refusal: str) -> "FileLock":
-    """Create `folder` and lock it until the returned lock is released or this process ends.
-
-    Raises InputError with the text `refusal` if another process has the lock, OSError if it cannot be written.
-    """
+    """Create `folder` and lock it while this process lives. Raises OSError, or InputError with the text `refusal`."""
     from filelock import FileLock, Timeout  # here, since workers of the grader do not need it
 
     folder.mkdir(parents=True, exist_ok=True)

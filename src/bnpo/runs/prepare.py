@@ -166,10 +166,7 @@ def plan_sampler(config: TrainConfig, model: Path, longest: int) -> tuple[Memory
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the folder `model`, with the template of the run.
-
-    Raises InputError if a model of this kind cannot be trained on texts of up to `longest` tokens. Reads no weights.
-    """
+    """Return the tokenizer of `model` with the run's template. Raises InputError if the model cannot be trained."""
     check_model(model, longest)
     tokenizer, data = load_tokenizer(model, longest), config.data
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.

@@ -80,12 +80,9 @@ class Run:
                 write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler, float]:
-        """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
+        """Load learner and sampler, open the metrics, and return both with the bound of `measure_sync`.
 
-        Also return the largest difference between the two that `measure_sync` takes for rounding.
-
-        Raises InputError if the disk cannot be written, or learner or sampler do not compute what the model's own code
-        does.
+        Raises InputError if learner or sampler do not compute what the model's own code does.
         """
         prepared = self._prepared
         if dist.get_rank() == 0:
