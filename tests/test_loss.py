@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 from bnpo.algorithm.loss import AGGREGATIONS, clipped_surrogate, importance_weights, token_logprobs, token_weights
@@ -89,17 +90,22 @@ STEPS = {"none": None, "scaled": lambda logits: logits / 8, "capped": lambda log
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("top_k", [None, 5])
 @pytest.mark.parametrize("chunk", [1, 7 * 40, 10**6])
-def test_chunked_logprobs_and_entropies_are_those_of_log_softmax(chunk, temperature, with_bias, steps):
+def test_chunked_logprobs_and_entropies_are_those_of_log_softmax(chunk, top_k, temperature, with_bias, steps):
     torch.manual_seed(0)
     hidden = torch.randn(23, HIDDEN, requires_grad=True)
     head = torch.randn(VOCABULARY, HIDDEN, requires_grad=True)
     bias = torch.randn(VOCABULARY, requires_grad=True) if with_bias else None
     targets = torch.randint(0, 40, (23,))  # ids 40 to 49 are padding rows
     logits = hidden @ head.t() + (bias if with_bias else 0)
-    everything = torch.log_softmax((steps(logits) if steps else logits)[:, :40] / temperature, -1)
+    logits = (steps(logits) if steps else logits)[:, :40] / temperature
+    if top_k:  # the five most likely tokens and the target
+        rank = logits.argsort(dim=1, descending=True).argsort(dim=1)  # [23, 40]
+        logits = logits.where((rank < top_k) | F.one_hot(targets, 40).bool(), -1e9)
+    everything = torch.log_softmax(logits, -1)
     expected = everything.gather(1, targets[:, None])[:, 0]
-    settings = {"bias": bias, "steps": steps, "with_entropy": True, "chunk": chunk}
+    settings = {"top_k": top_k, "bias": bias, "steps": steps, "with_entropy": True, "chunk": chunk}
     got, entropy = token_logprobs(hidden, head, targets, 40, temperature, **settings)
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(entropy, -(everything.exp() * everything).sum(dim=1))

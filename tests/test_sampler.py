@@ -49,6 +49,22 @@ def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, token
     assert len({tuple(answer.token_ids) for answer in together[0]}) > 1
 
 
+def test_top_k_draws_from_the_most_likely_tokens_with_their_renormalized_probabilities(sampler, tokenizer):
+    asked = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(8)], sampling_seeds(0, 3, range(8))
+    likeliest = sample(sampler, *asked, max_tokens=64, top_k=1, logprobs=True)
+    greedy = sample(sampler, *asked, max_tokens=64, greedy_too=True)[8:]
+    assert [answer.token_ids for [answer] in likeliest] == [answer.token_ids for [answer] in greedy]
+    assert all((answer.logprobs == 0).all() for [answer] in likeliest)
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    for prompt, [answer] in zip(asked[0], sample(sampler, *asked, max_tokens=64, top_k=3, logprobs=True), strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + answer.token_ids])).logits[0, len(prompt) - 1 : -1]  # [tokens, V]
+        best, tokens = logits.topk(3)  # [tokens, 3]
+        drawn = tokens == torch.tensor(answer.token_ids)[:, None]
+        assert drawn.any(dim=1).all()
+        np.testing.assert_allclose(answer.logprobs, best.log_softmax(dim=1)[drawn], atol=1e-4)
+
+
 def test_single_answers_in_another_order_are_the_same(sampler, tokenizer):
     prompts = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(20)]
     seeds = sampling_seeds(0, 3, range(20))

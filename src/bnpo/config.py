@@ -95,12 +95,22 @@ class SamplingSettings:
 
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
+    top_k: Positive[int] | None = None
+    """Draw every token from the K most likely ones only. The learner's log-probabilities leave out the same tokens."""
+    top_k_in_learner: bool = True
+    """With --top-k, --no-top-k-in-learner keeps all tokens in the learner's log-probabilities, as most frameworks do.
+    The gradient is then biased, since it is not that of the distribution that was sampled."""
     max_prompt_tokens: Positive[int] = 1024
     """Longest prompt in tokens, template included. Longer questions are left out and counted."""
     max_answer_tokens: Positive[int] = 3072
     """Longest answer in tokens. Longer answers are cut off."""
     seed: NotNegative[int] = 0
     """Seed of the order of questions and of all sampling."""
+
+    @property
+    def drawn(self) -> tuple[float, int | None]:
+        """Temperature and top k of the learner's log-probabilities."""
+        return self.temperature, self.top_k if self.top_k_in_learner else None
 
 
 @dataclass(frozen=True)

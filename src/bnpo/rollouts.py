@@ -85,6 +85,7 @@ def _collect(
         n=config.batch.samples_per_question,
         max_tokens=config.sampling.max_answer_tokens,
         temperature=config.sampling.temperature,
+        top_k=config.sampling.top_k,
         logprobs=True,
         greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
     )

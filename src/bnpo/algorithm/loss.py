@@ -25,6 +25,7 @@ def token_logprobs(
     vocab_size: int,
     temperature: float,
     *,
+    top_k: int | None = None,
     bias: torch.Tensor | None = None,  # [head rows]
     steps: LogitSteps | None = None,
     with_entropy: bool = False,
@@ -34,14 +35,15 @@ def token_logprobs(
 
     The logits are hidden weight^T + bias, passed through `steps` if there are any. The entropy is computed only if
     `with_entropy` is set, and has no gradient. Ids from `vocab_size` on are padding rows of the embedding. The sampler
-    never draws them, so they have probability 0 here too. At most `chunk` logits exist at a time (default:
+    never draws them, so they have probability 0 here too. With `top_k`, so have all but the `top_k` most likely tokens
+    and the target. At most `chunk` logits exist at a time (default:
     LOGIT_CHUNK), in the backward pass too.
     """
     chunk = chunk or LOGIT_CHUNK[hidden.device.type]
     if steps:
         chunk //= 4  # their backward pass needs the logits before and after, and a gradient of each
     chunk_tokens = max(1, chunk // len(weight))
-    settings = vocab_size, temperature, steps, with_entropy, chunk_tokens
+    settings = vocab_size, temperature, top_k, steps, with_entropy, chunk_tokens
     logprobs, entropy = _TokenLogprobs.apply(hidden, weight, bias, targets, *settings)
     return logprobs, entropy if with_entropy else None
 
@@ -56,8 +58,9 @@ class _TokenLogprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, steps, with_entropy, chunk_tokens):
-        ctx.vocab_size, ctx.temperature, ctx.steps, ctx.chunk_tokens = vocab_size, temperature, steps, chunk_tokens
+    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, with_entropy, chunk_tokens):
+        ctx.drawn = vocab_size, temperature, top_k
+        ctx.steps, ctx.chunk_tokens = steps, chunk_tokens
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
@@ -66,12 +69,13 @@ class _TokenLogprobs(torch.autograd.Function):
         wide_weight = _widened(weight)
         for part in parts:
             logits = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
-            logits = _at_temperature(steps(logits) if steps else logits, vocab_size, temperature)
+            logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
             normalizers[part] = logits.logsumexp(dim=1)
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
-                allowed = logits[:, :vocab_size]  # the padding is -inf, and 0 * -inf would be nan
-                entropy[part] = normalizers[part] - (torch.softmax(allowed, dim=1) * allowed).sum(dim=1)
+                allowed = logits[:, :vocab_size]
+                finite = allowed.clamp(min=torch.finfo(allowed.dtype).min)  # 0 * -inf would be nan
+                entropy[part] = normalizers[part] - (torch.softmax(allowed, dim=1) * finite).sum(dim=1)
             if len(parts) == 1 and not steps and any(ctx.needs_input_grad):
                 only_chunk = logits.sub_(normalizers[:, None]).exp_()
         ctx.save_for_backward(hidden, weight, bias, targets, normalizers, only_chunk)
@@ -81,6 +85,7 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx, upstream, _):
         hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
+        _, temperature, _ = ctx.drawn
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
         weight_gradient = None  # [head rows, hidden size]
@@ -88,7 +93,7 @@ class _TokenLogprobs(torch.autograd.Function):
         wide_weight = _widened(weight) if only_chunk is None else None
         parts = _slices(len(targets), ctx.chunk_tokens)
         for part in parts:
-            scale = upstream[part, None] / ctx.temperature  # [chunk tokens, 1]
+            scale = upstream[part, None] / temperature  # [chunk tokens, 1]
             # -scale * pi, written over the logits or the kept probabilities to save memory.
             if only_chunk is not None:
                 d = only_chunk.mul_(-scale)  # [chunk tokens, head rows]
@@ -98,7 +103,7 @@ class _TokenLogprobs(torch.autograd.Function):
                     with torch.enable_grad():
                         after_steps = ctx.steps(output.requires_grad_())
                     logits = after_steps.detach().clone()
-                logits = _at_temperature(logits, ctx.vocab_size, ctx.temperature)
+                logits = _as_drawn(logits, targets[part], *ctx.drawn)
                 d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
             d = d.scatter_add_(1, targets[part, None], scale)  # one at the target, less pi, times scale
             if ctx.steps:
@@ -117,7 +122,7 @@ class _TokenLogprobs(torch.autograd.Function):
         of_weight = None
         if trained:  # without answers there is no product
             of_weight = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
-        return hidden_gradient, of_weight, of_bias, *[None] * 6
+        return hidden_gradient, of_weight, of_bias, *[None] * 7
 
 
 def _slices(tokens: int, chunk_tokens: int) -> list[slice]:
@@ -132,10 +137,17 @@ def head_output(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     return output if bias is None else output.add_(bias)
 
 
-def _at_temperature(logits: torch.Tensor, vocab_size: int, temperature: float) -> torch.Tensor:
-    """Divide `logits` [chunk tokens, head rows] by the temperature and set the padding to -inf, in place."""
+def _as_drawn(
+    logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, temperature: float, top_k: int | None
+) -> torch.Tensor:
+    """Divide `logits` [chunk tokens, head rows] by the temperature and set those never drawn to -inf, in place."""
     logits.div_(temperature)
     logits[:, vocab_size:] = -torch.inf
+    if top_k is not None:
+        likely = logits >= logits.topk(min(top_k, vocab_size), dim=1).values[:, -1:]  # [chunk tokens, head rows]
+        # The target was drawn. Rounding in the sampler may have put another token before the last of these.
+        likely.scatter_(1, targets[:, None], True)
+        logits.masked_fill_(~likely, -torch.inf)
     return logits
 
 

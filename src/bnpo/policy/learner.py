@@ -280,7 +280,7 @@ class Learner:
         for mini_batch in mini_batches:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch, self.config.sampling.temperature)  # [tokens]
+                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
                 _store_by_answer(old_logprobs, micro_batch, logprobs)
         return old_logprobs
 
@@ -305,7 +305,7 @@ class Learner:
 
         Answers without old log-probabilities take those of this pass, which are added to `old_logprobs`.
         """
-        update, temperature = self.config.update, self.config.sampling.temperature
+        update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
         weights[mini_batch] = token_weights(lengths, update.aggregation, self.config.sampling.max_answer_tokens)
@@ -313,7 +313,7 @@ class Learner:
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs, entropy = self._engine(micro_batch, temperature, self.config.logging.exact_entropy)
+            logprobs, entropy = self._engine(micro_batch, *drawn, self.config.logging.exact_entropy)
             # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 _store_by_answer(old_logprobs, micro_batch, logprobs.detach())

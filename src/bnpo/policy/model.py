@@ -31,8 +31,10 @@ class LogprobHead(torch.nn.Module):
         self.weight, self.bias = head.weight, getattr(head, "bias", None)
         self.vocab_size, self.steps = vocab_size, steps
 
-    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, with_entropy: bool):
-        settings = {"bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+    def forward(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None, with_entropy: bool
+    ):
+        settings = {"top_k": top_k, "bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
         return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **settings)
 
 
@@ -44,7 +46,7 @@ class Policy(torch.nn.Module):
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model))
 
-    def forward(self, batch: MicroBatch, temperature: float, with_entropy: bool = False):
+    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None, with_entropy: bool = False):
         """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
@@ -53,7 +55,7 @@ class Policy(torch.nn.Module):
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
-        return self.head(hidden_before_targets, batch.targets, temperature, with_entropy)
+        return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
 
     def own_logprobs(self, rows: torch.Tensor, round_embeddings: bool = False) -> torch.Tensor:
         """Return the log-probabilities [rows, tokens - 1] of all tokens but the first of `rows` [rows, tokens].

@@ -105,6 +105,7 @@ class Sampler:
         temperature: float,
         n: int = 1,
         top_p: float = 1.0,
+        top_k: int | None = None,
         logprobs: bool = False,
         greedy_too: bool = False,
     ) -> Iterator[SampledGroup]:
@@ -134,6 +135,7 @@ class Sampler:
         }
         if logprobs:
             common |= {"logprobs": 0, "flat_logprobs": True}
+        drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
         asked = []
         for greedy in (False, True) if greedy_too else (False,):
             asked += [(prompt, greedy) for prompt in range(len(prompts))]
@@ -141,7 +143,7 @@ class Sampler:
         def parameters(prompt: int, greedy: bool) -> "SamplingParams":
             if greedy:
                 return SamplingParams(temperature=0.0, **common)
-            return SamplingParams(n=n, temperature=temperature, top_p=top_p, seed=seeds[prompt], **common)
+            return SamplingParams(n=n, seed=seeds[prompt], **drawn, **common)
 
         checksum = 0  # of all answers, in any order
         for prompt, greedy, completions in self._complete(prompts, asked, parameters):
