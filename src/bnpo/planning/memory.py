@@ -135,7 +135,7 @@ def rank_memory(
     adapter, offloads = shape.adapter(config), hardware.offload_optimizer
     trained = adapter or shape.parameters
     partition = ceil(trained / ranks)  # elements of a rank's gradients and optimizer
-    bucket = min(REDUCE_BUCKET, trained) if on_cpu or adapter else REDUCE_BUCKET  # elements that are reduced together
+    bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
     weights = size * ceil((shape.parameters + adapter) / ranks)
     optimizer = (16 if offloads else 12) * partition  # fp32 weights, moments; if offloaded, the gradients again
     on_device = on_cpu or not offloads
