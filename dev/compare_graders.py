@@ -4,8 +4,8 @@ r"""Compare the default grader with the rule of the released code on the data se
     python dev/compare_graders.py labelled    # the second table only, which needs no data
 
 Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
-the next problem (left out where the two are spelled alike). Then the references of MATH are rewritten by the rules of
-tests/answers: by spellings.py into other spellings, which are right, and by changes.py into other answers.
+the next problem (left out where the two are spelled alike). Then the references of MATH are graded against those in
+tests/answers/rewritten.jsonl: other spellings, which are right, and other answers.
 A second table has the labelled pairs of tests/answers, also by math-verify as its README calls it.
 """
 
@@ -19,14 +19,11 @@ import math_verify
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "answers"))
 
-import test_spellings as rules
-from pair_grader import PairGrader, reference_answers
+from pair_grader import PairGrader
 
 from bnpo.grading.rewards import BOTH_RULES as RULES
 
 SETS = ("math500", "amc23", "aime2024", "aime2025", "math_train")
-PAIRS_PER_RULE = 40
-"""Pairs that a rule of rewriting is tried on."""
 
 Pairs = list[tuple[str, str]]
 
@@ -39,16 +36,12 @@ def own_and_next(file: Path) -> tuple[Pairs, Pairs]:
     return list(zip(references, references, strict=True)), different
 
 
-def rewritten(folder: Path) -> tuple[Pairs, Pairs]:
+def rewritten() -> tuple[Pairs, Pairs]:
     """Return references of MATH in other spellings, and changed into other answers."""
-    references = reference_answers(folder / "math_train.jsonl", folder / "math500.jsonl")
-    tables: list[Pairs] = []
-    for table in (rules.SAME, rules.DIFFERENT):
-        pairs: Pairs = []
-        for rule in table.values():
-            pairs += rules.sample(rules.rewritten(rule, references), PAIRS_PER_RULE)
-        tables.append(pairs)
-    return tables[0], tables[1]
+    lines = (ROOT / "tests" / "answers" / "rewritten.jsonl").read_text(encoding="utf-8").splitlines()
+    cases = [json.loads(line) for line in lines]
+    equal, different = ([case for case in cases if case["equal"] == label] for label in (True, False))
+    return tuple([(case["gold"], case["prediction"]) for case in part] for part in (equal, different))
 
 
 def by_math_verify(pairs: Pairs) -> list[bool]:
@@ -85,7 +78,7 @@ def main() -> None:
     columns = [f"{rule}: {expected}" for expected in ("equal", "different") for rule in RULES]
     print(f"| pairs | {' | '.join(columns)} |\n|{' --- |' * (1 + len(columns))}")
     tests = {name: own_and_next(folder / f"{name}.jsonl") for name in SETS}
-    tests["MATH, rewritten"] = rewritten(folder)
+    tests["MATH, rewritten"] = rewritten()
     disagreements = []
     for name, tables in tests.items():
         cells = []

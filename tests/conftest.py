@@ -29,6 +29,8 @@ setup_environment()
 
 import torch
 
+from bnpo.files import InputError
+
 CUDA_BUILD = torch.version.cuda is not None
 if CUDA_BUILD:
     # The tests compute on CPUs: their groups of ranks use gloo, which cannot reduce-scatter tensors on GPUs, and three
@@ -45,39 +47,13 @@ PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""
 
 
-cpu_engine_tests = pytest.StashKey[int]()
-"""Number of tests that were deselected because they need vLLM's build for CPUs."""
-
-
-@pytest.hookimpl(trylast=True)  # after -m and -k, so that only tests that would have run are counted
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort programs first, so that short tests fill the gaps. On a CUDA build, deselect the tests that start vLLM."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort programs first, so that short tests fill the gaps. On a CUDA build, skip the tests that start vLLM."""
     items.sort(key=lambda item: not markers(item) & PROGRAMS)
-    deselected = [item for item in items if CUDA_BUILD and "sampler" in markers(item)]
-    items[:] = [item for item in items if not CUDA_BUILD or "sampler" not in markers(item)]
-    config.hook.pytest_deselected(items=deselected)
-    config.stash[cpu_engine_tests] = len(deselected)
-    if hasattr(config, "workeroutput"):  # a process of pytest-xdist, which prints nothing itself
-        config.workeroutput["cpu_engine_tests"] = len(deselected)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node) -> None:
-    """Take the number of deselected tests from a process of pytest-xdist. All of them collect the same tests."""
-    node.config.stash[cpu_engine_tests] = getattr(node, "workeroutput", {}).get("cpu_engine_tests", 0)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own summary, so that this is the last line
-def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    result = yield
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    if CUDA_BUILD and terminal and not hasattr(session.config, "workeroutput"):
-        count = session.config.stash.get(cpu_engine_tests, 0)
-        terminal.write_line(
-            f"{count} tests deselected: they need vLLM's build for CPUs, and this is an environment for GPUs. "
-            "On a machine with GPUs, run: python scripts/gpu_check.py"
-        )
-    return result
+    for item in items:
+        if CUDA_BUILD and "sampler" in markers(item):
+            reason = "needs vLLM's build for CPUs; on a machine with GPUs run scripts/gpu_check.py"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
@@ -196,28 +172,18 @@ def temporary_folder() -> Iterator[dict[str, str]]:
         assert left == []
 
 
-def launch(ranks: int, script: str, *flags: object, check: bool = True) -> subprocess.CompletedProcess:
-    """Run a script of the repository under the DeepSpeed launcher, as a user does; both streams in `stdout`."""
-    command = [sys.executable, "scripts/launch.py", "--num_gpus", ranks, "--master_port", free_port(), script, *flags]
-    with temporary_folder() as folder:
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=ROOT,
-            env=users_environment() | folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-        )
-    assert not check or done.returncode == 0, done.stdout[-5000:]
-    return done
+def python(*arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess:
+    """Run Python in the root of the repository, in our environment unless another one is given."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def run_ranks(
     ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess:
-    """As `launch` (0 ranks: `python script flags`), without the launcher and the imports: for what programs do, not how
-    they start."""
+    """Run a script of the repository on ranks, with both streams in `stdout`; with 0 ranks as `python script flags`.
+
+    The launcher and the imports are left out: this is for what programs do, not how they start."""
     with temporary_folder() as folder, forked(ranks, script, *flags, environment=folder | dict(environment)) as job:
         done = job.result()
     assert not check or done.returncode == 0, done.stdout[-5000:]
@@ -269,6 +235,25 @@ def _rank_server() -> subprocess.Popen:
     # The seed of hashes is that of graders, whose workers are forked from it too.
     environment = users_environment() | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+
+
+def report_of(ranks: int, program: str, *arguments: object):
+    """Return what a program of tests/programs reports on `ranks` ranks."""
+    output = run_ranks(ranks, f"tests/programs/{program}.py", *arguments).stdout
+    return json.loads(output.rpartition("REPORT ")[2].splitlines()[0])
+
+
+def json_lines(file: Path) -> list:
+    """Return the values of a file of JSON lines."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Expect an InputError in one line that `message` matches."""
+    with pytest.raises(InputError, match=message) as error:
+        yield
+    assert "\n" not in str(error.value)
 
 
 def users_environment() -> dict[str, str]:

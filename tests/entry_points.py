@@ -1,7 +1,7 @@
 """Finds entry points that import torch, vLLM or DeepSpeed before they call `setup_environment()`. Imports none of them.
 
-An entry point is where a process begins: a file that is run, a function that a new process is started with, or a module
-that a fork server imports in advance. The code is only read, so every `if` and `try` counts as taken.
+An entry point is where a process begins: a file that is run, or a function that a new process is started with. The code
+is only read, so every `if` and `try` counts as taken.
 """
 
 import ast
@@ -55,10 +55,6 @@ class Code:
             calls_first = self.is_safe(body) and any(self.calls(node) for node in body)
             if not calls_first and any(self.is_heavy(module) for module in imports_of(ast.walk(tree))):
                 yield f"{name}()"
-        for module in preloaded_modules(tree):
-            preloaded = self.find(module)
-            if preloaded is None or not self.is_safe(parse(preloaded).body):
-                yield f"preload of {module}"
 
     def is_safe(self, body: Iterable[ast.stmt]) -> bool:
         """Return whether no statement imports a heavy package before one that calls `setup_environment`."""
@@ -155,12 +151,3 @@ def process_targets(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Process"):
             yield from (ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "target")
-
-
-def preloaded_modules(tree: ast.AST) -> Iterator[str]:
-    """Yield the modules that a fork server imports in advance, as far as their names stand in the code."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("set_forkserver_preload"):
-            for word in ast.walk(node):
-                if isinstance(word, ast.Constant) and isinstance(word.value, str):
-                    yield word.value

@@ -26,37 +26,25 @@ TRAINED = {
 
 MIXED_LAYERS = {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]}
 GROUPS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
-ALSO_TRAINED = {
-    "arcee": {},
-    "cohere": {},
-    "ernie4_5": {},
+PLAIN = ["arcee", "cohere", "ernie4_5", "gpt2", "hyperclovax", "jais2", "nanochat", "olmo", "opt", "phi"]
+ALSO_TRAINED = {family: {} for family in PLAIN}
+WITH_HEAD_SIZE = ["glm", "glm4", "helium", "hunyuan_v1_dense", "ministral3", "seed_oss"]
+ALSO_TRAINED |= {family: {"head_dim": 32} for family in WITH_HEAD_SIZE}
+ALSO_TRAINED |= {
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "exaone4": MIXED_LAYERS,
     "exaone_moe": EXPERTS | {"sliding_window": 16},
     "gemma4_text": {"head_dim": 32, "global_head_dim": 32, "sliding_window": 16, "num_kv_shared_layers": 0}
     | {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 320},
-    "glm": {"head_dim": 32},
-    "glm4": {"head_dim": 32},
     "glm4_moe": EXPERTS | GROUPS | {"head_dim": 32},
-    "gpt2": {},
     "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "granitemoeshared": {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64},
-    "helium": {"head_dim": 32},
-    "hunyuan_v1_dense": {"head_dim": 32},
     "hunyuan_v1_moe": {"head_dim": 32, "num_experts": 4, "moe_topk": 2},
-    "hyperclovax": {},
-    "jais2": {},
     "mellum": EXPERTS | {"head_dim": 32, "sliding_window": 16},
     "ministral": {"head_dim": 32, "sliding_window": 16},
-    "ministral3": {"head_dim": 32},
-    "nanochat": {},
-    "olmo": {},
     "olmo3": MIXED_LAYERS,
     "olmoe": EXPERTS,
-    "opt": {},
-    "phi": {},
     "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 32},
-    "seed_oss": {"head_dim": 32},
     "solar_open": EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1},
     "starcoder2": {"sliding_window": 16},
 }

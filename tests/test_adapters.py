@@ -40,6 +40,7 @@ def test_verl_finds_our_estimators_and_gets_our_advantages():
     found = json.loads(lines[-1])
     assert found["largest_difference"] < 1e-6
     assert {"bnpo", "eb", "signbalance"} < set(found["registered"])
+    assert found["scores"] == [1.0, 0.0]
     assert found["refusal"] == "a question has 1 answers, another 2: all need the same number"
 
 
@@ -49,18 +50,11 @@ def test_a_step_of_trl_with_our_advantages(tmp_path):
     found = json.loads(output_of("tests/programs/trl_adapter_check.py", tmp_path)[-1])
     assert found["step"] == 1
     assert found["trained"]
+    assert 0 <= found["accuracy"] <= 1
     assert found["signal"] > 0.1
     assert found["step_difference"] < 1e-6
     assert found["logged_difference"] < 1e-6
     assert found["largest_difference"] < 1e-6
-
-
-@needs("trl", "verl")
-@pytest.mark.program
-def test_trl_and_verl_take_the_graders_rewards(tmp_path):
-    found = json.loads(output_of("tests/programs/rewards_check.py", tmp_path)[-1])
-    assert 0 <= found["logged"] <= 1
-    assert found["scores"] == [1.0, 0.0]
 
 
 @needs("trl", "verl")
@@ -71,8 +65,3 @@ def test_the_rows_of_the_same_name_elsewhere(package):
     text = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
     assert len(rows) > 8
     assert [row for row in rows if row.startswith("| ") and row not in text] == []
-
-
-@pytest.mark.parametrize("name", ["trl_trainer.py", "verl_advantages.py"])
-def test_adapters_are_short(name):
-    assert len((ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()) < 60

@@ -1,10 +1,14 @@
+import re
 from fractions import Fraction
+from itertools import accumulate, combinations
 
 import numpy as np
 import pytest
 from make_tiny_model import spellings, worked
 
-from bnpo.data import SPLITS, Question, arithmetic_problems, draw_question, latex
+from bnpo.data import SPLITS, Question, arithmetic_problems, built_in_problems, draw_question, latex, load_problems
+from bnpo.evaluation.suites import dataset_problems, load_suite
+from bnpo.word_problems import draw_problems
 from mathequal import equal
 
 
@@ -46,13 +50,58 @@ def test_every_spelling_is_graded_as_right(value):
     assert not equal(reference, spellings(value + 1)[0])
 
 
-def test_spellings_are_a_fraction_in_latex_or_plain_and_a_decimal_number_if_it_is_finite():
-    assert spellings(Fraction(-5, 4)) == [r"-\frac{5}{4}", "-5/4", "-1.25"]
-    assert spellings(Fraction(1, 3)) == [r"\frac{1}{3}", "1/3"]
-    assert spellings(Fraction(-30)) == ["-30"]
+SOURCES = ["word-problems", "word-problems:20", "word-problems:50:2", "word-problems:9:2"]
 
 
-def test_both_kinds_of_fractions_and_negative_numbers_occur():
-    answers = [p.answer for p in arithmetic_problems("test", 500)]
-    assert any(a.startswith("-") for a in answers)
-    assert 0.1 < np.mean(["frac" in a for a in answers]) < 0.4
+def changes(text: str) -> list[int]:
+    """The start and every change of a problem with its sign, read from its text: `7 more` is a gain, `7` a loss."""
+    start, *others = re.findall("([0-9]+)( more)?", text)
+    return [int(start[0]), *(int(number) if more else -int(number) for number, more in others)]
+
+
+def step_pairs(text: str) -> set[frozenset[int]]:
+    """Both numbers of each addition or subtraction of a problem."""
+    signed = changes(text)
+    return {frozenset((before, abs(change))) for before, change in zip(accumulate(signed), signed[1:], strict=False)}
+
+
+def pairs_of_text(text: str) -> set[frozenset[int]]:
+    return {frozenset(pair) for pair in combinations(map(abs, changes(text)), 2)}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_training_never_sees_the_pairs_of_the_test_set(source):
+    tested = set().union(*(step_pairs(str(p)) for p in draw_problems(source, "test", 300)))
+    seen = set()
+    for seed in (0, 1):
+        for problem in draw_problems(source, "train", 1500, seed):
+            seen |= step_pairs(str(problem)) | pairs_of_text(str(problem))
+    assert tested
+    assert not tested & seen
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_references_are_what_the_text_says(source):
+    for split in ("train", "test"):
+        problems = built_in_problems(source, split, 200)
+        assert len({p.problem for p in problems}) == 200
+        assert built_in_problems(source, split, 50) == problems[:50]
+        for problem in problems:
+            assert int(problem.answer) == sum(changes(problem.problem)) >= 1
+
+
+def test_the_range_of_numbers_and_the_steps_are_those_of_the_name():
+    for source, largest, steps in (("word-problems", 9, 1), ("word-problems:50:2", 50, 2)):
+        signed = [changes(str(p)) for p in draw_problems(source, "train", 500)]
+        assert {len(numbers) for numbers in signed} == {steps + 1}
+        assert max(abs(number) for numbers in signed for number in numbers) == largest
+
+
+def test_it_is_a_source_of_training_and_of_suites():
+    first = load_problems("word-problems")[0]
+    assert first.problem == "Tom has 8 apples and buys 7 more. How many apples does Tom have now?"
+    assert (first.id, first.answer) == ("word-problems/train/0", "15")
+    suite = load_suite("word-problems")
+    assert (suite.grader, suite.system_prompt) == ("last_number", "")
+    problems = dataset_problems(suite.datasets["word-problems"])
+    assert [p.id for p in (problems[0], problems[-1])] == ["word-problems/test/0", "word-problems/test/299"]

@@ -23,7 +23,7 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
 from bnpo.runs.prepare import local_sources, prepare_run
-from conftest import launch
+from conftest import refused
 
 
 def parse(*flags):
@@ -89,9 +89,8 @@ def test_files_that_are_no_settings_of_a_run(content, flags, message, tmp_path):
     file = tmp_path / "config.json"
     if content:
         file.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         parse("--config", str(file), *flags)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -105,38 +104,34 @@ def ranks(monkeypatch):
     [
         (["--preset", "big"], "unknown preset 'big'; known: auto, paper-1.5b, paper-7b, paper-format, tiny"),
         (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
-        (["--beta-parameters", "1", "1"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),
         (["--max-concentration", "inf"], "--max-concentration: is inf, must be above 0 and finite"),
         (["--algo", "gdpo", "--decompose"], "--decompose: gdpo takes the rewards apart itself; use --no-decompose"),
         (["--rewards", "accuracy,luck"], "--rewards: unknown reward 'luck'; known: accuracy, format"),
         (["--template", "x"], "known: chat, think"),
-        (["--questions-per-step", "3"], "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (["--mini-batches", "5"], "32 questions cannot be cut into 5 equal parts"),
-        (["--steps", "0"], "--steps: is 0, must be greater than 0"),
-        (["--lr", "-1"], "--lr: is -1.0, must be greater than 0"),
-        (["--temperature", "nan"], "--temperature: is nan, must be less than or equal to 2"),
-        (["--temperature", "2.5"], r"--temperature: is 2\.5, must be less than or equal to 2"),
         (["--temperature", "0.001"], r"--temperature: is 0\.001, must be greater than or equal to 0\.01"),
         (["--betas", "0.9", "nan"], "--betas: is nan, must be less than 1"),
         (["--rewards", "accuracy,src/bnpo/loop.py:mean"], "--rewards: reward/mean is a metric of every run; give"),
         (["--reward-range", "1", "0"], "--reward-range: 1 0: must be two finite numbers, the lower one first"),
-        (["--reward-range", "0", "inf"], "--reward-range: 0 inf: must be two finite numbers"),
         (["--reward-range", "0.5", "1"], "--reward-range: is the range of your own rewards, and --rewards has none; "),
         (["--gpu-memory", "1.5"], "--gpu-memory: is 1.5, must be less than or equal to 1"),
-        (["--train-data", "absent.jsonl"], "absent.jsonl: no such data file"),
-        (["--model", "/absent/model"], "/absent/model: no such model folder"),
         (["--model", "tests"], r"tests: holds no config.json"),
         (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),
-        (["--eval-suite", "nowhere"], "no evaluation suite 'nowhere'; known: arithmetic"),
         (["--rewards", "tests/no.py:f"], "--rewards: no file tests/no.py"),
         (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5: every prompt is longer"),
+        (["--answer-pattern", "(a"], r"--answer-pattern '\(a': missing \), unterminated"),
+        (["--answer-pattern", "a"], "--answer-pattern 'a': it needs one group, around the answer, as in "),
+        (["--samples-per-question", "1"], "--samples-per-question: with 1, all advantages of --algo bnpo are 0"),
+        (["--lora-rank", "0"], "--lora-rank: is 0, must be greater than 0"),
+        (["--lora-alpha", "8"], "--lora-alpha and --save-merged need --lora-rank"),
+        (["--save-merged"], "--lora-alpha and --save-merged need --lora-rank"),
+        (["--dtype", "float16", "--loss-scale", "1000"], "--loss-scale: is 1000, must be a power of two"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         prepare_run(parse("--output-dir", str(tmp_path / "run"), *flags))
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -144,11 +139,8 @@ def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_pa
     ("flags", "group", "name", "value"),
     [
         (["--output-dir=~/mine"], "folder", "output_dir", Path("/home/me/mine")),
-        (["--output-dir", "~/mine"], "folder", "output_dir", Path("/home/me/mine")),
-        (["--model=~/model"], "data", "model", "/home/me/model"),
         (["--train-data", "~/a.jsonl", "~/b.csv"], "data", "train_data", ("/home/me/a.jsonl", "/home/me/b.csv")),
         (["--rewards=accuracy,~/mine.py:f"], "data", "rewards", ("accuracy", "/home/me/mine.py:f")),
-        (["--template=~/mine.jinja"], "data", "template", "/home/me/mine.jinja"),
         (["--eval-suite=~/suite.json"], "logging", "eval_suite", "/home/me/suite.json"),
         (["--system-prompt=Be ~/brief."], "data", "system_prompt", "Be ~/brief."),
         (["--output-dir=a~/b"], "folder", "output_dir", Path("a~/b")),
@@ -188,11 +180,6 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"Qwen/absent: no such local folder, and the download .* failed"):
         prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
-
-
-def test_without_the_launcher():
-    with pytest.raises(InputError, match=r"RANK is not set\. Launch with: deepspeed train.py"):
-        prepare_run(parse())
 
 
 def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
@@ -257,17 +244,6 @@ def test_an_earlier_run_is_whole_until_the_new_one_has_made_a_step(killed_at, tm
     assert set(contents(run)) == {"config.json", "mine.txt"}
 
 
-def test_nothing_is_deleted_for_a_run_that_cannot_start(ranks, tmp_path):
-    run, reward = tmp_path / "run", tmp_path / "mine.py"
-    run.mkdir()
-    claim_folder(parse("--output-dir", str(run)), {})
-    (run / "metrics.jsonl").write_text("precious")
-    reward.write_text("def short(text): return 1")
-    with pytest.raises(InputError, match=r"mine\.py:short: TypeError: too many positional arguments"):
-        prepare_run(parse("--output-dir", str(run), "--overwrite", "--rewards", f"accuracy,{reward}:short"))
-    assert (run / "metrics.jsonl").read_text() == "precious"
-
-
 def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):
     """Also what a template makes of the date, and what a reward imports from beside it."""
     run, reward, helper = tmp_path / "run", tmp_path / "mine.py", tmp_path / "helper.py"
@@ -292,12 +268,6 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     helper.write_text("one = 0.5\n")
     with pytest.raises(InputError, match="other settings would change the run: reward_sha256 has changed"):
         prepare_run(parse(*flags, "--resume"))
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another --output-dir"):
-        lock_run(tmp_path / "file" / "run")
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
@@ -331,34 +301,3 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))
-
-
-def test_models_that_cannot_be_trained_are_refused(ranks, tmp_path):
-    model = shutil.copytree(TINY_MODEL, tmp_path / "model")
-    settings = json.loads((model / "config.json").read_text())
-    for changes, message in (
-        ({"layer_types": ["linear_attention"] * 4}, "model: cannot be trained: it has layers of linear_attention;"),
-        ({"vocab_size": 200}, "model: its tokenizer has 262 tokens, its model 200; take the tokenizer of this model"),
-        ({"model_type": "other"}, r"model: not the config\.json of a known language model \("),
-        ({"preset": "tiny"}, "model: this run has no checkpoint yet"),
-    ):
-        (model / "config.json").write_text(json.dumps(settings | changes))
-        with pytest.raises(InputError, match=message):
-            prepare_run(parse("--model", str(model), "--output-dir", str(tmp_path / "run")))
-
-
-@pytest.mark.program
-def test_the_program_prints_one_line_and_stops(tmp_path):
-    done = launch(2, "train.py", "--lr", "0", "--output-dir", tmp_path / "run", check=False)
-    assert done.returncode != 0
-    assert done.stdout.count("error: ") == 1
-    assert "error: --lr: is 0.0, must be greater than 0" in done.stdout
-    assert "Traceback" not in done.stdout
-
-
-def test_help_does_not_break_lines_where_the_source_does(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "110")
-    with pytest.raises(SystemExit):
-        parse("--preset", "tiny", "--help")
-    text = capsys.readouterr().out
-    assert "Different questions per step, over all ranks (n). (default: 32)" in text

@@ -3,24 +3,20 @@
 import shlex
 from math import exp, lgamma, sqrt
 from statistics import fmean, stdev, variance
-from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.beta import inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Algorithm, Method
+from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
+from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Method
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
-
-
-def test_the_flag_takes_the_estimators_that_there_are():
-    assert get_args(Algorithm) == tuple(ALGORITHMS)
 
 
 def whitened(values, lengths):
@@ -250,13 +246,6 @@ def test_empirical_bayes_is_nearer_to_the_true_accuracy_than_the_mean_of_the_oth
     assert eb < 0.6 * rloo
 
 
-def test_opo_baseline_is_centred_over_tokens():
-    rng = np.random.default_rng(0)
-    rewards, lengths = rng.random((8, 5, 1)), rng.integers(1, 100, (8, 5))
-    result = advantages("opo", rewards, {"lengths": lengths})
-    np.testing.assert_allclose((result * lengths).sum(axis=1), 0, atol=1e-12)
-
-
 @pytest.mark.parametrize("parameters", [(MAX_BETA_PARAMETER,) * 2, (MAX_BETA_PARAMETER, 1e-9), (1e-300, 1e-300)])
 def test_extreme_parameters_of_the_density_stay_finite(parameters):
     rewards = (np.arange(1000) < np.arange(1001)[:, None]).astype(float)[:, :, None]
@@ -314,3 +303,66 @@ def test_weights_of_published_methods():
             values = advantages("weight", rewards[:, :, None], {}, weight=right, weight_wrong=wrong)
             expected = [PUBLISHED[name](group) for group in rewards.tolist()]
             np.testing.assert_allclose(values, expected, rtol=1e-5, err_msg=name)
+
+
+@given(a=st.floats(0.05, 20), b=st.floats(0.05, 20))
+def test_fit_recovers_the_parameters_from_their_moments(a, b):
+    """Two points at mean -+ sd/sqrt(2) have, with divisor n - 1, exactly the mean and variance of Beta(a, b)."""
+    mean, variance = stats.beta.stats(a, b, moments="mv")
+    spread = np.sqrt(variance / 2)
+    fit = fit_beta(np.array([mean - spread, mean + spread]), answers=16)
+    np.testing.assert_allclose([fit.a, fit.b], [a, b], rtol=1e-6)
+    np.testing.assert_allclose([fit.alpha, fit.beta], [1 + a / 3, 1 + b / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "edge", "a_plus_b"),
+    [
+        ([0.0, 0, 0], "constant", 0),
+        ([1.0, 1, 1], "constant", 0),
+        ([0.0, 1, 0, 1], "dispersed", 0),  # variance 1/3 with divisor n - 1, above E(1 - E) = 1/4
+        ([0.5, 0.5, 0.5], "concentrated", MAX_CONCENTRATION),
+        ([0.25], "concentrated", MAX_CONCENTRATION),
+        ([0.0], "constant", 0),
+        ([0.25, 0.75], "", 1),
+    ],
+)
+def test_edges(accuracies, edge, a_plus_b):
+    fit = fit_beta(np.array(accuracies), answers=4)
+    assert fit.edge == edge
+    assert fit.a + fit.b == pytest.approx(a_plus_b)
+    weights = inverse_density(np.array([0.25, 0.5, 0.75]), fit.alpha, fit.beta)
+    assert np.isfinite(weights).all()
+    assert (weights > 0).all()
+
+
+def test_max_concentration_is_a_parameter():
+    fit = fit_beta(np.array([0.5, 0.5]), answers=4, max_concentration=30)
+    assert (fit.a, fit.b) == (15, 15)
+
+
+def test_corrected_moments_are_those_of_the_accuracies_without_sampling_noise():
+    """Accuracies from Beta(2, 3), estimated by 8 answers: `sample` overstates the variance, `corrected` does not."""
+    rng = np.random.default_rng(0)
+    seen = rng.binomial(8, rng.beta(2, 3, size=200_000)) / 8
+    true_variance = stats.beta.var(2, 3)
+    assert fit_beta(seen, answers=8).variance > 1.4 * true_variance
+    corrected = fit_beta(seen, answers=8, moments="corrected")
+    assert corrected.variance == pytest.approx(true_variance, rel=0.01)
+    assert corrected.a == pytest.approx(2, rel=0.03)
+    assert corrected.b == pytest.approx(3, rel=0.03)
+
+
+def test_corrected_moments_with_one_answer_fall_back_to_the_dispersed_edge():
+    assert fit_beta(np.array([0.0, 1.0]), answers=1, moments="corrected").edge == "dispersed"
+
+
+@given(p=st.floats(1e-3, 1 - 1e-3), alpha=st.floats(1, 40), beta=st.floats(1, 40))
+def test_inverse_density_is_scipys(p, alpha, beta):
+    np.testing.assert_allclose(
+        inverse_density(np.array([p]), alpha, beta)[0], np.exp(-stats.beta.logpdf(p, alpha, beta)), rtol=1e-8
+    )
+
+
+def test_inverse_density_is_zero_where_every_answer_agrees():
+    np.testing.assert_array_equal(inverse_density(np.array([0.0, 1.0]), 3.0, 7.0), [0, 0])

@@ -18,7 +18,7 @@ import pytest
 from bnpo.config import TINY_MODEL, parse_flags
 from bnpo.evaluation.program import EvalConfig, prepare_jobs, run
 from bnpo.files import ROOT, InputError
-from conftest import forked, run_ranks
+from conftest import forked, json_lines, run_ranks
 
 ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
 
@@ -45,7 +45,7 @@ def results_of(folder):
 
 
 def samples_of(folder):
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    samples = json_lines(folder / "samples.jsonl")
     return {(sample["dataset"], sample["index"], sample["repetition"]): sample for sample in samples}
 
 
@@ -82,14 +82,14 @@ def test_what_a_user_starts_draws_the_same(once, tmp_path):
 
 
 @pytest.mark.sampler
-def test_two_evaluations_are_equal_though_one_is_killed_five_times(once, tmp_path):
+def test_two_evaluations_are_equal_though_one_is_killed_three_times(once, tmp_path):
     flags = (*ARITHMETIC, "--limit", "100", "--repetitions", "8")
     expected = results_of(once)
     assert expected["results"]["arithmetic"]["problems"] == 100
 
     killed = tmp_path / "killed"
     path = killed / "samples.jsonl"
-    for target in sorted(random.Random(0).sample(range(800), 5)):
+    for target in sorted(random.Random(0).sample(range(800), 3)):
         with forked(0, "eval.py", *flags, "--output-dir", killed) as job:
             while psutil.pid_exists(job.processes[0]) and written(path) <= target:
                 time.sleep(0.02)
@@ -210,27 +210,6 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, suite, message):
     assert message in error
     assert "\n" not in error
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.program
-def test_a_refusal_is_all_that_the_console_shows(tmp_path):
-    flags = ("--ckpt", str(TINY_MODEL), "--suite", "nowhere")
-    result = subprocess.run(command(tmp_path / "out", *flags), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: no evaluation suite 'nowhere'")
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("absent", "message"), [("tokenizer*", "holds no tokenizer"), ("*.safetensors", "holds no weights")]
-)
-def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, absent, message):
-    model = tmp_path / "model"
-    shutil.copytree(TINY_MODEL, model)
-    for path in model.glob(absent):
-        path.unlink()
-    flags = ("--ckpt", str(model), "--suite", "arithmetic")
-    assert message in refused(tmp_path / "out", *flags)
 
 
 @pytest.mark.sampler

@@ -5,23 +5,32 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
-from bnpo.files import ROOT
-from conftest import run_ranks
-from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, make_family
+import export
+from bnpo.config import TINY_MODEL
+from bnpo.files import ROOT, InputError
+from bnpo.policy import folder
+from bnpo.policy.folder import load_tokenizer, model_folder
+from bnpo.policy.model_check import check_model
+from check_model import two_layers
+from conftest import report_of, run_ranks
+from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config, make_family, make_sharp
 
 DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
 """Largest mean difference per token between two computations with equal weights."""
+IN_BFLOAT16 = ("qwen2", "gemma3_text", "granite", "qwen3_moe")
+"""Families that are tested in that format, too: of one kind each."""
 
 
 def train_family(folder: Path, family: str, dtype: str) -> dict:
     """What tests/programs/family_check.py reports of a random model of `family` on two ranks."""
     make_family(folder / family, family, **(TRAINED | ALSO_TRAINED)[family])
-    output = run_ranks(2, "tests/programs/family_check.py", folder / family, dtype).stdout
-    return json.loads(output.rpartition("REPORT ")[2])
+    return report_of(2, "family_check", folder / family, dtype)
 
 
 def check_report(report: dict, dtype: str) -> None:
@@ -32,8 +41,10 @@ def check_report(report: dict, dtype: str) -> None:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", TRAINED)
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [*((family, "float32") for family in TRAINED), *((family, "bfloat16") for family in IN_BFLOAT16)],
+)
 def test_a_family_trains_in_sync_and_resumes_exactly(family, dtype, tmp_path):
     check_report(train_family(tmp_path, family, dtype), dtype)
 
@@ -67,3 +78,211 @@ def test_the_list_of_families_is_current():
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     refused = NOT_TRAINED | REFUSED_LATER
     assert {family.strip("`"): reason for family, reason in rows} == {name: why for name, (_, why) in refused.items()}
+
+
+@pytest.mark.parametrize("family", TRAINED | ALSO_TRAINED)
+def test_families_that_train_pass(family, tmp_path):
+    family_config(family, **(TRAINED | ALSO_TRAINED)[family]).save_pretrained(tmp_path)
+    check_model(tmp_path, 192)
+
+
+@pytest.mark.parametrize("family", NOT_TRAINED)
+def test_other_families_are_refused_with_the_reason(family, tmp_path):
+    settings, reason = NOT_TRAINED[family]
+    family_config(family, **settings).save_pretrained(tmp_path)
+    with pytest.raises(InputError) as refusal:
+        check_model(tmp_path, 192)
+    assert str(refusal.value).startswith(f"{tmp_path}: cannot be trained: {reason}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_settings_of_a_family_decide_too(tmp_path):
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    family_config("phi3", rope_parameters=rope, original_max_position_embeddings=128).save_pretrained(tmp_path)
+    check_model(tmp_path, 128)
+    with pytest.raises(InputError, match="its longrope has other frequencies for texts over 128 tokens"):
+        check_model(tmp_path, 129)
+    family_config("qwen2", quantization_config={"quant_method": "fp8"}).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="its weights are quantised"):
+        check_model(tmp_path, 128)
+    family_config("gemma2", head_dim=32, attn_logit_softcapping=None).save_pretrained(tmp_path)
+    check_model(tmp_path, 128)  # its cap on the logits of tokens is no obstacle
+
+
+def test_code_from_the_hub_and_broken_settings_are_refused(tmp_path):
+    settings = json.loads((TINY_MODEL / "config.json").read_text())
+    for changes in ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, {"hidden_size": "wide"}):
+        (tmp_path / "config.json").write_text(json.dumps(settings | changes))
+        with pytest.raises(InputError, match=r"not the config\.json of a known language model \("):
+            check_model(tmp_path, 192)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return shutil.copytree(TINY_MODEL, tmp_path / "model")
+
+
+def test_a_folder_without_one_of_its_shards(model):
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00002-of-2.safetensors"}}')
+    with pytest.raises(
+        InputError, match=r"model: lacks model-00002-of-2\.safetensors, which model\.safetensors\.index"
+    ):
+        model_folder(str(model))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda whole: whole[: len(whole) // 2], "model.safetensors: is damaged, perhaps cut off"),
+        (lambda whole: whole[:5], "model.safetensors: is damaged, perhaps cut off"),
+        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a git-lfs pointer"),
+        (lambda whole: b"<html>not found</html>", "model.safetensors: is damaged"),
+    ],
+)
+def test_weights_that_are_cut_off_or_no_weights(model, content, message):
+    file = model / "model.safetensors"
+    file.write_bytes(content(file.read_bytes()))
+    with pytest.raises(InputError, match=message):
+        model_folder(str(model))
+
+
+def test_the_model_of_a_preset_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(folder, "SMOLLM2", tmp_path / "none")
+    with pytest.raises(InputError, match=r"`python scripts/get_model\.py smollm2` gets it"):
+        model_folder(str(tmp_path / "none"))
+
+
+def test_a_tokenizer_that_cannot_be_loaded(model):
+    (model / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="model: its tokenizer cannot be loaded"):
+        load_tokenizer(model, 10)
+
+
+def test_special_tokens_beyond_the_embedding_are_allowed(model):
+    """Gemma 3's text models have 262,144 rows and one more token, for images."""
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | {"vocab_size": 262}))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.save_pretrained(model)
+    assert len(load_tokenizer(model, 10)) == 263
+    tokenizer.add_tokens(["word"])
+    tokenizer.save_pretrained(model)
+    with pytest.raises(InputError, match="its tokenizer has 264 tokens, its model 262"):
+        load_tokenizer(model, 10)
+
+
+TEXTS = (
+    "Tom has 5 apples and buys 7 more. How many apples does Tom have now? Natalia sold clips to 48 of her friends in "
+    "April, and then she sold half as many clips in May. How many clips did Natalia sell altogether in April and May?",
+    "Let a be a positive real number such that all the roots of x^3 + ax^2 + ax + 1 = 0 are real. Find the smallest "
+    "possible value of a.",
+    "1+1=? 2",
+)
+FAULTS = {"attention scale", "packed answers mix", "layer of another", "rotary base"}
+
+
+def check_bounds(folder: Path, dtype: str, faults: set[str]) -> None:
+    report = report_of(1, "bounds_check", folder, dtype, *TEXTS)
+    refused = {name for name, error in report["errors"].items() if "explains" in error}
+    assert refused >= faults, report["errors"]
+    # Answers at three temperatures and random tokens. The bound is that of the text that is rounded least.
+    assert max(report["gaps"]) < report["bound"]
+    for healthy in report["checks"]:  # other texts of the task
+        assert max(healthy["learner"], healthy["apart"]) < 2 * healthy["rounding"] + 2e-4
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
+def test_a_deep_model_with_sharp_predictions(dtype, tmp_path, request):
+    if dtype == "float16":
+        request.getfixturevalue("float16")
+    make_sharp(tmp_path)
+    check_bounds(tmp_path, dtype, FAULTS)
+
+
+@pytest.mark.sampler
+def test_a_window_that_is_ignored(tmp_path):
+    make_family(tmp_path / "model", "gemma3_text", **TRAINED["gemma3_text"])
+    check_bounds(tmp_path / "model", "bfloat16", {"window ignored", "packed answers mix", "attention scale"})
+
+
+@pytest.mark.sampler
+def test_logits_that_are_not_scaled(tmp_path):
+    make_family(tmp_path / "model", "granite", **TRAINED["granite"])
+    check_bounds(tmp_path / "model", "bfloat16", {"logits not scaled or capped"})
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_tiny_preset_starts_in_16_bits_without_another_flag(dtype, tmp_path, request):
+    if dtype == "float16":
+        request.getfixturevalue("float16")
+    flags = ("--preset", "tiny", "--dtype", dtype, "--steps", 2, "--eval-every", 0, "--output-dir", tmp_path / "run")
+    run_ranks(1, "train.py", *flags, "--questions-per-step", 4, "--samples-per-question", 4)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+DIFFERENCES = r"mean difference of .* code: (\S+) in the learner, (\S+) in the sampler\n"
+
+
+@pytest.fixture
+def shape(tmp_path):
+    """A folder with a tokenizer and the config.json of a model of 48 layers, 1,000 GB in fp32."""
+    config = family_config("gemma3_text", num_hidden_layers=48, head_dim=32, vocab_size=2 * 10**9)
+    config.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    return tmp_path
+
+
+@pytest.mark.sampler
+def test_a_model_whose_weights_are_not_there(shape):
+    printed = run_ranks(0, "scripts/check_model.py", shape).stdout
+    assert f"{shape}: trains\n" in printed
+    assert "compared with random weights, 2 layers of the model's shape, a vocabulary of 4096, in fp32" in printed
+    assert max(map(float, re.search(DIFFERENCES, printed).groups())) < 1e-5
+    assert "its tokenizer has no chat template: train it with --template FILE" in printed
+
+
+@pytest.mark.sampler
+def test_a_model_whose_weights_fit(tmp_path):
+    printed = run_ranks(0, "scripts/check_model.py", TINY_MODEL).stdout
+    assert f"{TINY_MODEL}: trains\ncompared with the model's own weights, in fp32\n" in printed
+    assert 0 < max(map(float, re.search(DIFFERENCES, printed).groups())) < 1e-4
+
+
+def test_two_layers_are_of_different_kinds():
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    short = two_layers(family_config("gemma3_text", num_hidden_layers=6, layer_types=kinds, sliding_window=512))
+    assert (short.num_hidden_layers, short.layer_types) == (2, ["sliding_attention", "full_attention"])
+    assert short.sliding_window == 16
+
+
+MODEL_FILES = {path.name for path in TINY_MODEL.iterdir()}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with one checkpoint, whose model card was edited by hand."""
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
+    shutil.copytree(TINY_MODEL, checkpoint)
+    (checkpoint / "README.md").write_text("mine")
+    (checkpoint / "trainer" / "zero").mkdir(parents=True)
+    (checkpoint / "trainer" / "zero" / "optimizer.pt").write_bytes(b"large")
+    (checkpoint / ".README.md.unfinished").touch()
+    (tmp_path / "run" / "last").symlink_to("checkpoints/step-000002")
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"preset": "tiny"}))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("place", ["", "last", "checkpoints/step-000002"])
+def test_a_folder_gets_the_model_and_nothing_of_the_trainer(run, tmp_path, place, capsys):
+    target = tmp_path / "new" / "model"
+    export.main(export.Args(str(run / place), target))
+    assert capsys.readouterr().out == f"{target}\n"
+    assert {path.name for path in target.iterdir()} == MODEL_FILES | {"README.md"}
+    assert (target / "model.safetensors").read_bytes() == (TINY_MODEL / "model.safetensors").read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+    with pytest.raises(InputError, match="exists already; name another folder, or delete it"):
+        export.main(export.Args(str(run), target))

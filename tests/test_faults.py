@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import TRAINING_PROBLEMS, arithmetic_problems, content_hash
 from bnpo.policy.speed import TIMINGS
-from conftest import ROOT, free_port, run_ranks, temporary_folder, users_environment
+from conftest import ROOT, free_port, json_lines, run_ranks, temporary_folder, users_environment
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 SMALL += ("--watch-questions", 0)
@@ -52,7 +51,6 @@ def test_ranks_without_a_launcher_notice_in_a_collective_that_one_has_ended(faul
 
 @pytest.mark.program
 def test_a_port_that_is_taken_is_one_line(tmp_path):
-    started = time.monotonic()
     with socket.create_server(("", 0)) as another:
         port = another.getsockname()[1]
         run = ("train.py", *SMALL, "--steps", 1, "--output-dir", tmp_path / "run")
@@ -63,7 +61,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert str(port) in line
     assert "Traceback" not in refused.stdout
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
-    assert time.monotonic() - started < 60  # the other rank, which waits for this one, ends at the launcher's signal
 
 
 def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subprocess.Popen:
@@ -118,17 +115,13 @@ def two_machines(tmp_path_factory) -> Path:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_job(rank, one_machine, two_machines):
-    folder = (one_machine, two_machines)[rank]
-    assert float((folder / "killed").read_text()) < 60
-    console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
-    assert "exits with return code = -9" in console
-    end = folder / "run" / "end.json"
-    if rank == 0:  # which writes it
-        assert not end.exists()
-    else:
-        assert "gloo" in json.loads(end.read_text())["why"]
+def test_a_killed_rank_ends_the_job(one_machine, two_machines):
+    for folder in (one_machine, two_machines):
+        assert float((folder / "killed").read_text()) < 60
+        console = "".join(path.read_text() for path in sorted(folder.glob("output*")))
+        assert "exits with return code = -9" in console
+    assert not (one_machine / "run" / "end.json").exists()  # rank 0 writes it
+    assert "gloo" in json.loads((two_machines / "run" / "end.json").read_text())["why"]
 
 
 @pytest.mark.sampler
@@ -163,7 +156,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row")
     assert failed.stdout.count("error: the loss or the gradient norm") == 1
 
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     assert [(line["updates/skipped"], line["bad_steps"]) for line in lines] == [(1, 1), (1, 2)]
     assert lines[0]["loss"] is lines[0]["grad_norm"] is None
     assert lines[0]["sync/difference"] < 1e-4
@@ -171,7 +164,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     for name, weight in load_file(TINY_MODEL / "model.safetensors").items():
         assert torch.equal(saved[name], weight)
     assert sorted(path.name for path in (run / "bad").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
-    rows = [json.loads(line) for line in (run / "bad" / "step-000002.jsonl").read_text().splitlines()]
+    rows = json_lines(run / "bad" / "step-000002.jsonl")
     assert len(rows) == 128
     assert any(row["advantage"] for row in rows)
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
@@ -179,10 +172,6 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
         assert tokenizer.decode(row["prompt_ids"]) == row["prompt"]
         assert tokenizer.decode(row["answer_ids"]) == row["answer"]
         assert len(row["sampler_logprobs"]) == len(row["answer_ids"]) > 0
-
-    config = json.loads((run / "config.json").read_text())
-    assert config["data_sha256"] == content_hash(arithmetic_problems("train", TRAINING_PROBLEMS))
-    assert config["questions_dropped"] == 0
 
 
 @pytest.mark.sampler
@@ -197,7 +186,7 @@ def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     assert json.loads((run / "end.json").read_text()) == {"step": 1, "why": "signalled"}
     assert (run / "last").resolve().name == "step-000001"
     assert (run / "evals" / "step-000001" / "results.json").exists()
-    watched = [json.loads(line) for line in (run / "watch" / "step-000001.jsonl").read_text().splitlines()]
+    watched = json_lines(run / "watch" / "step-000001.jsonl")
     assert len(watched) == 2 * 4
     run_ranks(1, "train.py", *flags, "--resume")
     assert sorted(file.stem for file in (run / "watch").iterdir()) == ["step-000000", "step-000001", "step-000002"]
@@ -224,30 +213,6 @@ def test_what_cannot_be_printed_ends_no_program(stdout, tmp_path):
             assert done.stdout.isascii()
             assert done.stdout
     os.close(writer)
-
-
-SCRIPT = """
-from dataclasses import dataclass
-from pathlib import Path
-
-from bnpo.environment import parse_command
-
-
-@dataclass
-class Args:
-    folder: Path
-
-
-folder = parse_command(Args, ["--folder=~/mine"]).folder
-print("\u00b1", folder)
-"""
-
-
-@pytest.mark.program
-def test_scripts_expand_the_home_and_print_what_a_terminal_can_show():
-    environment = users_environment() | {"PYTHONIOENCODING": "ascii", "HOME": "/home/me"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, check=True)
-    assert done.stdout.decode() == "? /home/me/mine\n"
 
 
 LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
@@ -289,7 +254,7 @@ def test_the_environment_of_others_is_not_taken_for_ours(given, expected, line):
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("command", [DRY_RUN, ("train.py", "--preset", "tiny", "--nope"), ("train.py", "--help")])
+@pytest.mark.parametrize("command", [DRY_RUN, ("train.py", "--preset", "tiny", "--nope")])
 def test_programs_without_a_launcher_print_whatever_rank_the_environment_says(command):
     programs = [
         subprocess.run(
@@ -304,8 +269,7 @@ def test_programs_without_a_launcher_print_whatever_rank_the_environment_says(co
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
-def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(number, tmp_path):
+def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(tmp_path):
     """SIGHUP, which nohup ignores, stops nothing. Without their launcher the ranks stop after their step."""
     run = tmp_path / "run"
     command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "train.py", *SMALL]
@@ -330,8 +294,8 @@ def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(number, 
         for process in (launcher, *everyone):
             process.send_signal(signal.SIGHUP)
         wait_for_steps((run / "metrics.jsonl").read_text().count("\n") + 3)
-        launcher.send_signal(number)
-        assert launcher.wait(timeout=10) == -number
+        launcher.kill()
+        assert launcher.wait(timeout=10) == -signal.SIGKILL
         _, alive = psutil.wait_procs(everyone, timeout=60)
         assert alive == []
     end = json.loads((run / "end.json").read_text())

@@ -1,30 +1,23 @@
 """Figures of simulated runs, whose files are written by the training program's own code."""
 
-import importlib.util
-import subprocess
-import sys
+import json
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import real_curves
 from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
-from bnpo.files import ROOT, InputError
+from bnpo.files import InputError
 from bnpo.runs.folder import claim_folder, lock_run
 from bnpo.runs.tracking import Tracker
 from paper.curves import band, group_runs, read_run, variation
 from paper.figures import (
-    COLOURS,
-    DASHES,
     draw_estimators,
     draw_fits,
     draw_norms,
-    save,
 )
-
-SPEC = importlib.util.spec_from_file_location("figures", ROOT / "scripts" / "figures.py")
-figures = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(figures)
 
 
 @pytest.fixture
@@ -100,10 +93,6 @@ def test_figure_2_shows_each_group_and_each_run(write):
         assert dots.get_xlim()[1] > 1.04 * max(line.get_xdata())  # whole, and not cut at the edge
 
 
-def test_lines_differ_without_colour():
-    assert len(set(DASHES)) == len(set(COLOURS)) == len(DASHES)
-
-
 def test_figure_3_shows_what_was_fitted(write):
     runs = [read_run(write("--algo", "bnpo", "--seed", seed)) for seed in ("0", "1")]
     other = read_run(write("--algo", "grpo"))
@@ -122,14 +111,6 @@ def test_figure_3_shows_what_was_fitted(write):
         draw_fits(group_runs([other]), window=1)
 
 
-def test_figure_3_has_a_line_for_each_reward(write):
-    run = read_run(write("--algo", "bnpo"))
-    for name in [name for name in run.metrics if name.startswith("beta/")]:
-        values = run.metrics.pop(name)
-        run.metrics.update({name.replace("/", f"/{reward}/"): values for reward in ("accuracy", "format")})
-    assert labels(draw_fits(group_runs([run]), window=1).axes[0]) == ["BNPO, accuracy", "BNPO, format"]
-
-
 def test_the_picture_of_the_estimators():
     """Divided by the value at 1/2: rloo and reinforce share a line, and maxrl's is a sum of powers."""
     left, right = draw_estimators().axes
@@ -140,60 +121,74 @@ def test_the_picture_of_the_estimators():
     np.testing.assert_allclose(drawn, (1 - (1 - p) ** 15) / p / ((1 - 0.5**15) / 0.5), rtol=1e-4)
 
 
-def test_the_same_figure_gives_the_same_bytes(tmp_path):
-    first, second = (save(draw_estimators(), tmp_path / name) for name in ("first", "second"))
-    assert [path.suffix for path in first] == [".pdf", ".png"]
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-
-
-def test_bad_folders_are_named(write, tmp_path):
-    with pytest.raises(InputError, match=r"none: neither a run nor an evaluation; name"):
-        read_run(tmp_path / "none")
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("metrics.jsonl", '{"step": 1}\n{\n', r"metrics.jsonl:2: not JSON \("),
+        ("metrics.jsonl", '{"step": 0}\n', "metrics.jsonl: holds no step yet"),
+        ("config.json", "{", r"config.json: cannot be read \("),
+        ("config.json", "{}", "neither a run nor"),
+        ("config.json", '{"suite": {}}', "is an evaluation"),
+    ],
+)
+def test_bad_folders_are_named(file, content, message, write):
     run = write("--algo", "grpo", steps=3)
-    metrics = run / "metrics.jsonl"
-    with metrics.open("a") as file:
-        file.write('{"step": 4, "grad_n')  # cut off, or just being written
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 4, "grad_n')  # cut off, or just being written
     assert read_run(run).metrics["step"].tolist() == [1, 2, 3]
-    metrics.write_text('{"step": 1}\n{\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl:2: not JSON \("):
+    (run / file).write_text(content)
+    with pytest.raises(InputError, match=message):
         read_run(run)
-    metrics.write_text('{"step": 0}\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl: holds no step yet"):
-        read_run(run)
-    messages = {
-        "{": r"config.json: cannot be read \(",
-        "[]": r"config.json: cannot be read \(a list",
-        "{}": "neither a run nor",
-    }
-    messages['{"suite": {}}'] = "is an evaluation"
-    for content, message in messages.items():
-        (run / "config.json").write_text(content)
-        with pytest.raises(InputError, match=message):
-            read_run(run)
     twins = [read_run(write("--algo", "rloo")), read_run(write("--algo", "rloo", "--keep", "1"))]
     with pytest.raises(InputError, match=r"rloo and .*keep1: both are RLOO with seed 0; leave one out"):
         group_runs(twins)
 
 
-@pytest.mark.program
-def test_the_script(write, tmp_path):
-    def script(*arguments):
-        command = [sys.executable, "scripts/figures.py", *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-    runs = [write("--algo", algo, "--seed", seed) for algo in ("reinforce", "bnpo") for seed in ("0", "1")]
-    done = script(*runs, "--output-dir", tmp_path / "all")
-    assert done.returncode == 0, done.stderr
-    drawn = {path.name for path in (tmp_path / "all").iterdir()}
-    names = ("estimators", "figure1", "figure2", "figure3")
-    assert drawn == {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
-    failed = script(runs[0], "--window", 0)
-    assert (failed.returncode, failed.stderr) == (1, "error: --window: is 0, must be above 0\n")
+# metrics.jsonl by method and seed: greedy accuracies after steps 0 and 2, rewards of steps 1, 2 and 3.
+RUNS = {
+    ("bnpo", 0): ((0.3, 0.8), (0.25, 0.5, 0.75)),
+    ("bnpo", 1): ((0.3, 0.9), (0.35, 0.5, 0.65)),
+    ("grpo", 0): ((0.3, 0.7), (0.25, 0.5, 0.5)),
+}
 
 
-def test_runs_without_a_fit_leave_figure_3_out(write, tmp_path, capsys):
-    run, output = write("--algo", "reinforce"), tmp_path / "without"
-    figures.main(figures.Args(runs=(run,), output_dir=output))
-    assert capsys.readouterr().out.startswith("figure3 is left out: no run has Beta statistics")
-    assert {path.stem for path in output.iterdir()} == {"estimators", "figure1", "figure2"}
+def write_run(folder, algo, seed, greedy, rewards, **settings):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"preset": "smollm2", "algo": algo, "seed": seed} | settings))
+    lines = [{"step": 0, "eval/average": greedy[0]}]
+    lines += [{"step": step, "reward/mean": reward, "grad_norm": 1.0} for step, reward in enumerate(rewards, 1)]
+    lines[2]["eval/average"] = greedy[1]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(real_curves, "ROWS", tmp_path / "rows")
+    for (algo, seed), accuracies in RUNS.items():
+        real_curves.add(write_run(tmp_path / f"{algo}{seed}", algo, seed, *accuracies))
+    trl = write_run(tmp_path / "trl", "grpo", 0, (0.3, 0.6), (0.2, 0.4, 0.6), trainer="trl")
+    assert real_curves.add(trl).name == "trl-grpo-seed0.jsonl"
+    return tmp_path / "rows"
+
+
+def test_the_table_has_means_and_ranges_over_seeds(rows):
+    assert [" | ".join(cells) for cells in real_curves.lines(real_curves.read())] == [
+        "GRPO | 1 | 30.0 (30.0 to 30.0) at 0 | 70.0 (70.0 to 70.0) at 2"
+        " | 25.0 (25.0 to 25.0) at 0 | 50.0 (50.0 to 50.0) at 2",
+        "BNPO | 2 | 30.0 (30.0 to 30.0) at 0 | 85.0 (80.0 to 90.0) at 2"
+        " | 30.0 (25.0 to 35.0) at 0 | 70.0 (65.0 to 75.0) at 2",
+        "GRPO of TRL | 1 | 30.0 (30.0 to 30.0) at 0 | 60.0 (60.0 to 60.0) at 2"
+        " | 20.0 (20.0 to 20.0) at 0 | 60.0 (60.0 to 60.0) at 2",
+    ]
+
+
+def test_the_figure_has_a_line_and_a_band_for_each_method(rows, tmp_path):
+    greedy, sampled = real_curves.draw(real_curves.read()).axes
+    assert [line.get_label() for line in greedy.get_lines()] == ["GRPO", "BNPO", "GRPO of TRL"]
+    np.testing.assert_allclose(greedy.get_lines()[1].get_xydata(), [[0, 0.3], [2, 0.85]])
+    np.testing.assert_allclose(sampled.get_lines()[1].get_ydata(), [0.3, 0.5, 0.7])
+    band = sampled.collections[1].get_paths()[0].vertices
+    assert {tuple(point) for point in band.round(6)} >= {(0, 0.25), (0, 0.35), (2, 0.65), (2, 0.75)}
+    real_curves.main(["--output", str(tmp_path / "new" / "figure.png")])
+    assert plt.imread(tmp_path / "new" / "figure.png").shape[1] == real_curves.WIDTH * 200

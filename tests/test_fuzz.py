@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bnpo.config import PRESETS, check_config, flat_settings, parse_flags, parse_train_config, validate
+from bnpo.config import PRESETS, check_config, flat_settings, parse_flags, parse_train_config
 from bnpo.data import Columns, load_problems
 from bnpo.evaluation.program import EvalConfig, check
 from bnpo.evaluation.suites import load_suite
@@ -59,7 +59,7 @@ def test_command_lines(start, capsys):
     if start is start_evaluation:
         names = [*EvalConfig.__dataclass_fields__]
     worked = 0
-    for _ in range(300):
+    for _ in range(200):
         flags = [word for _ in range(draw.randint(1, 3)) for word in flag_words(draw, names)]
         worked += only_one_line(start, flags)
     assert worked > 5
@@ -153,9 +153,5 @@ def test_folders_of_data_sets(tmp_path):
 
 def test_names_of_sources():
     for word in [*WORDS, *(value for value in VALUES if isinstance(value, str))]:
-        only_one_line(load_problems, word)
-
-
-def test_settings_are_checked_again_from_python():
-    with pytest.raises(InputError, match="--steps: is many, must be a valid integer"):
-        validate(type(PRESETS["tiny"].batch), {"steps": "many"})
+        if not word.startswith("hub:a"):  # which would wait for a network
+            only_one_line(load_problems, word)

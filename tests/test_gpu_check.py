@@ -8,12 +8,14 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpu_check
 from bnpo.files import ROOT
 from bnpo.policy.sampling import attention_backend
-from conftest import make_model, run_ranks, users_environment
+from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
+from conftest import python, users_environment
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
@@ -23,7 +25,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def run(script, *flags):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, script, *flags], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return python(script, *flags, environment=environment)
 
 
 @pytest.mark.program
@@ -41,14 +43,6 @@ def test_the_list_names_every_check():
     assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
 
 
-@pytest.mark.program
-def test_without_a_gpu_one_line_says_so():
-    done = run("scripts/gpu_check.py")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no CUDA device; ")
-    assert len(done.stderr.splitlines()) == 1
-
-
 def metrics(**changes):
     """Return metrics.jsonl of a run of two steps that was resumed for two more, with `changes` in step 3."""
     step = {"updates/skipped": 0, "tokens/trained": 900, "sync/difference": 0.01, "sampler_learner_gap_mean": 0.002}
@@ -57,15 +51,6 @@ def metrics(**changes):
         rows[index]["eval/average"] = 0.4
     rows[3] |= changes
     return rows
-
-
-def test_the_rows_of_good_runs():
-    rows = {}
-    verify_metrics(metrics(), 2, 2, 0.05, rows)
-    assert rows == {"sync/difference": 0.01, "sampler_learner_gap_mean": 0.002, "tokens/per_second": 1000.0}
-    verify_metrics(metrics()[:3], 2, 1, 0.05, {})
-    with pytest.raises(CheckError, match=r"has steps \[0, 1, 2\], not 0 to 4"):
-        verify_metrics(metrics()[:3], 2, 2, 0.05, {})
 
 
 @pytest.mark.parametrize(
@@ -83,28 +68,6 @@ def test_the_rows_of_good_runs():
 def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
     with pytest.raises(CheckError, match=fault):
         verify_metrics(metrics(**changes), 2, 2, 0.05, {})
-
-
-@pytest.mark.sampler
-def test_the_measurements_of_a_step_on_a_cpu(tmp_path):
-    """The functions behind the check `first-step`, with memory that is made up."""
-    model = make_model(tmp_path, vocab_size=288, hidden_size=64)
-    output = run_ranks(1, "tests/programs/first_step_check.py", tmp_path).stdout
-    line = next(line for line in output.splitlines() if line.startswith("LIMITS "))
-    limits, printed = line.removeprefix("LIMITS ").split(" ROWS ")
-    rows = {name: float(value) for name, value in (row.split("=") for row in printed.split())}
-    assert limits == "update_allocated_gib"
-    assert rows["update_counted_gib"] > 0
-    assert 0 < rows["update_seconds"] < 100
-    assert rows["outside_torch_gib"] == 20
-    assert 0 < rows["start_seconds"] <= rows["all_seconds"]
-    assert rows["sync_gb_per_second"] * rows["sync_seconds"] == pytest.approx(2e-9 * model.num_parameters())
-    for name in ("fresh", "awake"):  # no update has changed the weights
-        assert 0 < rows[f"{name}_gap_mean"] < rows[f"{name}_gap_max"] < 0.05
-        assert 0 < rows[f"{name}_entropy"] < 6
-    assert rows["sync_wake_weights_seconds"] >= 0
-    assert 0 < rows["vllm_ratio"] < 10
-    assert rows["sync_free_gib"] == 60
 
 
 @pytest.mark.program
@@ -133,23 +96,6 @@ def test_every_check_gets_a_verdict_however_it_ends_and_keeps_its_rows(capfd, tm
     assert lines[1].endswith("s): the sampler kept its memory")
 
 
-def test_an_interrupted_script_leaves_what_it_has(monkeypatch, tmp_path):
-    checks = [gpu_check.Check(name, "", 10, OUTCOMES[0]) for name in ("one", "two", "three")]
-    output = tmp_path / "rows.json"
-
-    def run_check(check, *_):
-        if check.name == "two":
-            raise KeyboardInterrupt
-        return gpu_check.entry(check, "PASSED", "", 1.0, {"gap": 0.1})
-
-    monkeypatch.setattr(gpu_check, "run_check", run_check)
-    with pytest.raises(KeyboardInterrupt):
-        gpu_check.run_checks(checks, gpu_check.Args(output=output), 1, {})
-    left = json.loads(output.read_text())["checks"]
-    assert [(check["name"], check["verdict"]) for check in left] == [("one", "PASSED"), ("two", "UNFINISHED")]
-    assert left[0]["rows"] == {"gap": 0.1}
-
-
 def test_all_rows_above_their_limits_are_named():
     rows = {"asleep_gib": 1.25, "gap": float("nan"), "capture_gib": 0.5}
     require_within(rows, {"capture_gib": 1.0})
@@ -163,18 +109,6 @@ def python_on_a_cuda_build(code):
     environment = users_environment() | {"CUDA_VISIBLE_DEVICES": "0"}
     command = [sys.executable, "-c", patched]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-
-@pytest.mark.program
-def test_on_a_cuda_build_tests_of_the_sampler_are_deselected_and_the_last_line_names_gpu_check():
-    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_sampler.py", "tests/test_loss.py"]
-    done = python_on_a_cuda_build(f"import pytest; pytest.main({flags}); import os; print(os.environ[{VISIBLE!r}])")
-    *_, last, visible_gpus = done.stdout.splitlines()
-    assert "test_sampler" not in done.stdout
-    assert "tests/test_loss.py: " in done.stdout
-    assert re.match(r"\d\d tests deselected: they need vLLM's build for CPUs, ", last)
-    assert last.endswith("run: python scripts/gpu_check.py")
-    assert visible_gpus == ""
 
 
 @pytest.mark.program
@@ -192,3 +126,37 @@ def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_
 )
 def test_attention_that_cannot_be_compiled_is_not_chosen(capability, can_compile, backend):
     assert attention_backend(capability, can_compile) == backend
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),  # as in the data sheets; None: not in the table
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H20", 148),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9),
+        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("NVIDIA GB200", None),
+    ],
+)
+def test_peaks_by_the_names_of_gpus(name, peak):
+    assert peak_tflops(name) == peak
+
+
+def test_rates_of_a_step():
+    watch = Stopwatch()
+    watch.seconds |= {"total": 4.0, "update": 2.0}
+    metrics = {"tokens/sampled": 100, "update/tflop": 3000.0}
+    rates = {"seconds/total": 4.0, "seconds/update": 2.0, "tokens/per_second": 25.0, "tflops/per_second": 750.0}
+    rates |= {"sampling/seconds_0": 1.0, "sampling/seconds_1": 3.0, "sampling/imbalance": 1.5}
+    sampling = np.array([1.0, 3.0])
+    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA L40") == rates
+    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
+    assert all(name.startswith(TIMINGS) for name in rates)

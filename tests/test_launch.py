@@ -1,12 +1,15 @@
-"""scripts/launch.py, as a user calls it."""
+"""What happens before the work: scripts/launch.py, imports, which GPUs are seen, what is said of useless ones."""
 
 import json
+import multiprocessing
+import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -14,8 +17,12 @@ import pytest
 import torch.distributed as dist
 
 from bnpo.config import TINY_MODEL
+from bnpo.evaluation.program import fleet
 from bnpo.files import InputError
-from conftest import ROOT, users_environment
+from bnpo.grading.grader import Grader
+from bnpo.policy.sampling import EngineSettings
+from bnpo.ranks import has_cuda
+from conftest import ROOT, python, users_environment
 from families import NOT_TRAINED, TRAINED, family_config, make_family
 from launch import read_launcher_flags, reserve_port
 
@@ -39,12 +46,10 @@ def test_a_reserved_port_is_for_the_ranks_alone():
     [
         (None, 2, "--num_gpus 2"),
         ("", 2, "--num_gpus 2"),
-        ("-1", 2, "--num_gpus 2"),
         ("3", 1, "--include localhost:3"),
         ("5, 1,0", 2, "--include localhost:5,1"),
         ("3", 2, "CUDA_VISIBLE_DEVICES=3: names 1 GPUs, but 2 ranks are started; lower --num_gpus"),
         ("GPU-8f3c", 1, "CUDA_VISIBLE_DEVICES=GPU-8f3c: DeepSpeed's launcher needs the numbers of GPUs"),
-        ("MIG-12/3/0", 1, "CUDA_VISIBLE_DEVICES=MIG-12/3/0: DeepSpeed's launcher needs the numbers of GPUs"),
     ],
 )
 def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch):
@@ -61,8 +66,35 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
     assert read_launcher_flags(["--num_gpus", "2", "--hostfile", "h"]) == (2, ["--num_gpus", "2", "--hostfile", "h"])
 
 
-def refuse(tmp_path, flags, message) -> float:
-    """Seconds until the command is refused in one line, which has `message`."""
+@pytest.mark.deadline
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("flags", "seconds", "message"),
+    [
+        (("--lr", "0"), 5, "--lr: is 0.0, must be greater than 0"),
+        (("--questions-per-step", "3"), 5, "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
+        (("--train-data", "absent.jsonl"), 5, "absent.jsonl: no such data file"),
+        (("--train-data", "examples/data.jsonl", "--answer-field", "x"), 5, "data.jsonl:1: field 'x' is missing"),
+        (
+            ("--train-data", "examples/data.jsonl", "--questions-per-step", "512"),
+            5,
+            "512 different questions are",
+        ),
+        (("--model", "/absent/model"), 5, "/absent/model: no such model folder"),
+        (("--model", "{unsafe}"), 5, "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
+        (("--eval-suite", "nowhere"), 5, "no evaluation suite 'nowhere'"),
+        (("--output-dir", "{run}"), 5, "run: holds a run. Delete it with --overwrite"),
+        # By code of transformers:
+        (("--model", "{gemma2}"), 60, "gemma2: cannot be trained: the learner's attention has no capped attention log"),
+        (("--model", "{short}"), 60, "short: its tokenizer has 262 tokens, its model 200; take the tokenizer of this"),
+        (
+            ("--template", "{run}/raises.jinja"),
+            60,
+            "the chat template fails for the problem '1+2=?' (TemplateErr",
+        ),
+    ],
+)
+def test_a_refusal_is_one_line_within_seconds(flags, seconds, message, tmp_path):
     folders = {name: tmp_path / name for name in ("gemma2", "unsafe", "short", "run")}
     for folder in folders.values():
         shutil.copytree(TINY_MODEL, folder)
@@ -74,44 +106,10 @@ def refuse(tmp_path, flags, message) -> float:
     command = [*LAUNCH, "--output-dir", str(tmp_path / "new"), *(flag.format(**folders) for flag in flags)]
     started = time.monotonic()
     refused = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - started
+    assert time.monotonic() - started < seconds
     assert refused.returncode == 2
     assert refused.stdout in ("", "preset tiny (asked for)\n")  # on a busy machine a rank may have printed its preset
     assert re.fullmatch(f"error: .*{re.escape(message)}.*\n", refused.stderr)
-    return seconds
-
-
-@pytest.mark.deadline
-@pytest.mark.program
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--lr", "0"), "--lr: is 0.0, must be greater than 0"),
-        (("--questions-per-step", "3"), "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
-        (("--train-data", "absent.jsonl"), "absent.jsonl: no such data file"),
-        (("--train-data", "examples/data.jsonl", "--answer-field", "x"), "examples/data.jsonl:1: field 'x' is missing"),
-        (("--train-data", "examples/data.jsonl", "--questions-per-step", "512"), "512 different questions are needed"),
-        (("--model", "/absent/model"), "/absent/model: no such model folder"),
-        (("--model", "{unsafe}"), "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
-        (("--eval-suite", "nowhere"), "no evaluation suite 'nowhere'"),
-        (("--output-dir", "{run}"), "run: holds a run. Delete it with --overwrite"),
-    ],
-)
-def test_a_refusal_is_one_line_within_five_seconds(flags, message, tmp_path):
-    assert refuse(tmp_path, flags, message) < 5
-
-
-@pytest.mark.program
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--model", "{gemma2}"), "gemma2: cannot be trained: the learner's attention has no capped attention logits"),
-        (("--model", "{short}"), "short: its tokenizer has 262 tokens, its model 200; take the tokenizer of this"),
-        (("--template", "{run}/raises.jinja"), "the chat template fails for the problem '1+2=?' (TemplateError: no)"),
-    ],
-)
-def test_a_model_or_template_is_refused_in_one_line(flags, message, tmp_path):
-    refuse(tmp_path, flags, message)
 
 
 @pytest.mark.program
@@ -127,15 +125,6 @@ def test_a_launcher_that_is_killed_while_it_checks_leaves_nothing(number):
     assert program.wait(timeout=30) == -number
     _, alive = psutil.wait_procs(checkers, timeout=30)
     assert alive == []
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("ranks", ["two", "0"])
-def test_the_number_of_ranks_is_checked(ranks):
-    command = [ranks if word == "2" else word for word in LAUNCH]
-    refused = subprocess.run(command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert refused.stderr == f"error: --num_gpus: '{ranks}' is not a number of ranks above 0\n"
 
 
 @pytest.mark.sampler
@@ -155,3 +144,102 @@ def test_two_runs_that_start_together_do_not_disturb_each_other(tmp_path):
         [metrics] = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
         assert metrics["sync/difference"] < 1e-5
         assert (output / "last" / "config.json").is_file()
+
+
+HEAVY = ("torch", "transformers", "deepspeed", "vllm", "wandb")
+
+
+@pytest.mark.program
+def test_what_workers_and_refusals_need_imports_nothing_heavy_and_changes_nothing():
+    modules = "train, eval, bnpo.config, bnpo.data, bnpo.grading.rewards, bnpo.evaluation.program"
+    code = f"import os, sys; before = dict(os.environ); import {modules}; print(before == os.environ, *sys.modules)"
+    same, *imported = python("-c", code).stdout.split()
+    assert same == "True"
+    assert {*HEAVY, "sympy", "scipy.special"} & set(imported) == set()
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
+)
+def test_the_environment_gets_what_is_not_set(given, threads):
+    """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
+    code = "import json, os; from bnpo.environment import setup_environment; setup_environment(); "
+    command = [sys.executable, "-c", code + "print(json.dumps(dict(os.environ)))"]
+    after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert after["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
+    assert after.get("OMP_NUM_THREADS") == threads
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (("train.py", "--preset", "tiny", "--lr", "0"), "error: --lr: is 0.0, must be greater than 0"),
+        (("train.py", "--preset", "tiny", "--gpus", "2"), "error: --gpus: needs --dry-run"),
+        (("eval.py", "--ckpt", "x", "--seed", "-1"), "error: --seed: is -1, must be greater than or equal to 0"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_heavy_is_imported(program, message):
+    refused = python("-X", "importtime", *program)
+    imported = {
+        line.rpartition("|")[2].strip() for line in refused.stderr.splitlines() if line.startswith("import time:")
+    }
+    assert refused.returncode != 0
+    assert message in refused.stderr + refused.stdout
+    assert "bnpo.config" in imported
+    assert set(HEAVY) & imported == set()
+
+
+def test_workers_of_the_grader_import_nothing_heavy(tmp_path):
+    """Under pytest, whose own main file they import, after torch was imported in this process."""
+    assert "torch" in sys.modules
+    file = tmp_path / "mine.py"
+    file.write_text(f"import sys\ndef light(text, reference):\n    return not set({HEAVY}) & set(sys.modules)\n")
+    grader = Grader(("accuracy", f"{file}:light"), workers=1)
+    assert grader(["1"], ["1"]).rewards.tolist() == [[0.0, 1.0]]
+    assert grader([r"\boxed{1+x}"], ["x+1"]).rewards.tolist() == [[1.0, 1.0]]  # math-verify is there now
+    assert grader(["1"], ["1"]).rewards.tolist() == [[0.0, 1.0]]
+    grader.close()
+
+
+def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
+    others = set(multiprocessing.active_children())  # workers of graders that other tests use
+
+    def kill() -> None:
+        while not (members := set(multiprocessing.active_children()) - others):
+            time.sleep(0.01)
+        members.pop().kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ends = pytest.raises(RuntimeError, match="a sampler's process ended with status -9; its error is above")
+    with ends, fleet(tmp_path, [], 1, EngineSettings(max_tokens=192, dtype="float32")):
+        pass
+    killer.join()
+
+
+@pytest.mark.parametrize(
+    ("build", "gpu", "available", "refused"),
+    [
+        ("13.0", True, True, False),
+        (None, True, False, False),  # torch for CPUs
+        ("13.0", False, False, False),
+        ("13.0", True, False, True),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, gpu, available, refused, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("torch.version.cuda", build)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: available)
+    monkeypatch.setattr("bnpo.ranks.has_nvidia_gpu", lambda: gpu)
+    if not refused:
+        assert has_cuda() == available
+        return
+    with pytest.raises(InputError, match=r"cannot use the GPU of this machine\. Update .* in front of the command$"):
+        has_cuda()
+    assert has_cuda(optional=True) == available
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""

@@ -1,6 +1,5 @@
 """The learner under DeepSpeed ZeRO-3, on one rank and on two, against plain PyTorch."""
 
-import json
 from functools import cache
 
 import numpy as np
@@ -10,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy.patches import compute_buffers_again
-from conftest import make_model, run_ranks
+from conftest import make_model, report_of
 from programs.learner_check import COMMON, SETTINGS, VOCABULARY, fixed_experience, long_answer
 
 pytestmark = pytest.mark.program
@@ -46,8 +45,7 @@ def long_model(tmp_path_factory):
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
 def report(request, wide_model, wide_layers, long_model) -> dict:
     models = (long_model, wide_model, wide_layers)
-    output = run_ranks(request.param, "tests/programs/learner_check.py", *models).stdout
-    return json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
+    return report_of(request.param, "learner_check", *models)
 
 
 def test_the_moments_exist_before_the_first_update(report, request):

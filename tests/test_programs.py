@@ -5,16 +5,19 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
+from bnpo.data import Columns, content_hash, load_problems
 from bnpo.report.summary import summary
-from conftest import make_model, run_ranks
-from paper.curves import group_runs, read_run
-from paper.figures import draw_fits, draw_norms
+from bnpo.runs.checkpoint import find_checkpoint
+from conftest import json_lines, make_model, run_ranks
 
 pytestmark = pytest.mark.sampler
 
@@ -27,12 +30,12 @@ TINY = ("--preset", "tiny", "--questions-per-step", 8, *EVERY_STEP)
 
 def metrics_of(run: Path) -> list[dict]:
     """The lines of the steps, without that of the evaluation before the first."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     return [line for line in lines if line["step"] > 0]
 
 
 def rollouts_of(run: Path, step: int) -> list[dict]:
-    return [json.loads(line) for line in (run / "rollouts" / f"step-{step:06d}.jsonl").read_text().splitlines()]
+    return json_lines(run / "rollouts" / f"step-{step:06d}.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +52,7 @@ def test_console_and_config(tiny_run):
     config = json.loads((tiny_run / "config.json").read_text())
     assert console.startswith("preset tiny (asked for)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
-    for name in ("steps", "rollouts_every", "eval_every"):  # what differs from the preset
-        assert re.search(rf"\n  {name} +{config[name]} +preset: \d+\n", console)
-    assert f"\nall settings: {tiny_run / 'config.json'}\n" in console
+    assert re.search(rf"\n  steps +{config['steps']} +preset: \d+\n", console)  # what differs from the preset
     lines = re.findall(
         r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens per answer, [\d.]+ s, \S+ left", console
     )
@@ -79,15 +80,6 @@ def test_a_line_of_metrics_a_step(tiny_run):
         assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
         assert line["tokens/sampled"] > 128
     assert lines[0]["lr"] == pytest.approx(1e-5)
-
-
-def test_figures_are_drawn_from_the_run(tiny_run):
-    run = read_run(tiny_run)
-    norms = [line["grad_norm"] for line in metrics_of(tiny_run)]
-    groups = group_runs([run])
-    np.testing.assert_array_equal(draw_norms(groups, window=1).axes[0].get_lines()[0].get_ydata(), norms)
-    alphas = [line["beta/alpha"] for line in metrics_of(tiny_run)]
-    np.testing.assert_array_equal(draw_fits(groups, window=1).axes[2].get_lines()[0].get_ydata(), alphas)
 
 
 def test_rollouts_agree_with_the_metrics(tiny_run):
@@ -187,24 +179,9 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
     assert (run / "last" / "tokenizer.json").exists()
 
 
-def test_remax_with_mini_batches_on_two_ranks(tmp_path):
-    run = tmp_path / "run"
-    flags = ("--questions-per-step", 4, "--samples-per-question", 4, "--steps", 2, *EVERY_STEP)
-    flags += ("--eval-every", 0, "--rewards", "accuracy,format", "--decompose")
-    flags += ("--ppo-iterations", 2, "--mini-batches", 2, "--importance-cap", 2.0)
-    run_ranks(2, "train.py", "--preset", "tiny", "--algo", "remax", *flags, "--output-dir", run)
-    rows, lines = rollouts_of(run, 1), metrics_of(run)
-    assert len(rows) == 16
-    assert lines[0]["tokens/greedy"] > 0
-    assert lines[1]["sync/difference"] < 1e-4
-    # R - R(greedy), averaged over the two rewards
-    assert {row["advantage"] for row in rows} <= {-0.5, 0.0, 0.5}
-
-
 @pytest.mark.parametrize(
     ("algo", "own_flags", "options"),
     [
-        ("beta", "--beta-parameters 2 3 --rescale-advantages", {"beta_parameters": (2, 3), "rescale_advantages": True}),
         ("gdpo", "--reward-weights 1 0.2", {"reward_weights": (1, 0.2)}),
         ("weight", "--weight 1/(1-p) --weight-wrong p+m/n", {"weight": "1/(1-p)", "weight_wrong": "p+m/n"}),
     ],
@@ -281,3 +258,88 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
     run_ranks(1, "train.py", "--preset", "tiny", *flags)
     [line] = metrics_of(run)
     assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)
+
+
+@pytest.mark.sampler
+def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(tmp_path):
+    def train(name: str, steps: int, *flags: str) -> list[dict]:
+        batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)
+        common = ("--preset", "tiny", *batch, "--rollouts-every", 1, "--watch-questions", 0, "--save-every", 2)
+        run_ranks(2, "train.py", *common, "--steps", steps, "--output-dir", tmp_path / name, *flags)
+        return json_lines(tmp_path / name / "metrics.jsonl")
+
+    whole = train("whole", 4)
+    drawn = [line["groups/drawn"] for line in whole]
+    assert set(drawn) <= {4, 8, 12}
+    assert max(drawn) > 4
+    for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
+        [file] = (tmp_path / "whole" / "rollouts").glob(f"*{step}.jsonl*")
+        rewards = [row["rewards"]["accuracy"] for row in map(json.loads, file.read_text().splitlines())]
+        assert len(rewards) == 2 * count
+        differ = np.not_equal(rewards[::2], rewards[1::2])  # [questions drawn]
+        assert differ.sum() >= 4 or count == 12
+        assert differ[:-4].sum() < 4  # no draw was in vain
+        assert line["groups/all_equal"] == pytest.approx(1 - differ.mean())
+    train("resumed", 2)
+    assert [line["groups/drawn"] for line in train("resumed", 4, "--resume")] == drawn
+    assert all((tmp_path / name / "last" / "model.safetensors").is_file() for name in ("whole", "resumed"))
+    assert len({(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "resumed")}) == 1
+
+
+GSM8K = [
+    {"question": f"Tom has {n} pens and buys {n}.", "answer": f"He has {n} + {n} = {2 * n} pens.\n#### {2 * n}"}
+    for n in range(1, 9)
+]
+"""Rows as in GSM8K, short enough for the tiny model."""
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+
+@pytest.fixture(scope="module")
+def gsm8k_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gsm8k")
+    pq.write_table(pa.Table.from_pylist(GSM8K), folder / "train.parquet")
+    fields = {"problem_field": "question", "answer_pattern": r"####\s*(.*)"}
+    suite = {"datasets": {"GSM8K": {"data": str(folder / "train.parquet"), "repetitions": 1, "problems": 4, **fields}}}
+    suite |= {"temperature": 1.0, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 8}
+    (folder / "suite.json").write_text(json.dumps(suite))
+    flags = ("--train-data", folder / "train.parquet", "--problem-field", "question")
+    flags += ("--answer-pattern", r"####\s*(.*)")
+    flags += ("--questions-per-step", 4, "--samples-per-question", 2, "--max-answer-tokens", 8, "--steps", 1)
+    flags += ("--eval-every", 1, "--eval-suite", folder / "suite.json", "--rollouts-every", 1, "--watch-questions", 0)
+    (folder / "mine.jinja").write_text(TEMPLATE)
+    flags += ("--template", folder / "mine.jinja", "--system-prompt", "Be exact.")
+    run_ranks(2, "train.py", "--preset", "tiny", *flags, "--output-dir", folder / "run")
+    return folder
+
+
+def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
+    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
+    rows = json_lines(run / "rollouts" / "step-000001.jsonl")
+    assert len(rows) == 8
+    for row in rows:
+        asked = GSM8K[int(row["id"]) - 1]
+        assert row["prompt"] == f"system: Be exact.\nuser: {asked['question']}\nassistant:"
+        assert row["reference"] == asked["answer"].rpartition("#### ")[2]
+    config = json.loads((run / "config.json").read_text())
+    digest = content_hash(load_problems(data, Columns(problem_field="question", answer_pattern=r"####\s*(.*)")))
+    assert config["data_sources"] == {str(data): {"problems": 8, "sha256": digest, "revision": None}}
+    assert (config["data_sha256"], config["evaluated"]["datasets"]["GSM8K"]["problems"]) == (digest, 4)
+
+
+def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
+    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
+    card = ModelCard.load(run / "last" / "README.md")
+    assert card.data.pipeline_tag == "text-generation"
+    assert card.data.base_model is None  # a path is no name on the hub
+    config = json.loads((run / "config.json").read_text())
+    scores = json.loads((run / "evals" / "step-000001" / "results.json").read_text())["results"]["GSM8K"]
+    for part in (
+        f"- **Base model**: {config['model']}\n",
+        "- **Method**: `--algo bnpo`, 4 questions x 2 answers per step, learning rate 0.0001, rewards accuracy, seed",
+        f"- **Data**: {data}, 8 problems, SHA-256 `{config['data_sha256']}`\n",
+        f"- **GSM8K**: pass@1 {100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} % at step-000001, 4 problems\n",
+        f"deepspeed --num_gpus 2 train.py --preset tiny --train-data {data} --problem-field question",
+    ):
+        assert part in card.text
+    (run / "last" / "README.md").write_text("a better one")
+    assert find_checkpoint(run, 2).checkpoint == run / "checkpoints" / "step-000001"

@@ -16,20 +16,14 @@ from bnpo.data import (
 )
 from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite
 from bnpo.files import ROOT, InputError
+from conftest import refused
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
 # The parts of Qwen3's chat template that read messages and enable_thinking.
 QWEN3 = """{%- if messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" %}
-        {%- set ns.multi_step_tool = false %}
-        {%- set ns.last_query_index = index %}
-    {%- endif %}
-{%- endfor %}
+{%- for message in messages[::-1] if message.role == "user" %}{% endfor %}
 {%- for message in messages %}
     {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
         {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
@@ -71,14 +65,6 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_toke
         other = render_prompt(saved, "1+1=?", chat_template(saved, "think"))
         assert THINK_PROMPT in other
         assert SYSTEM not in other
-
-
-def test_without_settings_the_template_is_the_tokenizers(tokenizer):
-    template = tokenizer.chat_template
-    assert chat_template(tokenizer, "chat") == template
-    messages = [{"role": "user", "content": "1+1=?"}]
-    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert encode_prompt(tokenizer, "1+1=?") == expected
 
 
 @pytest.mark.parametrize(("thinking", "end"), [(None, ""), ("on", ""), ("off", "<think>\n\n</think>\n\n")])
@@ -162,9 +148,8 @@ def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
 def test_templates_that_cannot_work_are_one_line(template, settings, message, tokenizer, tmp_path):
     file = tmp_path / "mine.jinja"
     file.write_text(template)
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         chat_template(tokenizer, str(file), **settings)
-    assert "\n" not in str(error.value)
 
 
 def test_flags_of_the_prompt(tmp_path):
@@ -215,9 +200,3 @@ def test_the_template_for_base_models(tokenizer, bos):
     tokenizer.bos_token = bos
     template = chat_template(tokenizer, str(ROOT / "examples" / "base.jinja"), "Be brief.")
     assert render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
-
-
-def test_an_empty_system_prompt_is_another_one_than_none():
-    for flags, prompt in ((["--system-prompt", ""], ""), ([], None)):
-        config, _ = parse_train_config(["--preset", "tiny", *flags], has_cuda=False)
-        assert config.data.system_prompt == prompt

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.files import ROOT, SMOLLM2, file_hash, whole_json_lines
 from bnpo.policy.speed import TIMINGS
-from conftest import forked, run_ranks, temporary_folder
+from conftest import forked, report_of, run_ranks, temporary_folder
 
 pytestmark = [pytest.mark.real_model, pytest.mark.sampler]
 
@@ -123,7 +123,5 @@ def test_float16(smollm2, float16, tmp_path):
 
 @pytest.mark.parametrize(("ranks", "settings"), [(1, ["weights in bf16", "activations"]), (2, ["weights in bf16"])])
 def test_its_memory_is_what_is_counted(smollm2, ranks, settings):
-    output = run_ranks(ranks, "tests/programs/memory_check.py", *settings, smollm2).stdout
-    [report] = [line.removeprefix("REPORT ") for line in output.splitlines() if line.startswith("REPORT ")]
-    for name, result in json.loads(report).items():
+    for name, result in report_of(ranks, "memory_check", *settings, smollm2).items():
         assert result["counted"] == pytest.approx(result["measured"], rel=0.15), name

@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fit_check as script
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import flat_settings, parse_train_config
-from bnpo.files import InputError, file_hash, step_name, write_json, write_json_lines
+from bnpo.files import ROOT, file_hash, step_name, write_json, write_json_lines
 from bnpo.report import __main__ as program
 from bnpo.report.page import write_page
-from bnpo.report.run_files import read_answers
+from bnpo.report.run_files import counterfactual, read_answers, read_batch
 from browser import Visitor
+from conftest import json_lines
+from paper.goodness import beta_p_value, fitted_counts
 
 WORDS = np.array([f"word{i}" for i in range(2000)])
 
@@ -68,14 +73,6 @@ def test_a_long_run_says_what_is_left_out_and_how_to_choose(browser, tmp_path):
 
 
 @pytest.mark.program
-def test_steps_choose(browser, run):
-    write_page(run / "few.html", [run], (2, 4))
-    seen = Visitor(browser, run / "few.html")
-    seen.open("view=answers")
-    assert seen.message() == "20 of 20 answers"
-
-
-@pytest.mark.program
 def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser, tmp_path):
     parts = [("Algebra", 1), ("Algebra", 5), ("Geometry", 5)]
     problems = [{"id": f"p{i}", "problem": f"What is ${i}$?", "answer": str(i)} for i in range(3)]
@@ -83,22 +80,12 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
     write_json_lines(tmp_path / "data.jsonl", named)
     suite = {"datasets": {"set": {"data": str(tmp_path / "data.jsonl"), "problems": 3, "repetitions": 1}}}
     for name, verdicts in {"base": (0, 1, 0), "trained": (1, 0, 0)}.items():
-        write_json_lines(
-            tmp_path / name / "samples.jsonl",
-            [
-                {
-                    "dataset": "set",
-                    "index": i,
-                    "id": f"p{i}",
-                    "repetition": 0,
-                    "text": name,
-                    "answer": "7",
-                    "correct": right,
-                }
-                | {"verdicts": {"default": right == 1, "paper": right == 1 and i == 0}}
-                for i, right in enumerate(verdicts)
-            ],
-        )
+        usual = {"dataset": "set", "repetition": 0, "text": name, "answer": "7"}
+        samples = [
+            {"index": i, "id": f"p{i}", "correct": right, "verdicts": {"default": right == 1, "paper": right > i}}
+            for i, right in enumerate(verdicts)
+        ]
+        write_json_lines(tmp_path / name / "samples.jsonl", [usual | sample for sample in samples])
         write_json(tmp_path / name / "protocol.json", {"suite": suite})
     write_page(tmp_path / "page.html", [tmp_path / "base", tmp_path / "trained"])
     seen = Visitor(browser, tmp_path / "page.html")
@@ -141,7 +128,7 @@ def test_what_cannot_be_shown_is_a_line_with_the_cure(run, flags, message):
 def test_ids_that_questions_share_keep_their_answers_apart(run):
     """Neighbours with one id: two different questions, and one question twice. Token data are found by place."""
     file = run / "rollouts" / "step-000001.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = json_lines(file)
     asked = ["first", "second", "second"]
     rows = [rows[0] | {"id": "q", "prompt": asked[place // 10], "tokens": place} for place in range(30)]
     write_json_lines(file, rows)
@@ -156,12 +143,6 @@ def test_ids_that_questions_share_keep_their_answers_apart(run):
     assert texts[12][2]["texts"] == ["a"]
 
 
-def test_lines_that_were_edited_are_named(run):
-    (run / "rollouts" / "step-000003.jsonl").write_text("{}\nno JSON\n")
-    with pytest.raises(InputError, match=r"rollouts/step-000003\.jsonl:2: not JSON"):
-        write_page(run / "page.html", [run])
-
-
 def test_a_summary_for_a_terminal(run, capsys):
     program.main(program.Args((run,), text=True))
     lines = r"run +\S*run: still running or killed after step 4\nreward +0\.25 -> 0\.5\n"
@@ -169,13 +150,6 @@ def test_a_summary_for_a_terminal(run, capsys):
     write_json(run / "end.json", {"step": 4, "why": "done"})
     program.main(program.Args((run, run), text=True))
     assert capsys.readouterr().out.count("run: done after step 4\n") == 2
-
-
-def test_the_page_is_written_into_the_run_or_where_one_says(run, capsys):
-    program.main(program.Args((run,)))
-    program.main(program.Args((run,), output=run / "new" / "one.html"))
-    said = capsys.readouterr().out
-    assert re.fullmatch(r"\S+/run/report\.html: 0\.\d MB\n\S+/run/new/one\.html: 0\.\d MB\n", said)
 
 
 @pytest.mark.program
@@ -197,3 +171,145 @@ def test_vendored_files_are_what_was_released():
     listed = {row[0].removeprefix("| "): row[3].removesuffix(" |") for row in rows}
     found = {file.name: file_hash(file) for file in folder.iterdir() if file.suffix in (".js", ".css", ".woff2")}
     assert listed == found
+
+
+@pytest.mark.program
+def test_steps_choose(browser, run):
+    write_page(run / "few.html", [run], (2, 4))
+    seen = Visitor(browser, run / "few.html")
+    seen.open("view=answers")
+    assert seen.message() == "20 of 20 answers"
+
+
+M = 16
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a run whose batches have the given counts of right answers [steps][n]."""
+
+    def run(counts, *flags, lengths=None):
+        folder = tmp_path / "run"
+        flags = ("--preset", "tiny", *flags, "--samples-per-question", str(M), "--output-dir", str(folder))
+        config, _ = parse_train_config(list(flags), has_cuda=False)
+        folder.mkdir()
+        write_json(folder / "config.json", flat_settings(config) | {"answer_tags": False})
+        lines = [{"step": step, "reward/mean": 0.5} for step in range(1, 1 + len(counts))]
+        write_json_lines(folder / "metrics.jsonl", lines)
+        for step, right in enumerate(counts, start=1):
+            rewards = (np.arange(M) < np.array(right)[:, None]).astype(float)[:, :, None]
+            tokens = np.ones(rewards.shape[:2], int) if lengths is None else lengths
+            values = compute_advantages(config.method, rewards, lengths=tokens).values
+            rows = [
+                {
+                    "id": f"q{i}",
+                    "tokens": int(tokens[i, j]),
+                    "rewards": {"accuracy": rewards[i, j, 0]},
+                    **{"prompt": f"What is {i}?", "reference": "7", "answer": "\\boxed{7}", "cut_off": False},
+                    "advantage": values[i, j],
+                }
+                for i in range(len(right))
+                for j in range(M)
+            ]
+            write_json_lines(folder / "rollouts" / f"step-{step:06d}.jsonl", rows)
+        return folder
+
+    return run
+
+
+def test_fitted_counts_have_the_moments_of_the_counts():
+    right = np.random.default_rng(0).binomial(M, np.random.default_rng(1).beta(1, 2, size=50))
+    k, chances = np.arange(M + 1), fitted_counts(right, M)
+    mean = (k * chances).sum()
+    assert mean == pytest.approx(right.mean())
+    assert ((k - mean) ** 2 * chances).sum() == pytest.approx(right.var(ddof=1), rel=0.01)
+    assert fitted_counts(np.array([0, 0]), M).tolist() == [1.0] + [0.0] * M
+    np.testing.assert_allclose(fitted_counts(np.array([0, M, M, M]), M)[[0, M]], [0.25, 0.75], atol=1e-5)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.7, 1.3), (5, 5)])
+def test_p_values_keep_their_level_if_a_beta_is_true(a, b):
+    rng = np.random.default_rng(0)
+    p_values = np.array([beta_p_value(rng.binomial(M, rng.beta(a, b, 24)), M, 39, seed) for seed in range(200)])
+    assert (p_values <= 0.05).mean() < 0.1
+    assert 0.4 < p_values.mean() < 0.65
+
+
+def test_p_values_are_small_if_no_beta_fits():
+    """Half of the questions are solved half of the time, the others always or never."""
+    rng = np.random.default_rng(0)
+    p = rng.choice([0, 0.5, 1], p=[0.25, 0.5, 0.25], size=(50, 64))
+    assert np.mean([beta_p_value(right, M, 99) <= 0.05 for right in rng.binomial(M, p)]) > 0.9
+
+
+def test_bias_and_deviation_of_the_fit(capsys):
+    """Sample moments take noise for spread, so their a + b is too small; corrected ones are not, and scatter more."""
+    args = script.Args(batches=400)
+    sample, corrected = (script.simulate_fits(5, 5, moments, args)[:, 0] for moments in ("sample", "corrected"))
+    assert sample.mean() < 1 + 5 / 3 - 0.4 < corrected.mean()
+    assert sample.std() < corrected.std()
+    script.main(script.Args(moments=True, batches=20))
+    page = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
+    for moments in ("sample", "corrected"):
+        fits = script.simulate_fits(5, 1.5, moments, script.Args())[:, :2]
+        bias, deviation = fits.mean(axis=0) - [1 + 5 / 3, 1.5], fits.std(axis=0, ddof=1)
+        cells = [f"{x:+.2f} ± {y:.2f}" for x, y in zip(bias, deviation, strict=True)]
+        assert " | ".join(cells) in next(line for line in page.splitlines() if line.startswith("| 5 | 1.5 |"))
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]) == 9
+
+
+def test_batches_that_are_not_whole_are_left_out(write):
+    folder = write([[1, 2, 3]])
+    file = folder / "rollouts" / "step-000001.jsonl"
+    assert read_batch(file, M).ids == ["q0", "q1", "q2"]
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert read_batch(file, M) is None
+
+
+@pytest.mark.parametrize("algo", ["bnpo", "opo", "shrinkage"])
+def test_what_every_estimator_would_have_made_of_a_batch(write, algo):
+    """The estimator of the run has its own advantages again, with cosine 1. Others have those of the real functions."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 30, size=(6, M))
+    folder = write([[0, 2, 5, 8, 13, 16]], "--algo", algo, lengths=lengths)
+    config = json.loads((folder / "config.json").read_text())
+    batch = read_batch(folder / "rollouts" / "step-000001.jsonl", M)
+    found = counterfactual(batch, config)
+    assert set(found["estimators"]) == ALGORITHMS.keys() - {"remax", "beta", "weight"}
+    cosines = dict(zip(found["estimators"], found["cosines"], strict=True))
+    assert cosines[algo] == pytest.approx(1)
+    for name in ("grpo", "eb", "reinforce_pp"):
+        values = compute_advantages(Method(name), batch.rewards, lengths=lengths).values
+        expected = (values * batch.advantages).sum() / np.linalg.norm(values) / np.linalg.norm(batch.advantages)
+        assert cosines[name] == pytest.approx(expected)
+        place = found["estimators"].index(name)
+        for question, reward, count, advantages in found["questions"]:
+            i = batch.ids.index(question)
+            same = batch.rewards[i, :, 0] == reward[0]
+            assert count == same.sum()
+            np.testing.assert_allclose(values[i, same], advantages[place], rtol=5e-3, atol=1e-12)
+
+
+@pytest.mark.program
+def test_the_page_shows_them(browser, write):
+    folder = write([[0, 2, 5, 8], [1, 1, 4, 16]], "--algo", "grpo")
+    write_page(folder / "page.html", [folder])
+    seen = Visitor(browser, folder / "page.html")
+    seen.open("view=density&step=2")
+    caption = seen.tab.locator("figure").first.text_content()
+    assert "bars: density of the accuracies of 4 questions, step 2" in caption
+    seen.open("view=estimators&step=2")
+    assert "Step 2: the advantages that other estimators would have given" in seen.message()
+    rows = [row.locator("th, td").all_text_contents() for row in seen.tab.locator("table tr").all()]
+    heads, cosines, *questions = rows
+    assert (heads[:3], cosines[0], cosines[heads.index("grpo")]) == (
+        ["question", "reward: accuracy", "answers"],
+        "cosine",
+        "1",
+    )
+    assert len(questions) == 7  # two kinds of answers to three questions, one to the last
+    wrong = questions[0]
+    assert (wrong[0], wrong[1], wrong[2]) == ("q0", "0", "15")
+    assert wrong[heads.index("grpo")] == "−0.25"
+    assert wrong[heads.index("rloo")] == "−0.0667"
+    assert seen.complaints == []

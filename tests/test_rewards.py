@@ -1,20 +1,31 @@
-import threading
+"""Rewards and rules of grading, and what the first answers say of them."""
 
+import json
+import threading
+from collections import Counter
+
+import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.data import load_problems
+from bnpo.config import TINY_MODEL, check_config, parse_train_config
+from bnpo.data import Problem, encode_prompt, load_problems
+from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import (
     BOTH_RULES,
     GRADERS,
-    check_rewards,
     format_reward,
     last_number_reward,
-    released_format_reward,
 )
+from bnpo.policy.sampling import Answer
+from bnpo.report.summary import summary
+from bnpo.rollouts import Rollouts, Task, has_signal, trained_groups
+from bnpo.runs.findings import FirstAnswers, find
+from bnpo.runs.prepare import check_format
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +54,8 @@ def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
         (r"\frac{5}{4}", r"\boxed{1.25}", True),
         (r"\frac{5}{4}", r"\boxed{5/4}", True),
         (r"\frac{5}{4}", r"\boxed{-5/4}", False),
-        (r"\sqrt{8}", r"\boxed{2\sqrt{2}}", True),
-        (r"x^2+2x+1", r"\boxed{(x+1)^2}", True),
-        (r"(1,2)", r"\boxed{(2,1)}", False),
         ("7", "the answer is 7", False),
-        ("7", r"\boxed{7} \boxed{8}", False),
         ("7", r"\boxed{7} and \boxed{8", True),
-        ("", r"\boxed{}", False),
         ("", "", False),
         ("7", r"\boxed{}", False),
     ],
@@ -76,27 +82,20 @@ def test_format(text, right):
 @pytest.mark.parametrize(
     ("text", "reference", "right"),
     [
-        ("5 + 7 = 12", "12", True),
         ("She has 12 apples.", "12", True),
-        ("The answer is 12. ", "12", True),
         ("That makes 1,234 in all.", "1234", True),
         ("It costs $1,234.50.", "1234.5", True),
-        (r"It costs \$18", "18", True),
         ("-$3", "-3", True),
         ("5 - 8 = −3", "-3", True),
-        ("10-3", "3", True),
         ("10 - 3", "-3", False),
         ("40%", "40", True),
         (".5 of it", "0.5", True),
-        ("3.0", "3", True),
         ("007", "7", True),
         ("1,2,3", "3", True),
-        ("12,345,678", "12345678", True),
         ("12 apples in 2 bags", "12", False),
         (r"\boxed{12}", "12", True),
         ("#### 12", "#### 12", True),
         ("twelve", "12", False),
-        ("12", "twelve", False),
         ("", "", False),
         ("1." * 3000 + "2", "0.2", True),
         ("9" * 20_000 + "," * 20_000 + "7", "7", True),
@@ -115,11 +114,6 @@ def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
         "last_number": 1
     }
     grader.close()
-
-
-def test_the_released_format_rule_wants_the_tags_next_to_each_other():
-    assert released_format_reward("<think>a</think><answer>b</answer>", "") == 1
-    assert released_format_reward("<think>a</think> <answer>b</answer>", "") == 0
 
 
 @pytest.mark.parametrize(("rules", "given"), [("default", 1), ("paper", 0)])
@@ -147,14 +141,6 @@ def test_accuracy_reads_the_answer_tags_only_when_told(grader):
     text = r"<think>\boxed{7}</think><answer>8</answer>"
     assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
     assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
-
-
-def test_rewards_of_the_users(tmp_path):
-    file = tmp_path / "my_rewards.py"
-    file.write_text("def short(text, reference):\n    return 1.0 if len(text) <= len(reference) else 0.5\n")
-    grader = Grader(("accuracy", f"{file}:short"), workers=1)
-    assert grader([r"\boxed{1}", "1"], ["1", "1"]).rewards.tolist() == [[1, 0.5], [0, 1]]
-    grader.close()
 
 
 def test_a_users_file_may_have_dataclasses(tmp_path):
@@ -200,20 +186,6 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
     assert f"{file}:reward" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("rewards", "message"),
-    [
-        (("accuracy", "luck"), "unknown reward 'luck'; known: accuracy, format, last_number"),
-        (("missing.py:reward",), "no file missing.py"),
-        (("missing.py",), "unknown reward 'missing.py'"),
-        (("accuracy", "accuracy"), "names repeat"),
-    ],
-)
-def test_bad_names_of_rewards(rewards, message):
-    with pytest.raises(InputError, match=message):
-        check_rewards(rewards, (0, 1))
-
-
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
     first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, BOTH_RULES) for n in (5, 5, 6))
     assert first["paper"] is again["paper"]
@@ -226,3 +198,186 @@ def test_the_released_rule_reads_only_the_end_of_a_text():
     assert grader(texts, ["0.5", "0.5"]).rewards[:, 0].tolist() == [1, 0]
     assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]  # brace-less
     grader.close()
+
+
+def answers(**changes) -> FirstAnswers:
+    """Answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers each, one of them right."""
+    healthy = {
+        "reward_names": ["accuracy"],
+        "ranges": [(0.0, 1.0)],
+        "rewards": np.array([[[0.0], [1.0]]] * 4),
+        "failed": np.zeros((4, 2), dtype=bool),
+        "failures": {},
+        "finished": np.ones((4, 2), dtype=bool),
+        "stated": np.ones(8, dtype=bool),
+        "box_is_asked_for": True,
+        "rule": "default",
+    }
+    return FirstAnswers(**healthy | changes)
+
+
+NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
+BY_QUESTION = np.array([[[0.0], [0.0]], [[1.0], [1.0]]] * 2)
+NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
+MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds", "text"),
+    [
+        ({}, [], ""),
+        ({"rewards": NONE_RIGHT}, ["all_lowest"], "the reward accuracy is 0 for all 8 answers: nothing is ever right"),
+        ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
+        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers; correct the function"),
+        ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers with different"),
+        ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
+        ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
+        ({"finished": MOSTLY_NO, "rewards": NONE_RIGHT}, ["cut_off", "all_lowest"], "88% of the answers are cut off"),
+        (
+            {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT, "box_is_asked_for": False},
+            ["no_final_answer", "all_lowest"],
+            "the prompt asks for none; ask for it with --system-prompt, or --grader last_number",
+        ),
+        (
+            {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT},
+            ["no_final_answer", "all_lowest"],
+            r"100% of the answers have no \boxed{}, though the prompt asks for one; --grader last_number",
+        ),
+        (
+            {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT, "rule": "last_number"},
+            ["no_final_answer", "all_lowest"],
+            "have no number",
+        ),
+        ({"stated": np.zeros(8, dtype=bool), "reward_names": ["format"]}, [], ""),  # which needs no final answer
+        (
+            {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ["mine"], "rewards": NONE_RIGHT},
+            ["failing", "all_lowest"],
+            "rewards of 100% of the answers could not be computed (TypeError 8 times) and count as the lowest value; "
+            "look at mine",
+        ),
+        ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8 answers"),
+    ],
+)
+def test_what_the_first_answers_say(changes, kinds, text):
+    findings = find(answers(**changes))
+    assert [finding.kind for finding in findings] == kinds
+    assert not findings or text in findings[0].text
+
+
+def problems(*references: str) -> list[Problem]:
+    return [Problem(str(i), "1+1=?", reference) for i, reference in enumerate(references)]
+
+
+@pytest.mark.parametrize(
+    ("references", "rewards", "rule", "message"),
+    [
+        (("2", "", "4"), ("accuracy",), "default", "1 of 3 reference answers cannot be equalled: .* 1, ''"),
+        (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
+        (("two", "3"), ("accuracy",), "last_number", "'two', has no number"),
+        (("2", ""), ("mine.py:f",), "default", None),
+        (("2", ""), ("accuracy",), "mine.py:f", None),
+        (("['70']",) * 3, ("accuracy",), "last_number", None),
+        (("['a']", "x", "y"), ("accuracy",), "default", None),
+        (("2",) * 199 + ("",), ("accuracy",), "default", None),  # as in MATH
+    ],
+)
+def test_references_that_no_answer_can_equal(references, rewards, rule, message):
+    if message is None:
+        return check_references(problems(*references), ["mine.jsonl"], rewards, rule)
+    with pytest.raises(InputError, match=f"mine.jsonl: .*{message}"):
+        check_references(problems(*references), ["mine.jsonl"], rewards, rule)
+
+
+def test_the_reward_format_and_a_template_that_opens_the_tag():
+    check_format(("accuracy",), "Solve it.<think>\n")
+    check_format(("format",), "Write <think> </think>. <assistant>")
+    with pytest.raises(InputError, match="--rewards format: the chat template opens <think> itself"):
+        check_format(("accuracy", "format"), "Solve it.<think>\n")
+
+
+@pytest.mark.parametrize("algo", ["reinforce_pp", "remax"])
+def test_one_answer_per_question_where_something_is_learned_from_it(algo):
+    flags = ["--preset", "tiny", "--samples-per-question", "1", "--algo", algo]
+    check_config(parse_train_config(flags, has_cuda=False)[0], 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def reward(completions, answer): return [1.0 for _ in completions]", "it returned list, not a number"),
+        ("def reward(completions, answer): return completions[0]['content']", "TypeError: string indices"),
+        ("async def reward(text, reference): return 1.0", "it returned coroutine, not a number"),
+        ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
+        ("def reward(text, reference): return 'right'", "it returned str, not a number"),
+    ],
+)
+def test_a_reward_that_returns_no_number_is_refused_with_its_name(tmp_path, source, message):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    with pytest.raises(InputError, match=message) as error:
+        Grader((f"{file}:reward",), workers=1)
+    assert f"{file}:reward" in str(error.value)
+
+
+def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text("def reward(text, reference):\n    return int(text)\n")
+    grader = Grader((f"{file}:reward",), workers=1, example="70")
+    assert f"grading: {file}:reward: a trial call failed: ValueError: invalid literal" in capsys.readouterr().err
+    assert grader(["x", "1"], ["70", "70"]).rewards.tolist() == [[0], [1]]
+    assert f"grading: {file}:reward: ValueError: invalid literal" in capsys.readouterr().err
+    grader.close()
+
+
+def test_the_summary_counts_failures_and_names_findings(tmp_path):
+    lines = [{"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8}, {"step": 2, "reward/errors/TypeError": 8}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = find(answers(rewards=NONE_RIGHT))
+    (tmp_path / "findings.json").write_text(json.dumps([finding._asdict() for finding in found]))
+    text = summary(tmp_path)
+    assert "failed rewards timeout 1 times, TypeError 16 times" in text
+    assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
+
+
+def test_findings_of_the_rollouts_of_steps():
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    grader = Grader(workers=1)
+    prompt = encode_prompt(tokenizer, "1+1=?")
+    task = Task(problems("2", "3"), [prompt, prompt], tokenizer, grader, answer_tags=False)
+
+    def step(*texts: str) -> Rollouts:
+        groups = [[Answer(tokenizer.encode(text), text != "", np.zeros(1)) for text in texts]] * 2
+        grades = grader(texts, ["2"] * len(texts))
+        counts = Counter({"timeout": 1})
+        rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
+        return Rollouts(np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
+
+    found = FirstAnswers.of([step(r"\boxed{2}", "2"), step("", r"\boxed{3}")], task, ["accuracy"], "default")
+    assert found.rewards[:, :, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
+    assert found.finished.tolist() == [[True, True], [True, True], [False, True], [False, True]]
+    assert found.stated.tolist() == [True, False, True, False, False, True, False, True]
+    assert (found.mixed, found.failures, found.box_is_asked_for) == (0.5, {"timeout": 2}, False)
+    assert [finding.kind for finding in find(found)] == ["no_final_answer"]
+    grader.close()
+
+
+MIXED, RIGHT, WRONG = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]
+"""Rewards [m, K] of a group."""
+
+
+@pytest.mark.parametrize(
+    ("groups", "taken"),
+    [
+        ([MIXED, RIGHT], [0, 1]),
+        ([RIGHT, WRONG, MIXED, RIGHT], [0, 2]),  # one group with a signal, and the first without
+        ([RIGHT, MIXED, WRONG, MIXED, MIXED], [1, 3]),
+        ([RIGHT, WRONG, RIGHT], [0, 1]),
+    ],
+)
+def test_the_learner_takes_groups_with_a_signal_first(groups, taken):
+    assert trained_groups(np.array(groups), 2).tolist() == taken
+
+
+def test_a_group_has_a_signal_if_any_reward_differs():
+    rewards = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 1]], [[0, 1], [1, 1]]])  # [n, m, K]
+    assert has_signal(rewards).tolist() == [False, True, True]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bnpo.policy.speed import TIMINGS
-from conftest import run_ranks
+from conftest import json_lines, run_ranks
 
 pytestmark = pytest.mark.sampler
 
@@ -53,7 +53,7 @@ def arithmetic() -> str:
 
 def results(run: Path) -> list[str]:
     """Hashes of the metrics, the rollouts and the weights of a run."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     metrics = [{k: line[k] for k in sorted(line) if not k.startswith(TIMINGS)} for line in lines]
     rollouts = b"".join(file.read_bytes() for file in sorted((run / "rollouts").iterdir()))
     weights = (run / "last" / "model.safetensors").read_bytes()

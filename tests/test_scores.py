@@ -1,7 +1,34 @@
+"""Scores, their errors, what a difference must be to be found, and the files of an evaluation."""
+
+import json
+import tracemalloc
+
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
-from bnpo.evaluation.scores import average, majority_vote, paired_bootstrap, pass_at_1, pass_at_k, summarize
+import compare as compare_script
+from bnpo.config import TINY_MODEL, Planning
+from bnpo.evaluation.program import EvalConfig
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.records import Samples, claim_results_folder
+from bnpo.evaluation.scores import (
+    average,
+    compare,
+    describe_detectable,
+    describe_difference,
+    describe_score,
+    detectable,
+    majority_vote,
+    paired_bootstrap,
+    pass_at_1,
+    pass_at_k,
+    score_all,
+    summarize,
+)
+from bnpo.evaluation.suites import load_suite, override
+from bnpo.files import InputError, write_json, write_json_lines
+from bnpo.planning.dry_run import dry_run_evaluation
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():
@@ -98,3 +125,203 @@ def test_summary():
         "truncated": 0.25,
         "no_box": 0.25,
     }
+
+
+def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
+    rng = np.random.default_rng(0)
+    problems, repetitions = 300, 8
+    rates = rng.beta(1, 1, problems) * 0.8
+    low, _ = detectable(problems, repetitions, float(np.mean(rates * (1 - rates))), error=1.0)
+    found = 0
+    for _ in range(1000):
+        first, second = (rng.binomial(repetitions, p) / repetitions for p in (rates, rates + low))
+        d = second - first
+        found += abs(d.mean()) > 1.96 * d.std(ddof=1) / np.sqrt(problems)
+    assert 0.75 < found / 1000 < 0.85
+
+
+def test_a_difference_that_cannot_be_estimated_is_no_0():
+    """All answers wrong, all right, every problem with the same score, and answers that are not random."""
+    none = "cannot be estimated, as all its problems have the same score"
+    assert describe_detectable({"a": detectable(30, 4, 0.0, 0.0), "b": (0.03, 0.3)}) == f"a {none}, b 3.0 to 30.0"
+    assert describe_detectable({"a": detectable(30, 2, 0.1, 1e-17)}) == f"a {none}"
+    assert describe_detectable({"a": detectable(30, 4, 0.0, 0.1)}) == "a ? to 39.6"
+    zeros = paired_bootstrap({"a": np.zeros(30)}, seed=0)["a"]
+    assert describe_difference(zeros) == ("+0.0", "-", "1.0000", "-")
+    both = paired_bootstrap({"a": np.zeros(30), "b": np.arange(30) / 30}, seed=0)
+    assert [report["detectable"] is None for report in both.values()] == [True, False, False]
+    assert describe_score({"pass1": 0.0, "se": 0.0}, problems=500) == "0.0 (below 0.6)"
+    assert describe_score({"pass1": 1.0, "se": 0.0}, problems=2) == "100.0 (above 0.0)"
+
+
+def test_a_dry_run_prints_the_detectable_difference(capsys):
+    dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite="arithmetic", planning=Planning(dry_run=True)))
+    printed = capsys.readouterr().out
+    assert "arithmetic: 500 problems x 4 repetitions" in printed
+    assert "in points: arithmetic 4.4 to 8.9\n" in printed
+
+
+def test_with_unrelated_scores_the_second_bound_holds():
+    rng = np.random.default_rng(1)
+    first = rng.beta(0.5, 0.5, 400)
+    _, high = detectable(400, 1, 0.0, first.std(ddof=1) / 20)
+    differences = {"x": rng.beta(0.5, 0.5, 400) - first}
+    assert paired_bootstrap(differences, seed=0)["x"]["detectable"] == pytest.approx(high, rel=0.1)
+
+
+def evaluated(folder, right, suite="mine"):
+    datasets = {"a": {"problems": len(right), "repetitions": 2, "sha256": "0"}}
+    write_json_lines(
+        folder / "samples.jsonl",
+        [
+            {"dataset": "a", "index": i, "repetition": r, "correct": x}
+            for i, xs in enumerate(right)
+            for r, x in enumerate(xs)
+        ],
+    )
+    write_json(folder / "protocol.json", {"suite": {"name": suite, "datasets": datasets}, "grader": "default"})
+    return folder
+
+
+def test_several_checkpoints_are_corrected_by_holm(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    right = [(rng.random((200, 2)) < p).tolist() for p in (0.5, 0.62, 0.5)]
+    folders = [evaluated(tmp_path / name, answers) for name, answers in zip("xyz", right, strict=True)]
+    compare_script.main(compare_script.Args(tuple(folders)))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if str(tmp_path) in line and "to" in line]
+    assert [line[0] for line in lines] == [str(folder) for folder in folders[1:]]
+    p_values = [float(line[5]) for line in lines]
+    holm = [float(line[6]) for line in lines]
+    assert holm[0] == pytest.approx(2 * p_values[0], abs=1e-3) or holm[0] == p_values[0]
+    assert max(holm) >= max(p_values)
+    assert float(lines[0][1]) == pytest.approx(100 * (np.mean(right[1]) - np.mean(right[0])), abs=0.06)
+
+
+def test_folders_that_cannot_be_compared_are_refused(tmp_path):
+    first = evaluated(tmp_path / "first", [[True, False]] * 3)
+    other = evaluated(tmp_path / "other", [[True, False]] * 3, suite="another")
+    with pytest.raises(InputError, match=r"other: has another suite than .*first"):
+        compare_script.main(compare_script.Args((first, other)))
+    lines = (first / "samples.jsonl").read_text().splitlines(keepends=True)
+    (other / "samples.jsonl").write_text("".join(lines[:4]))
+    (other / "protocol.json").write_text(json.dumps(json.loads((first / "protocol.json").read_text())))
+    with pytest.raises(InputError, match="has 4 of 6 samples; finish it by repeating its command"):
+        compare_script.main(compare_script.Args((first, other)))
+    with pytest.raises(InputError, match="at least two"):
+        compare_script.main(compare_script.Args((first,)))
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    suite = override(load_suite("arithmetic"), ("2",), limit=3)
+    return Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0)
+
+
+@pytest.fixture(scope="module")
+def records(evaluation):
+    """Right on the first repetition, without a box on the second, the last one cut off."""
+    rows = {}
+    for request in evaluation.requests():
+        right = request.repetition == 0
+        answer, reason = "5" if right else None, "length" if request == ("arithmetic", 2, 1) else "stop"
+        rows[request] = {**request._asdict(), "answer": answer, "vote": answer, "correct": right}
+        rows[request] |= {"verdicts": {"default": right, "paper": False}, "tokens": 10, "finish_reason": reason}
+    return rows
+
+
+def test_scores(evaluation, records):
+    result = score_all(evaluation, records, {"seed": 0})
+    arithmetic = result["results"]["arithmetic"]
+    assert (arithmetic["pass1"], arithmetic["no_box"], arithmetic["majority"]) == (0.5, 0.5, 1.0)
+    assert arithmetic["truncated"] == pytest.approx(1 / 6)
+    by_rule = {"default": {"pass1": 0.5, "se": 0.0}, "paper": {"pass1": 0.0, "se": 0.0}}
+    assert arithmetic["by_rule"] == by_rule
+    assert result["average"] == {"pass1": 0.5, "se": 0.0, "by_rule": by_rule}
+    assert result["grading_failures"] == {}
+    assert compare(evaluation, records, records)["arithmetic"]["difference"] == 0
+
+
+def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluation):
+    """The template may come from a file of the model, which no hash of the suite covers."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    tokenizer.chat_template = "Be brief. " + tokenizer.chat_template
+    other = Evaluation.prepare(evaluation.suite, tokenizer, seed=0)
+    first, second = (one.protocol("x", TINY_MODEL, None, "float32") for one in (evaluation, other))
+    assert {key for key in first if first[key] != second[key]} == {"prompts_sha256"}
+    claim_results_folder(tmp_path / "out", first)
+    with pytest.raises(InputError, match=r"holds results of another evaluation \(different prompts_sha256; see proto"):
+        claim_results_folder(tmp_path / "out", second)
+
+
+def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
+    samples = Samples(tmp_path, evaluation.requests())
+    for record in list(records.values())[:4]:
+        samples.add(record)
+    samples.close()
+    path = tmp_path / "samples.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    again = Samples(tmp_path, evaluation.requests())
+    again.close()
+    assert list(again.records) == list(records)[:3]
+    assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
+
+
+def test_the_memory_of_20_000_samples_holds_no_texts(tmp_path):
+    """Texts of 8,000 characters, which is 160 MB in all, are written, taken up again and read."""
+    suite = override(load_suite("arithmetic"), ("2000",), limit=10)
+    requests = Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0).requests()
+    assert len(requests) == 20_000
+    tracemalloc.start()
+    samples = Samples(tmp_path, requests)
+    for n, request in enumerate(requests):
+        name, index, repetition = request
+        record = {"dataset": name, "id": f"test/{index}", "index": index, "repetition": repetition, "seed": n}
+        record |= {"answer": "5", "correct": True, "verdicts": {"default": True, "paper": False}, "vote": "5"}
+        samples.add(record | {"tokens": 10, "finish_reason": "stop", "text": f"{n:08}" * 1000})
+    samples.close()
+    again = Samples(tmp_path, requests)
+    assert sum(len(record["text"]) for _, record, _ in again.read()) == 160_000_000
+    again.close()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(samples.records) == len(again.records) == 20_000
+    assert peak < 80e6  # of two sets of records
+
+
+def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
+    first = Samples(tmp_path, evaluation.requests())
+    with pytest.raises(InputError, match="another evaluation is writing it"):
+        Samples(tmp_path, evaluation.requests())
+    first.close()
+    Samples(tmp_path, evaluation.requests()).close()
+
+
+@pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "repetition": 0}', "[]", "nonsense", "twice"])
+def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, line):
+    first = json.dumps(records["arithmetic", 0, 0])
+    (tmp_path / "samples.jsonl").write_text(f"{first}\n{first if line == 'twice' else line}\n")
+    with pytest.raises(InputError, match=r"samples\.jsonl:2: "):
+        Samples(tmp_path, evaluation.requests())
+
+
+def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
+    folder = tmp_path / "results"
+    protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"repetitions": 16}}
+    protocol |= {"run": {"steps": 2}}
+    claim_results_folder(folder, protocol)
+    assert claim_results_folder(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
+    (folder / "samples.jsonl").write_text("precious")
+    for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"repetitions": 1}}, "suite")):
+        with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):
+            claim_results_folder(folder, protocol | change)
+    assert (folder / "samples.jsonl").read_text() == "precious"
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="is not empty and holds no evaluation"):
+        claim_results_folder(tmp_path, {})
+    blocked = tmp_path / "thesis.tex" / "results"
+    with pytest.raises(InputError, match="cannot be written"):
+        claim_results_folder(blocked, {})

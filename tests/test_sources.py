@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bnpo.config import check_config, parse_train_config
-from bnpo.data import Columns, Problem, load_problems, load_sources
+from bnpo.config import parse_train_config
+from bnpo.data import Columns, Problem, load_problems, load_sources, next_place, questions_at
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
 from bnpo.planning.dry_run import training_inputs
@@ -242,25 +243,6 @@ def test_rows_without_an_id_are_numbered(tmp_path):
         assert [problem.id for problem in load_problems(write(tmp_path / name, rows))] == ["a", "2"]
 
 
-def test_a_parquet_file_without_rows(tmp_path):
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"problem": pa.array([], pa.string()), "answer": pa.array([], pa.string())}), path)
-    with pytest.raises(InputError, match=r"rows\.parquet: is empty"):
-        load_problems(path)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--answer-pattern", "(a"), r"--answer-pattern '\(a': missing \), unterminated"),
-        (("--answer-pattern", "a"), "--answer-pattern 'a': it needs one group, around the answer, as in "),
-    ],
-)
-def test_patterns_are_checked_before_anything_is_read(flags, message):
-    with pytest.raises(InputError, match=message):
-        check_config(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0], ranks=1)
-
-
 @pytest.mark.parametrize("folder", ["{home}", "~"])
 def test_suites_take_the_same_sources_and_fields(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -343,3 +325,23 @@ def test_gated_data_sets_and_missing_networks_are_one_line(tmp_path):
 def test_names_of_hub_data_sets_need_an_owner_and_a_split(name):
     with pytest.raises(InputError, match=f"{name}: cannot be read .*a data set of the hub is hub:OWNER/NAME:CONFIG@R"):
         load_problems(name)
+
+
+def test_an_epoch_visits_every_problem_once_in_an_order_of_its_own():
+    epochs = [[questions_at(30, 5, 30 * epoch + 5 * i, seed=1) for i in range(6)] for epoch in range(2)]
+    orders = [np.concatenate(epoch).tolist() for epoch in epochs]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
+    assert orders[0] != orders[1]
+    assert orders[0] != np.concatenate([questions_at(30, 5, 5 * i, seed=2) for i in range(6)]).tolist()
+
+
+def test_another_number_of_questions_continues_behind_the_last_one():
+    """Batches of 4, then of 6, of 30 problems: none is asked twice in an epoch, and only its end is left out."""
+    place, asked = 0, []
+    for questions in (4, 4, 6, 6, 6, 6):
+        asked.append(questions_at(30, questions, place, seed=1).tolist())
+        place = next_place(30, questions, place) + questions
+    order = np.concatenate([questions_at(30, 1, i, seed=1) for i in range(30)]).tolist()
+    assert np.concatenate(asked[:5]).tolist() == order[:26]
+    assert asked[5] == questions_at(30, 6, 30, seed=1).tolist()
+    assert place == 36

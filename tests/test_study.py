@@ -1,24 +1,28 @@
 """The miniature studies: their recorded runs, their statistics, the report of the first."""
 
-import subprocess
+import re
 from collections import defaultdict
 from functools import partial
-from itertools import product
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from scipy.stats import beta as beta_distribution
 
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
+from conftest import python
 from study.again import compare_with, train_again
-from study.design import ALGORITHMS, EVALUATED, REGIMES, SEEDS, command
-from study.paper import average_error, paper_table
+from study.ceiling import best_gain, draw, read_checkpoints
+from study.comparisons import Compared
+from study.design import SEEDS, command
 from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
 from study.results import PAGES, write_results
-from study.rows import RESULTS, ROWS, area, chosen_lr, final, first_grid, read_rows
-from study.statistics import sign_flip, smallest_found, t_interval
-from study.verdict import verdict_table
+from study.results_2 import write_results_2
+from study.rows import RESULTS, ROWS, read_rows
+from study.statistics import Paired, sign_flip, smallest_found, t_interval
+from study.verdict_2 import judge
 from study.weights import base_accuracies, base_weights, cosines
 from test_same_results import arithmetic
 
@@ -56,18 +60,6 @@ def test_runs_are_those_that_were_registered_and_seeds_are_paired():
     assert counts.items() < REGISTERED.items()
     # No seed of the second study was used before, neither in the first study nor in the pilot.
     assert not {*CLIFF_SEEDS, *PRIOR_SEEDS, *PRIOR_GRID.seeds} & {*SEEDS, 100, 101, 200}
-
-
-def test_the_learning_rate_is_that_of_the_greatest_area():
-    rows = [
-        {"part": "tuning", "regime": "rare", "method": "bnpo", "lr": lr, "seed": seed, "evals": evals}
-        for lr, end in ((5e-5, 0.5), (1e-4, 0.7), (2e-4, 0.7), (4e-4, 0.2))
-        for seed, evals in ((100, {"0": 0.1, "6": 0.3, "12": end}), (101, {"0": 0.1}))
-    ]
-    assert final(rows[0]) == 0.5
-    assert area(rows[0]) == pytest.approx((0.1 / 2 + 0.3 + 0.5 / 2) / 2)
-    assert area(rows[1]) == pytest.approx(0.1 / 2 / 2)  # it failed: what it did not reach counts 0
-    assert chosen_lr(rows, "rare", "bnpo", first_grid("rare")) == 1e-4
 
 
 def test_the_t_interval_covers_the_truth_as_often_as_it_says():
@@ -110,55 +102,6 @@ def test_the_difference_that_is_found_by_simulation():
     assert (np.abs(samples.mean(axis=1)) > half).mean() == pytest.approx(0.8, abs=0.02)
 
 
-def outcome(leads: dict[str, float], noise: float = 0.004) -> list[dict]:
-    """Rows of the parts that decide: pass@1 of 0.6 and scatter between seeds, BNPO ahead of `leads` by so much."""
-    rng = np.random.default_rng(1)  # with 0 chance puts BNPO below another by p 0.04
-    rows = []
-    for part, regime, method in [
-        *product(["main"], REGIMES, ALGORITHMS),
-        *product(["adaptive"], ["concentrated", "rare"], ["beta 1.25 1.25", "beta 2 2", "beta 1.5 2"]),
-        *product(["scale"], ["concentrated"], ALGORITHMS),
-    ]:
-        for seed in SEEDS:
-            score = 0.6 - leads.get(method, 0) + noise * rng.normal()
-            row = {"part": part, "regime": regime, "method": method, "lr": 1e-4, "seed": seed, "ended": "done"}
-            curves = {"alpha": [1.5], "beta": [2.0]}
-            rows.append(row | {"evals": {str(step): score for step in (0, 3, 6, 12)}, "curves": curves})
-    return rows
-
-
-FIXED = {name: 0.03 for name in ("beta 1.25 1.25", "beta 2 2", "beta 1.5 2")}
-PLACES = [f"{regime}, step {step}" for regime in REGIMES for step in EVALUATED[regime]]
-AHEAD, NOT_AHEAD = (
-    {"methods": {"reinforce": {"bnpo_less": [0.3, 0.1]}, "grpo": {"bnpo_less": [less, 0.1]}}} for less in (0.21, 0.19)
-)
-
-
-@pytest.mark.parametrize(
-    ("leads", "verdict", "because"),
-    [
-        ({}, "against", "all intervals contain 0 and end below 2 points"),
-        ({"reinforce": 0.03, "grpo": 0.03} | FIXED, "for", "its own first fit: concentrated, at the end"),
-        ({"reinforce": 0.03, "grpo": 0.03}, "undecided", "above both in: spread, at the end; spread, area; conc"),
-        ({"reinforce": 0.03} | FIXED, "undecided", "ending beyond 2 points in: spread, at the end"),
-        ({"reinforce": 0.03, "grpo": -0.03} | FIXED, "against", "below REINFORCE or GRPO: spread, at the end"),
-    ],
-)
-def test_the_verdict_follows_the_registered_rules(leads, verdict, because):
-    lines = verdict_table(outcome(leads), dict.fromkeys(PLACES, AHEAD)).blocks["claim"]
-    assert lines["BNPO learns better"][0] == verdict
-    assert because in lines["BNPO learns better"][1]
-
-
-def test_nulls_that_differ_and_checkpoints_where_bnpo_is_above_both_by_two_errors_are_counted():
-    for number, verdict in ((4, "not supported"), (5, "for")):
-        noise = dict.fromkeys(PLACES[:number], AHEAD) | dict.fromkeys(PLACES[number:], NOT_AHEAD)
-        lines = verdict_table(outcome({"rloo": 0.03}), noise).blocks["claim"]
-        assert lines["its gradient is less noisy"] == [verdict, f"above both at {number} of 9 checkpoints"]
-        assert lines["the nulls hold"][0] == "no"
-        assert lines["the nulls hold"][1].endswith("; 0 of 48 pairs of runs have the same curve")
-
-
 def test_weights_are_those_of_the_advantages_and_scaled_alike():
     accuracies = base_accuracies("rare")
     for name, (p, weights) in base_weights("rare").items():
@@ -170,17 +113,10 @@ def test_weights_are_those_of_the_advantages_and_scaled_alike():
 
 def test_bnpo_is_no_further_from_reinforce_than_its_density_lets_it_be():
     """With many answers to many alike questions f is a normal density of three times the variance of p."""
-    draw = partial(np.random.Generator.beta, a=50, b=50, size=20_000)
+    draw = partial(np.random.Generator.beta, a=50, b=50, size=5_000)
     assert cosines(draw, 1024, ("reinforce", "bnpo"), batches=3) == pytest.approx(
         {"reinforce": 0.75**0.25, "bnpo": 1}, abs=0.01
     )
-
-
-def test_errors_of_the_papers_averages():
-    assert average_error([0.5, 0, 0, 0], "over problems") == pytest.approx(np.sqrt(0.25 / 500) / 4)
-    assert average_error([1, 0.5, 0, 0], "over answers") == pytest.approx(np.sqrt(0.25 / 640) / 4)
-    block = paper_table().blocks["Qwen2.5-Math-7B"]
-    assert (block["GRPO"][0], block["GRPO"][3]) == ("47.1", "+0.7")
 
 
 @pytest.mark.sampler
@@ -197,25 +133,6 @@ def test_a_run_that_is_trained_again_is_what_its_row_says(tmp_path):
         assert result["curves"][name] == curve[:3], name
 
 
-def git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: the age of commits is unknown")
-def test_the_registration_is_older_than_every_row():
-    """The commits that computed the rows have the registration, and the file of rows was added after it.
-
-    The registration was docs/study-2.md then.
-    """
-    if git("rev-parse", "--is-shallow-repository") == "true":
-        pytest.skip("a shallow clone does not have the registration's commit")
-    registered = git("log", "--diff-filter=A", "--format=%H", "--", "docs/study-2.md").split()[-1]
-    added = git("log", "--diff-filter=A", "--format=%H", "--", str(ROWS_2.relative_to(ROOT))).split()
-    for commit in {*added, *(row["commit"] for row in SECOND)}:
-        git("merge-base", "--is-ancestor", registered, commit)  # fails otherwise
-    assert registered not in added
-
-
 def figures(folder) -> dict[str, np.ndarray]:
     others = ("theory.png", "cliff.png")  # of scripts/study/ceiling.py and of the second study
     return {file.name: imread(file) for file in (folder / "figures").glob("*.png") if file.name not in others}
@@ -230,3 +147,102 @@ def test_the_report_is_what_the_rows_say(tmp_path):
     for name, pixels in drawn.items():
         np.testing.assert_array_equal(pixels, committed[name], err_msg=f"{name}: run scripts/study.py --report")
     assert ROWS.stat().st_size < 5e6
+
+
+@pytest.mark.parametrize(
+    ("intervals", "verdict"),
+    [
+        ([(-0.049, 0.049), (-0.01, 0.03)], "equal"),
+        ([(-0.06, 0.049), (-0.01, 0.03)], "not better"),
+        ([(-0.06, 0.051), (-0.01, 0.03)], "undecided"),
+    ],
+)
+def test_intervals_beside_the_bound(intervals, verdict):
+    differences = [Paired(fmean(interval), *interval, p=0.3, wins=0.5, seeds=40, sd=0.1) for interval in intervals]
+    assert judge([Compared(difference, 0.6) for difference in differences], bound=0.05) == verdict
+
+
+def test_the_report_of_the_second_study_is_what_the_rows_say(tmp_path):
+    write_results_2(SECOND, tmp_path, tmp_path / "tables-2.md")
+    assert (tmp_path / "results-2.md").read_text() == (PAGES / "results-2.md").read_text()
+    assert (tmp_path / "tables-2.md").read_text() == (RESULTS / "tables-2.md").read_text()
+    drawn, committed = (imread(folder / "figures" / "cliff.png") for folder in (tmp_path, PAGES))
+    np.testing.assert_array_equal(drawn, committed, err_msg="cliff.png: run scripts/study.py --report")
+
+
+def test_numbers_of_the_second_page_computed_again():
+    """Means, intervals and differences from the rows, without the study's own statistics."""
+    page = (PAGES / "results-2.md").read_text(encoding="utf-8")
+    ends = {
+        name: [row["evals"].get("24", 0) for row in SECOND if (row["part"], row["method"]) == ("cliff", name)]
+        for name in ("bnpo clipped", "grpo clipped")
+    }
+    mean, half = 100 * fmean(ends["bnpo clipped"]), 100 * 2.0226909 * stdev(ends["bnpo clipped"]) / 40**0.5
+    assert f"{mean:.1f} ± {half:.1f}" in page
+    differences = [ours - theirs for ours, theirs in zip(*ends.values(), strict=True)]
+    mean, half = 100 * fmean(differences), 100 * 2.0226909 * stdev(differences) / 40**0.5
+    assert f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})" in page
+
+
+PAGE = (ROOT / "docs" / "study" / "theory.md").read_text(encoding="utf-8")
+
+
+def test_the_best_density_of_all_is_a_beta_density():
+    """Section 1: with f* = Beta(1 + a/3, 1 + b/3), no density on a grid has a smaller E[v / f^2]."""
+    a, b = 2, 5
+    p = (np.arange(4000) + 0.5) / 4000
+    mass = beta_distribution.pdf(p, a, b) * p * (1 - p)
+    best = beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
+    rng = np.random.default_rng(0)
+    for size in (0.01, 0.1, 1):
+        for _ in range(20):
+            waves = sum(rng.normal() * np.cos(k * np.pi * p + rng.uniform(0, 6)) for k in range(1, 6))
+            other = best * np.exp(size * waves)
+            other /= other.mean()
+            assert (mass / other**2).mean() > (mass / best**2).mean()
+
+
+def test_the_table_of_the_ceiling_is_what_the_program_prints():
+    """Section 3, and the numbers of section 4."""
+    found = read_checkpoints()
+    for name, point in found.items():
+        cells = [f"{point.formula:.3f}", f"{point.simulated:.3f}", f"{point.ratio[0]:.3f} ± {point.ratio[1]:.3f}"]
+        cells += [f"{value:.3f}" for value in (point.signal, point.noise, point.lowest)]
+        assert f"| {name} | {' | '.join(cells)} |" in PAGE
+    assert sum(point.signal < point.noise for point in found.values()) == 7
+    assert {round(bound(point.rho for point in found.values()), 2) for bound in (min, max)} == {0.04, 0.37}
+    assert max(point.gain for point in found.values()) < 1.0005
+    assert len(draw(found).axes) == 2
+
+
+def test_rho_and_the_gain_of_the_best_weight_in_a_simulated_model():
+    """Section 4: questions with gradients v d plus noise, measured as the study measures them."""
+    rng, rho = np.random.default_rng(0), 40.0
+    p = rng.beta(2, 3, size=(200_000, 32))
+    v = p * (1 - p)
+    gradients = v * np.sqrt(rho) + np.sqrt(v) * rng.normal(size=p.shape)  # along d, which has all the signal
+
+    def signal_over_noise(weights: np.ndarray) -> float:
+        batches = (weights * gradients).mean(axis=1)
+        return batches.mean() ** 2 / batches.var()
+
+    reinforce, best = signal_over_noise(np.ones_like(v)), signal_over_noise(1 / (1 + rho * v))
+    found_rho, gain = best_gain(2, 3, reinforce)
+    np.testing.assert_allclose(found_rho, rho, rtol=0.03)
+    np.testing.assert_allclose(best / reinforce, gain, rtol=0.02)
+
+
+@pytest.mark.program
+def test_theorem_1_is_confirmed():
+    output = python("scripts/verify_theorem.py").stdout
+    assert float(re.search(r"minimum_distance: (\S+)", output)[1]) < 1e-6
+    assert "domain_errors: 0 " in output
+    assert float(re.search(r"monte_carlo_largest_z: (\S+)", output)[1]) < 4
+    # At a = b = 3/2 the best Beta density is GRPO's.
+    assert re.search(r"1\.5 .* 1\.5 .*0\.822 .* 1\.000 .* 1\.000", output)
+    # docs/study/theory.md: no signal under the assumption, the least squared cosine and its limits, the best weight.
+    for name in ("mean_gradient_largest_z", "squared_cosine_largest_z"):
+        assert float(re.search(rf"{name}: (\S+)", output)[1]) < 4
+    assert 0.75 <= float(re.search(r"squared_cosine_least: (\S+)", output)[1]) < 0.751
+    assert float(re.search(r"squared_cosine_limits: (\S+)", output)[1]) < 1e-3
+    assert float(re.search(r"best_weight_share: (\S+)", output)[1]) <= 1

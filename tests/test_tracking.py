@@ -90,11 +90,11 @@ class WandbAnswers(BaseHTTPRequestHandler):
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("dies", ["never", "after the start", "before the start"])
 def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(dies, tmp_path, monkeypatch, capsys):
     import wandb
 
-    monkeypatch.setattr(tracking, "FINISH_SECONDS", 2.0 if dies else 30.0)
+    monkeypatch.setattr(tracking, "FINISH_SECONDS", 30.0 if dies == "never" else 2.0)
     server, run = WandbServer(), tmp_path / "run"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
@@ -102,25 +102,31 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     (run / "wandb").mkdir(parents=True)
     (run / "wandb" / "id").write_text("x")  # as an earlier start does, and as the server answers
     config, _ = parse_train_config(["--preset", "tiny", "--wandb", "online", "--output-dir", str(run)], has_cuda=False)
+    began = time.monotonic()
+    if dies == "before the start":
+        monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
+        server.dead.set()
+        with pytest.raises(InputError, match=r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE="):
+            WandbLog(config)
+        wandb.teardown()
+        server.shutdown()
+        return
     log = WandbLog(config)
-    if dies:
+    if dies == "after the start":
         server.dead.set()
     for step in range(1, 6):
         log.log(step, {"reward/mean": step / 8}, np.array([0.25]))
-    began = time.monotonic()
-    capsys.readouterr()
     log.close()
     printed = capsys.readouterr().out
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 40
     wandb.teardown()
     server.shutdown()
     [folder] = (run / "wandb").glob("run-*")
     assert len([record for record in records(folder) if record.HasField("history")]) == 5
-    if dies:
-        assert printed == f"W&B did not get everything. To upload the run: wandb sync {folder}\n"
-    else:
-        assert printed == ""
+    if dies == "never":
         assert [row["reward/mean"] for row in server.history] == [step / 8 for step in range(1, 6)]
+    lost = f"W&B did not get everything. To upload the run: wandb sync {folder}\n"
+    assert printed.endswith("" if dies == "never" else lost)
 
 
 ROW = {"id": "1", "answer": "2", "rewards": {"accuracy": 1.0}}
@@ -166,16 +172,3 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, sa
     assert {"WANDB_PROJECT": info.project, "WANDB_NAME": info.display_name, "WANDB_RUN_ID": info.run_id} == {
         name: variables.get(name, value) for name, value in expected.items()
     }
-
-
-@pytest.mark.program
-def test_wandb_that_cannot_be_reached_is_a_line_that_says_how_to_record_offline(tmp_path, monkeypatch):
-
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
-    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
-    flags = ["--preset", "tiny", "--wandb", "online", "--output-dir", str(tmp_path)]
-    with pytest.raises(
-        InputError, match=r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE=offline"
-    ):
-        WandbLog(parse_train_config(flags, has_cuda=False)[0])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -71,6 +72,12 @@ def user_grader(folder: Path) -> Grader:
     return Grader((f"{file}:bad",), workers=2, time_limit=TIME_LIMIT)
 
 
+def started_after(others: list) -> list[psutil.Process]:
+    """Return the workers of graders that were started after `others` were the children of this process."""
+    keepers = [child for child in multiprocessing.active_children() if child not in others]
+    return [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -91,8 +98,7 @@ def user_grader(folder: Path) -> Grader:
     ],
 )
 def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path, text, kind):
-    grader = user_grader(tmp_path)
-    try:
+    with closing(user_grader(tmp_path)) as grader:
         texts = [f"good {i}" for i in range(20)] + [text] + [f"good {i}" for i in range(20, 40)]
         grades = grader(texts, ["5"] * 41)
         assert grades.rewards[:, 0].tolist() == [1.0] * 20 + [0.0] + [1.0] * 20
@@ -100,21 +106,17 @@ def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path
         assert grades.failures == {kind: 1}
         grades = grader(["good"], ["5"])
         assert (grades.rewards.tolist(), grades.failures) == ([[1.0]], {})
-    finally:
-        grader.close()
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
 @pytest.mark.parametrize("characters", [10, 20_000])  # a batch that fits into a pipe to the workers, one that does not
 def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
     others = multiprocessing.active_children()
-    grader = user_grader(tmp_path)
-    try:
+    with closing(user_grader(tmp_path)) as grader:
         texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
         expected = [1.0] * 20 + [0.0]
         assert grader(texts, ["5"] * 21).rewards[:, 0].tolist() == expected
-        keepers = [child for child in multiprocessing.active_children() if child not in others]
-        workers = [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
+        workers = started_after(others)
         assert len(workers) == 2
         for worker in workers:
             worker.kill()
@@ -122,8 +124,6 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
         grades = grader(texts, ["5"] * 21)
         assert grades.rewards[:, 0].tolist() == expected
         assert grades.failures == {"OutOfRange": 1}
-    finally:
-        grader.close()
 
 
 def test_a_reward_whose_file_changes_stays_what_it_was(tmp_path):
@@ -131,14 +131,10 @@ def test_a_reward_whose_file_changes_stays_what_it_was(tmp_path):
     others = multiprocessing.active_children()
     file = tmp_path / "mine.py"
     file.write_text("def mine(text, reference):\n    return 1.0\n")
-    grader = Grader([f"{file}:mine"], workers=1)
-    try:
+    with closing(Grader([f"{file}:mine"], workers=1)) as grader:
         file.write_text("def mine(text, reference):\n    return 0.0\n")
-        [keeper] = [child for child in multiprocessing.active_children() if child not in others]
-        psutil.Process(keeper.pid).children()[0].kill()
+        started_after(others)[0].kill()
         assert grader(["good"], ["5"]).rewards.tolist() == [[1.0]]
-    finally:
-        grader.close()
 
 
 PRINTS = """
@@ -189,21 +185,16 @@ def executor(text: str, reference: str) -> float:
 def test_a_users_reward_may_start_pools_and_import_a_file_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text(STARTS_POOLS)
     (tmp_path / "beside.py").write_text("def points(text):\n    return float(text == 'good')\n")
-    grader = Grader([f"{tmp_path}/mine.py:{name}" for name in ("pool", "executor")], workers=1)
-    try:
+    with closing(Grader([f"{tmp_path}/mine.py:{name}" for name in ("pool", "executor")], workers=1)) as grader:
         grades = grader(["good", "bad", "good"], ["5", "5", "6"])
         assert (grades.rewards.tolist(), grades.failures) == ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], {})
-    finally:
-        grader.close()
 
 
 def test_a_stopped_worker_loses_no_verdict(tmp_path):
     """The limit is one of processor time, so that no verdict depends on what else the machine does."""
     others = multiprocessing.active_children()
-    grader = user_grader(tmp_path)
-    try:
-        keepers = [child for child in multiprocessing.active_children() if child not in others]
-        workers = [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
+    with closing(user_grader(tmp_path)) as grader:
+        workers = started_after(others)
         for worker in workers:
             worker.suspend()
         outcomes = grader.start(["good"], ["5"])
@@ -212,8 +203,6 @@ def test_a_stopped_worker_loses_no_verdict(tmp_path):
             worker.resume()
         grades = grader.grades(outcomes)
         assert (grades.rewards.tolist(), grades.failures) == ([[1.0]], {})
-    finally:
-        grader.close()
 
 
 HANG = """

@@ -4,10 +4,20 @@ Most name several numbers, or join some so that a careless reader adds them or k
 has, or None where it is no number.
 """
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 
 Value = Fraction | None
+FRACTION = re.compile(r"(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+
+
+def value_of(text: str) -> Value:
+    """Return the value of an integer, decimal or fraction."""
+    if match := FRACTION.fullmatch(text):
+        sign, numerator, denominator = match.groups()
+        return Fraction(int(sign + numerator), int(denominator))
+    return Fraction(text) if re.fullmatch(r"-?(\d+|\d*\.\d+)", text) else None
 
 
 def atoms(value: Fraction) -> list[Fraction]:

@@ -13,38 +13,23 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 SETTINGS = {
-    "one update": [],
-    "two iterations": ["--ppo-iterations", "2"],
-    "mini-batches": [
-        "--ppo-iterations",
-        "2",
-        "--mini-batches",
-        "3",
-        "--aggregation",
-        "token-mean",
-        "--offload-optimizer",
-    ],
-    "importance": [
-        "--importance-cap",
-        "1.5",
-        "--aggregation",
-        "seq-mean-token-mean",
-        "--temperature",
-        "0.7",
-        "--exact-entropy",
-    ],
+    "one update": "",
+    "two iterations": "--ppo-iterations 2",
+    "mini-batches": "--ppo-iterations 2 --mini-batches 3 --aggregation token-mean --offload-optimizer",
+    "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7 --exact-entropy",
     # One of three updates a pass must be skipped: its fp32 gradient is not finite, or its loss alone.
-    "infinite gradient": ["--ppo-iterations", "2", "--mini-batches", "3"],
-    "infinite loss": ["--ppo-iterations", "2", "--mini-batches", "3", "--temperature", "1e25"],
-    "infinite gradient in bf16": ["--dtype", "bfloat16", "--offload-optimizer"],
-    "fp16": ["--dtype", "float16", "--ppo-iterations", "2", "--mini-batches", "3"],
+    "infinite gradient": "--ppo-iterations 2 --mini-batches 3",
+    "infinite loss": "--ppo-iterations 2 --mini-batches 3 --temperature 1e25",
+    "infinite gradient in bf16": "--dtype bfloat16 --offload-optimizer",
+    "fp16": "--dtype float16 --ppo-iterations 2 --mini-batches 3",
     # The gradient is finite, but not in fp16.
-    "overflow in fp16": ["--dtype", "float16"],
+    "overflow in fp16": "--dtype float16",
     # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.
-    "wide head": ["--model", "WIDE", "--gradient-checkpointing", "--micro-batch-tokens", "2000"],
+    "wide head": "--model WIDE --gradient-checkpointing --micro-batch-tokens 2000",
     # Matrices of layers that are partitioned, too.
-    "wide layers": ["--model", "LAYERS", "--gradient-checkpointing"],
+    "wide layers": "--model LAYERS --gradient-checkpointing",
 }
+SETTINGS = {name: flags.split() for name, flags in SETTINGS.items()}
 """Flags of each setting; WIDE and LAYERS stand for models whose folders are the program's arguments."""
 COMMON = ["--preset", "tiny", "--micro-batch-tokens", "60", "--clip-low", "0.05", "--clip-high", "0.1"]
 COMMON += ["--max-grad-norm", "0.5", "--weight-decay", "0.01"]

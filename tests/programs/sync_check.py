@@ -1,7 +1,6 @@
 """Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and a lost head.
 
-Launched by tests/test_weight_sync.py and tests/test_sampler_ranks.py with a model's folder and flags; prints one JSON
-line from rank 0.
+Launched by tests/test_weight_sync.py with a model's folder and flags; prints one JSON line from rank 0.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Train one step with examples/trl_trainer.py and TRL's real trainer, for tests/test_adapters.py. Prints one JSON line.
 
-Also compares the adapter's advantages of a thousand random batches with ours.
+Its third reward is mathequal's, with weight 0. Also compares the adapter's advantages of a thousand random batches with
+ours.
 """
 
 import json
@@ -21,8 +22,10 @@ from trl_trainer import BNPOTrainer
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
+from mathequal import accuracy_reward
 
-QUESTIONS, ANSWERS = 4, 4
+QUESTIONS = [f"{i}+{i}=?" for i in range(4)]
+ANSWERS = 4
 
 
 def sum_is_even(completion_ids, **_):
@@ -47,24 +50,25 @@ def trained(folder: Path) -> Watched:
         output_dir=str(folder),
         use_cpu=True,
         bf16=False,
-        per_device_train_batch_size=QUESTIONS * ANSWERS,
+        per_device_train_batch_size=len(QUESTIONS) * ANSWERS,
         num_generations=ANSWERS,
         max_completion_length=8,
         max_steps=1,
         learning_rate=1e-3,
-        reward_weights=[1.0, 0.2],
+        reward_weights=[1.0, 0.2, 0.0],
         loss_type="dapo",
         gradient_checkpointing=False,
         save_strategy="no",
         report_to="none",
+        logging_steps=1,
         disable_tqdm=True,
     )
     trainer = Watched(
         method=Method("bnpo"),
         model=AutoModelForCausalLM.from_pretrained(TINY_MODEL),
-        reward_funcs=[sum_is_even, has_a_one],
+        reward_funcs=[sum_is_even, has_a_one, accuracy_reward],
         args=config,
-        train_dataset=Dataset.from_dict({"prompt": [f"{i}+{i}=?" for i in range(QUESTIONS)]}),
+        train_dataset=Dataset.from_dict({"prompt": QUESTIONS, "solution": ["0", "2", "4", "6"]}),
         processing_class=tokenizer,
     )
     trainer.train()
@@ -89,17 +93,23 @@ def largest_difference(trainer: BNPOTrainer) -> float:
     return largest
 
 
-trainer = trained(Path(sys.argv[1]))
-rewards = trainer.last_rewards.double().numpy().reshape(QUESTIONS, ANSWERS, 2)
-expected = compute_advantages(Method("bnpo", reward_weights=(1, 0.2)), rewards).values.ravel()
-used = trainer.used["advantages"].double().numpy()  # TRL shuffles the answers of a step
-before = AutoModelForCausalLM.from_pretrained(TINY_MODEL).state_dict()
-found = {
-    "step": trainer.state.global_step,
-    "trained": any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items()),
-    "signal": np.abs(expected).max(),
-    "step_difference": np.abs(np.sort(used) - np.sort(expected)).max(),
-    "logged_difference": np.abs(np.array(trainer._logs["advantages"]) - expected).max(),
-    "largest_difference": largest_difference(trainer),
-}
-print(json.dumps(found))
+def main() -> None:
+    trainer = trained(Path(sys.argv[1]))
+    rewards = trainer.last_rewards.double().numpy().reshape(len(QUESTIONS), ANSWERS, 3)
+    expected = compute_advantages(Method("bnpo", reward_weights=(1, 0.2, 0)), rewards).values.ravel()
+    used = trainer.used["advantages"].double().numpy()  # TRL shuffles the answers of a step
+    before = AutoModelForCausalLM.from_pretrained(TINY_MODEL).state_dict()
+    found = {
+        "step": trainer.state.global_step,
+        "trained": any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items()),
+        "signal": np.abs(expected).max(),
+        "step_difference": np.abs(np.sort(used) - np.sort(expected)).max(),
+        "logged_difference": np.abs(np.array(trainer._logs["advantages"]) - expected).max(),
+        "largest_difference": largest_difference(trainer),
+        "accuracy": trainer.state.log_history[0]["rewards/accuracy_reward/mean"],
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
