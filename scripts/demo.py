@@ -40,7 +40,7 @@ class Demo:
 DEMOS = {
     "tiny": Demo("arithmetic", "auto", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
     # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and need twice the memory.
-    "smollm2": Demo("word-problems", "bfloat16", steps=25, ranks=1),
+    "smollm2": Demo("word-problems", "bfloat16", steps=15, ranks=1),
 }
 
 
@@ -52,7 +52,7 @@ class Args:
     """Folder for the run, the evaluations, summary.json and report.html. An existing folder is deleted first. The
     default is runs/demo, or runs/demo-smollm2."""
     steps: int | None = None
-    """Training steps. The default is 60, or 25 for smollm2."""
+    """Training steps. The default is 60, or 15 for smollm2."""
     ranks: int | None = None
     """Training processes. The default is two, or one for smollm2 and on a machine with one GPU."""
 

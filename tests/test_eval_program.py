@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -54,14 +55,11 @@ def written(samples):
 
 
 def processes_of(group):
-    return [process for process in psutil.pids() if group_of(process) == group]
-
-
-def group_of(process):
-    try:
-        return os.getpgid(process)
-    except ProcessLookupError:  # it has ended meanwhile
-        return None
+    found = []
+    for process in psutil.pids():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            found += [process] if os.getpgid(process) == group else []
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -181,14 +180,3 @@ def test_the_table_has_means_and_ranges_over_seeds(rows):
         "GRPO of TRL | 1 | 30.0 (30.0 to 30.0) at 0 | 60.0 (60.0 to 60.0) at 2"
         " | 20.0 (20.0 to 20.0) at 0 | 60.0 (60.0 to 60.0) at 2",
     ]
-
-
-def test_the_figure_has_a_line_and_a_band_for_each_method(rows, tmp_path):
-    greedy, sampled = real_curves.draw(real_curves.read()).axes
-    assert [line.get_label() for line in greedy.get_lines()] == ["GRPO", "BNPO", "GRPO of TRL"]
-    np.testing.assert_allclose(greedy.get_lines()[1].get_xydata(), [[0, 0.3], [2, 0.85]])
-    np.testing.assert_allclose(sampled.get_lines()[1].get_ydata(), [0.3, 0.5, 0.7])
-    band = sampled.collections[1].get_paths()[0].vertices
-    assert {tuple(point) for point in band.round(6)} >= {(0, 0.25), (0, 0.35), (2, 0.65), (2, 0.75)}
-    real_curves.main(["--output", str(tmp_path / "new" / "figure.png")])
-    assert plt.imread(tmp_path / "new" / "figure.png").shape[1] == real_curves.WIDTH * 200

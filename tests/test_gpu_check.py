@@ -2,25 +2,18 @@
 
 import json
 import os
-import re
-import subprocess
-import sys
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gpu_check
-from bnpo.files import ROOT
 from bnpo.policy.sampling import attention_backend
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
-from conftest import python, users_environment
+from conftest import python
 from gpu_check_parts import CheckError, require_within
 from gpu_check_runs import verify_metrics
 from programs.check_outcomes import OUTCOMES
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def run(script, *flags):
@@ -29,18 +22,13 @@ def run(script, *flags):
 
 
 @pytest.mark.program
-def test_the_list_names_every_check():
-    done = run("scripts/gpu_check.py", "--list")
-    assert done.returncode == 0, done.stderr
-    *lines, last = done.stdout.splitlines()
+def test_the_list_names_every_check_and_without_a_gpu_one_line_says_so():
+    *lines, last = run("scripts/gpu_check.py", "--list").stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [check.name for check in gpu_check.CHECKS]
-    assert [int(line.split()[-2]) for line in lines] == [check.seconds for check in gpu_check.CHECKS]
-    [total, count] = re.fullmatch(r"Estimated for one H200: (\d+) s for (\d+) checks", last).groups()
-    assert int(total) == sum(check.seconds for check in gpu_check.CHECKS if not check.all_gpus)
-    assert int(total) <= 8 * 60
-    assert int(count) == 7
-    kinds = {"-".join(kind) for kind in product(("fp32", "bf16"), ("eager", "graphs"))}
-    assert kinds | {f"{kind}-all" for kind in kinds} <= {check.name for check in gpu_check.CHECKS}
+    assert last.startswith("Estimated for one H200: ")
+    done = run("scripts/gpu_check.py")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("error: no CUDA device; ")
 
 
 def metrics(**changes):
@@ -101,23 +89,6 @@ def test_all_rows_above_their_limits_are_named():
     require_within(rows, {"capture_gib": 1.0})
     with pytest.raises(CheckError, match=r"^asleep_gib 1\.25 is more than 1, gap nan is more than 0\.05$"):
         require_within(rows, {"asleep_gib": 1.0, "gap": 0.05, "capture_gib": 1.0})
-
-
-def python_on_a_cuda_build(code):
-    """Run `code` in a process where torch says that it was built for CUDA."""
-    patched = f"import torch; torch.version.cuda = '13.0'; {code}"
-    environment = users_environment() | {"CUDA_VISIBLE_DEVICES": "0"}
-    command = [sys.executable, "-c", patched]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-
-@pytest.mark.program
-def test_on_a_cuda_build_no_rank_is_forked_from_a_process_with_placeholders_for_streams():
-    imported = "'bnpo.loop' in sys.modules, 'vllm.v1.worker.cpu_worker' in sys.modules, torch.cuda.Stream.__module__"
-    code = f"import runpy, sys; runpy.run_path('tests/programs/rank_server.py', run_name='__main__'); print({imported})"
-    done = python_on_a_cuda_build(code)
-    # The server prints what it imports to standard error.
-    assert "True False torch.cuda.streams" in done.stdout + done.stderr, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bnpo.policy.folder import model_folder, whole_model
 from bnpo.policy.lora import add_adapter
 from bnpo.ranks import trains_in_float16
 from bnpo.runs.prepare import prepare_run
-from conftest import ROOT, make_model, report_of, run_ranks, temporary_folder, users_environment
+from conftest import ROOT, make_model, refused, report_of, run_ranks, temporary_folder, users_environment
 from programs.learner_check import fixed_experience
 from programs.lora_check import SETTINGS, SIZE, VOCABULARY, flags_of
 from test_learner import logprobs_of
@@ -205,7 +205,7 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
 
 
 @pytest.mark.sampler
-def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
+def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path, monkeypatch):
     folders = {name: tmp_path / name for name in ("adapter", "merged", "results", "results of merged")}
     base = shutil.copytree(TINY_MODEL, tmp_path / "base")
     # Greedy by default, with a temperature for those who sample: transformers reads this and refuses to write it.
@@ -231,15 +231,10 @@ def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path):
         lines = (folders[results] / "samples.jsonl").read_text().splitlines()
         samples.append(sorted((line["index"], line["answer"]) for line in map(json.loads, lines)))
     assert samples[0] == samples[1] != []
-    with pytest.raises(InputError, match="is a LoRA adapter; name its subfolder merged/, or merge it first"):
-        refuse_to_train(folders["adapter"])
-
-
-def refuse_to_train(model: Path) -> None:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RANK", "0")
-        environment.setenv("WORLD_SIZE", "1")
-        flags = ["--preset", "tiny", "--model", str(model), "--output-dir", str(model.with_name("run"))]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    flags = ["--preset", "tiny", "--model", str(folders["adapter"]), "--output-dir", str(tmp_path / "run")]
+    with refused("is a LoRA adapter; name its subfolder merged/, or merge it first"):
         prepare_run(parse_train_config(flags, has_cuda=False)[0])
 
 

@@ -200,21 +200,6 @@ def test_differences_between_files_are_noted(write):
     ]
 
 
-def test_differences_of_training_from_the_preset_are_noted(write):
-    changes = {"lr": 1e-5, "steps": 300, "questions_per_step": 64, "beta_moments": "corrected"}
-    # What does not change the result, and --preset itself, need none.
-    free = {"gpu_memory": 0.8, "eval_every": 0, "wandb": "offline", "preset": "tiny", "output_dir": Path("runs/x")}
-    changed = write("changed", "paper-1.5b", run=changes | free, ckpt="runs/x/checkpoints/step-000100")
-    row = ": Qwen2.5-Math-1.5B BNPO"
-    assert setting_notes(write("base", ckpt=BASE), changed) == [
-        f"checkpoint step-000100 (preset paper-1.5b: last){row}",
-        f"training length 300 steps (preset paper-1.5b: 5 epochs){row}",
-        f"training beta_moments corrected (preset paper-1.5b: sample){row}",
-        f"training questions_per_step 64 (preset paper-1.5b: 32){row}",
-        f"training lr 1e-05 (preset paper-1.5b: 1e-06){row}",
-    ]
-
-
 TRAIN = "--steps 2 --save-every 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4 --max-answer-tokens 32"
 EVAL = "--limit 10 --repetitions 1"
 

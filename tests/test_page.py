@@ -169,26 +169,6 @@ def test_a_text_that_is_html_stays_text(visitor, run):
     assert visitor.tab.locator(".card .text math").count() == 0
 
 
-def test_keys_and_links(visitor):
-    visitor.open("view=answers&step=1&run=0")
-    for key in ("n", "n", "p"):
-        visitor.press(key)
-    first = visitor.tab.evaluate("document.activeElement.textContent")
-    visitor.press("Enter")
-    assert visitor.tab.text_content("h1") == f"Question {first}"
-    address = visitor.tab.url
-    visitor.press("n")
-    assert visitor.tab.text_content("h1") != f"Question {first}"
-    visitor.press("p")
-    assert visitor.tab.text_content("h1") == f"Question {first}"
-    visitor.tab.go_back()
-    visitor.tab.go_back()
-    visitor.settle()
-    assert visitor.tab.url == address
-    visitor.open(address.partition("#")[2])
-    assert visitor.tab.text_content("h1") == f"Question {first}"
-
-
 @pytest.mark.parametrize(
     ("scheme", "width", "rules"),
     [

@@ -16,6 +16,7 @@ from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
 from bnpo.data import Columns, content_hash, load_problems
 from bnpo.report.summary import summary
+from bnpo.rollouts import trained_groups
 from bnpo.runs.checkpoint import find_checkpoint
 from conftest import json_lines, make_model, run_ranks
 
@@ -280,6 +281,10 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
         assert differ.sum() >= 4 or count == 12
         assert differ[:-4].sum() < 4  # no draw was in vain
         assert line["groups/all_equal"] == pytest.approx(1 - differ.mean())
+        [file] = (tmp_path / "whole" / "tokens").glob(f"*{step}.jsonl*")
+        for row in map(json.loads, file.read_text().splitlines()):
+            assert row["place"] // 2 in trained_groups(np.reshape(rewards, (-1, 2, 1)), 4)
+            np.testing.assert_allclose(row["learner"], row["sampler"], atol=1e-3)
     train("resumed", 2)
     assert [line["groups/drawn"] for line in train("resumed", 4, "--resume")] == drawn
     assert all((tmp_path / name / "last" / "model.safetensors").is_file() for name in ("whole", "resumed"))

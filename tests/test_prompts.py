@@ -1,10 +1,9 @@
-import copy
 import json
 
 import pytest
 from transformers import AutoTokenizer
 
-from bnpo.config import TINY_MODEL, check_config, parse_train_config
+from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.data import (
     THINK_PROMPT,
     Problem,
@@ -108,11 +107,8 @@ def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
 
 
 def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
-    own = (
-        "{% if messages[0].role != 'system' %}Be brief. {% endif %}{% for m in messages %}{{ m.content }}|{% endfor %}"
-    )
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = own
+    own = "{% if messages[0].role != 'system' %}Be brief. {% endif %}"
+    tokenizer.chat_template = own + "{% for m in messages %}{{ m.content }}|{% endfor %}"
     assert render_prompt(tokenizer, "1+2=?", chat_template(tokenizer, "chat")) == "Be brief. 1+2=?|"
     template = chat_template(tokenizer, "chat", "")
     assert render_prompt(tokenizer, "1+2=?", template) == "|1+2=?|"
@@ -136,11 +132,7 @@ def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
         ("{{ messages[3].content }}", {}, r"the chat template fails for the problem '1\+2=\?' \(UndefinedError: "),
         ("{% for %}", {}, r"TemplateSyntaxError: .*\); correct it"),
         ("{{ 1 / 0 }}", {}, r"\(ZeroDivisionError: division by zero\); correct it"),
-        (
-            "Question: {{ problem }}",
-            {},
-            r"--template: the chat template leaves out '1\+2=\?', and renders 1\+2=\? as 'Q",
-        ),
+        ("Question: {{ problem }}", {}, r"--template: the chat template leaves out '1\+2=\?', and renders 1\+2=\? as"),
         ("{{ messages[-1].content }}", {"system_prompt": "Be exact."}, "--system-prompt: the chat template leaves out"),
         ("{{ messages[-1].content }}", {"thinking": "off"}, "--thinking: .* has a chat template without enable_think"),
     ],
@@ -152,17 +144,11 @@ def test_templates_that_cannot_work_are_one_line(template, settings, message, to
         chat_template(tokenizer, str(file), **settings)
 
 
-def test_flags_of_the_prompt(tmp_path):
+def test_a_system_prompt_is_a_text_or_a_file(tmp_path):
     (tmp_path / "system.txt").write_text("From a file.\n")
-    parse = lambda *flags: parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0]  # noqa: E731
-    assert parse("--system-prompt", str(tmp_path / "system.txt")).data.system_prompt == "From a file."
-    assert parse("--system-prompt", "Be exact. " * 99).data.system_prompt == "Be exact. " * 99
-    for flags, message in (
-        (("--template", "no.jinja"), "--template: no file 'no.jinja'; known: chat, think, or a Jinja file"),
-        (("--template", "think", "--system-prompt", "x"), "--template think is a system prompt itself"),
-    ):
-        with pytest.raises(InputError, match=message):
-            check_config(parse(*flags), ranks=1)
+    for given, text in ((str(tmp_path / "system.txt"), "From a file."), ("Be exact. " * 99, "Be exact. " * 99)):
+        config, _ = parse_train_config(["--preset", "tiny", "--system-prompt", given], has_cuda=False)
+        assert config.data.system_prompt == text
 
 
 # The parts of Gemma's and Phi-3's chat templates that say how a turn ends.

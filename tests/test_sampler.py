@@ -130,20 +130,6 @@ def test_what_the_engine_holds_is_left_out_of_garbage_collections(sampler):
     assert gc.get_freeze_count() > 10 * len(gc.get_objects())
 
 
-def test_ids_of_requests_are_never_used_again(sampler, monkeypatch):
-    engine, ids = sampler._llm.llm_engine, []
-    add_request = engine.add_request
-
-    def note_id(request_id, *arguments):
-        ids.append(request_id)
-        return add_request(request_id, *arguments)
-
-    monkeypatch.setattr(engine, "add_request", note_id)
-    for _ in range(2):
-        sample(sampler, [[10, 11, 12], [13, 14, 15]], range(2), n=2, max_tokens=3, greedy_too=True)
-    assert len(ids) == len(set(ids)) == 8
-
-
 def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):
     prompts = [encode_prompt(tokenizer, f"{k}+7=?") for k in range(4)]
     groups = sample(sampler, prompts, range(4), n=3, max_tokens=64, greedy_too=True)

@@ -197,20 +197,6 @@ def test_several_checkpoints_are_corrected_by_holm(tmp_path, capsys):
     assert float(lines[0][1]) == pytest.approx(100 * (np.mean(right[1]) - np.mean(right[0])), abs=0.06)
 
 
-def test_folders_that_cannot_be_compared_are_refused(tmp_path):
-    first = evaluated(tmp_path / "first", [[True, False]] * 3)
-    other = evaluated(tmp_path / "other", [[True, False]] * 3, suite="another")
-    with pytest.raises(InputError, match=r"other: has another suite than .*first"):
-        compare_script.main(compare_script.Args((first, other)))
-    lines = (first / "samples.jsonl").read_text().splitlines(keepends=True)
-    (other / "samples.jsonl").write_text("".join(lines[:4]))
-    (other / "protocol.json").write_text(json.dumps(json.loads((first / "protocol.json").read_text())))
-    with pytest.raises(InputError, match="has 4 of 6 samples; finish it by repeating its command"):
-        compare_script.main(compare_script.Args((first, other)))
-    with pytest.raises(InputError, match="at least two"):
-        compare_script.main(compare_script.Args((first,)))
-
-
 @pytest.fixture(scope="module")
 def evaluation():
     suite = override(load_suite("arithmetic"), ("2",), limit=3)

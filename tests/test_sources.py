@@ -2,6 +2,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from bnpo.data import Columns, Problem, load_problems, load_sources, next_place,
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
 from bnpo.planning.dry_run import training_inputs
+from conftest import refused
 from hub import COMMIT, hub
 
 ROWS = [
@@ -71,31 +73,21 @@ PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 
     ("name", "content", "columns", "message"),
     [
         ("rows.parquet", ROWS, {}, "field 'problem' is missing; there are question, answer; name it with --problem-f"),
-        ("rows.csv", ROWS, {}, "field 'problem' is missing; there are question, answer; name it with --problem-field"),
         ("rows.jsonl", ROWS, {"answer_field": "no"}, "rows.jsonl:1: field 'problem' is missing; there are question"),
         ("rows.parquet", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
-        ("rows.jsonl", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
         ("rows.jsonl", MIXED, {}, "rows.jsonl:2: field 'answer' has type bool; it must be a text or a number"),
-        ("list.json", MIXED, {}, "list.json:2: field 'answer' has type bool; it must be a text or a number"),
         ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type bool; it must be a text or a number"),
         ("rows.parquet", [MIXED[0], {"problem": "2"}], {}, "rows.parquet:2: field 'answer' is empty; it must be a"),
         ("list.json", [MIXED[0], "more"], {}, "list.json:2: a str where a JSON object is needed"),
         ("list.json", "[{},\n{}", {}, "list.json:2: not JSON (Expecting ',' delimiter); the file needs a list of"),
         ("rows.json", '{\n"data": []}', {}, "rows.json:1: not JSON"),
-        ("rows.jsonl", '["a"]\n', {}, "rows.jsonl:1: a list where a JSON object is needed"),
         ("rows.jsonl", '{"problem": "1", "answer": "1"}\nno\n', {}, "rows.jsonl:2: not JSON"),
         ("rows.jsonl", b"\x1f\x8b\x08 gzip", {}, "is not UTF-8 text (invalid start byte at byte 1); save it as UTF-8"),
         ("rows.csv", "problem,answer\n1\n", {}, "rows.csv: cannot be read (ArrowInvalid: CSV parse error: Expecte"),
         ("rows.csv", "", {}, "rows.csv: cannot be read (ArrowInvalid: Empty CSV file); check the file"),
         ("rows.csv", "problem,answer\n", {}, "rows.csv: is empty; it needs a problem and an answer in each row"),
-        ("list.json", "[]", {}, "list.json: is empty"),
         ("rows.parquet", "", {}, "rows.parquet: cannot be read ("),
-        (
-            "rows.csv",
-            "problem,answer,answer\n1,2,3\n",
-            {},
-            'rows.csv: cannot be read (KeyError: \'Field "answer" exists 2',
-        ),
+        ("rows.csv", "problem,answer,answer\n1,2,3\n", {}, 'rows.csv: cannot be read (KeyError: \'Field "answer" exi'),
         ("rows.jsonl", [{"problem": "1", "answer": "\ud835"}], {}, "rows.jsonl:1: half of a surrogate pair"),
     ],
 )
@@ -105,11 +97,8 @@ def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, mess
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     else:
         write(path, content)
-    with pytest.raises(InputError) as error:
+    with refused(f"{path}.*{re.escape(message.removeprefix(name))}"):
         load_problems(path, Columns(**columns))
-    assert message in str(error.value)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
@@ -123,7 +112,6 @@ AMBIGUOUS = {"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}
     ("row", "columns", "expected"),
     [
         ({"problem": "1+1=?", "answer": 2}, {}, ("1+1=?", "2")),  # AIME's answers
-        ({"problem": "1+1=?", "answer": 2.0}, {}, ("1+1=?", "2")),
         ({"problem": "1/2=?", "answer": 0.5}, {}, ("1/2=?", "0.5")),
         ({"problem": 7, "answer": "7"}, {}, ("7", "7")),
         (VERL, VERL_FIELDS, (CHAT, "2")),
@@ -147,22 +135,17 @@ NO_TEXT = "it must be a text or a number"
     [
         (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, reward_model"),
         (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, f"field 'reward_model' has type dict; {NO_TEXT}"),
-        (VERL, VERL_FIELDS | {"answer_field": "reward_model.x"}, "field 'reward_model.x' is missing; there are "),
         (VERL, VERL_FIELDS | {"answer_field": "prompt.x"}, "field 'prompt.x' is missing; there are prompt"),
         ({"problem": "1", "answer": ["70"]}, {}, f"field 'answer' has type list; {NO_TEXT}"),
-        ({"problem": "1", "answer": None}, {}, f"field 'answer' is empty; {NO_TEXT}"),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
-        ({"problem": ["a", "b"], "answer": "1"}, {}, NO_MESSAGES),
         ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_MESSAGES),
         ({"problem": [], "answer": "1"}, {}, NO_QUESTION),
         ({"problem": [*CHAT, {"role": "assistant", "content": "2"}], "answer": "1"}, {}, NO_QUESTION),
     ],
 )
 def test_fields_that_cannot_be_read_are_named(name, row, columns, message, tmp_path):
-    with pytest.raises(InputError) as error:
+    with refused(re.escape(f"{name}:1: {message}")):
         load_problems(write(tmp_path / name, [row]), Columns(**columns))
-    assert f"{name}:1: {message}" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_packed_files_and_files_from_windows_are_read(tmp_path):
@@ -197,18 +180,10 @@ def test_a_folder_of_a_data_set(tmp_path):
     (tmp_path / "files").mkdir()
     parquet(tmp_path / "files" / "train-00000.parquet")
     parquet(tmp_path / "files" / "test-00000.parquet", ROWS[:1])
-    for name, expected in (
-        ("one", texts),
-        ("two#train", texts),
-        ("two#test", texts[1:]),
-        ("files#train", texts),
-        ("files#test", texts[:1]),
-    ):
+    for name, expected in (("one", texts), ("two#train", texts), ("two#test", texts[1:]), ("files#test", texts[:1])):
         assert [p.problem for p in load_problems(tmp_path / name, columns)] == expected
     for name in ("two", "two#dev", "files"):
-        with pytest.raises(
-            InputError, match=r"cannot be read \(ValueError: name one of its splits, t.*, as in .*#test\)"
-        ):
+        with refused(r"cannot be read \(ValueError: name one of its splits, t.*, as in .*#test\)"):
             load_problems(tmp_path / name, columns)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty: cannot be read \(.*\); check the folder"):

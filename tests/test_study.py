@@ -1,7 +1,6 @@
 """The miniature studies: their recorded runs, their statistics, the report of the first."""
 
 import re
-from collections import defaultdict
 from functools import partial
 from statistics import fmean, stdev
 
@@ -16,8 +15,8 @@ from conftest import python
 from study.again import compare_with, train_again
 from study.ceiling import best_gain, draw, read_checkpoints
 from study.comparisons import Compared
-from study.design import SEEDS, command
-from study.registry import CLIFF_SEEDS, PRIOR_GRID, PRIOR_SEEDS, REGISTERED, ROWS_2, method_flags, tagged_methods
+from study.design import command
+from study.registry import ROWS_2, method_flags, tagged_methods
 from study.results import PAGES, write_results
 from study.results_2 import write_results_2
 from study.rows import RESULTS, ROWS, read_rows
@@ -44,22 +43,6 @@ def test_every_row_is_a_run_that_train_py_takes_and_has_a_name_of_its_own():
         assert config.method.decompose == row["method"].startswith("ad-")
         assert config.method.rescale_advantages == (row["part"] == "scale")
     assert {row["method"] for row in FIRST if row["part"] == "tags"} == set(tagged_methods())
-
-
-def test_runs_are_those_that_were_registered_and_seeds_are_paired():
-    seeds = defaultdict(set)
-    for row in (*FIRST, *SECOND):
-        seeds[row["part"], row["regime"], row["method"]].add(row["seed"])
-    expected = {"tuning": (100, 101), "tags-tuning": (100, 101), "cliff": CLIFF_SEEDS}
-    expected |= {"cliff-controls": CLIFF_SEEDS[:12], "prior-tuning": PRIOR_GRID.seeds}
-    expected |= {part: PRIOR_SEEDS for part in ("prior", "prior-controls", "prior-same-rate")}
-    for (part, *_), found in seeds.items():
-        assert found == set(expected.get(part, SEEDS))
-    counts = {part: sum(row["part"] == part for row in SECOND) for part in REGISTERED}
-    assert 0 <= counts.pop("prior-tuning") - REGISTERED["prior-tuning"] <= 60
-    assert counts.items() < REGISTERED.items()
-    # No seed of the second study was used before, neither in the first study nor in the pilot.
-    assert not {*CLIFF_SEEDS, *PRIOR_SEEDS, *PRIOR_GRID.seeds} & {*SEEDS, 100, 101, 200}
 
 
 def test_the_t_interval_covers_the_truth_as_often_as_it_says():

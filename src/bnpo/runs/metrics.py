@@ -120,19 +120,19 @@ def rollout_rows(
     return rows
 
 
-def token_groups(advantages: np.ndarray) -> np.ndarray:
-    """Return the indices of the first TOKEN_GROUPS questions that have a signal, from advantages [n, m]."""
-    return np.flatnonzero(advantages.any(axis=1))[:TOKEN_GROUPS]
+def token_groups(advantages: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    """Return the first TOKEN_GROUPS questions of `trained` that have a signal, from advantages [questions, m]."""
+    return trained[advantages[trained].any(axis=1)][:TOKEN_GROUPS]
 
 
-def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
+def token_rows(task: Task, step: Step, groups: np.ndarray, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
     """Return the groups of `token_groups` token by token, one row per answer, with log-probabilities [tokens].
 
-    `learner_logprobs` are those of the learner before the update, by index in the experience. Answers that were not
-    trained on have none.
+    `learner_logprobs` are those of the learner before the update, by place among all answers of the step. Answers that
+    were not trained on have none.
     """
     rows = []
-    for i in token_groups(step.advantages).tolist():  # Python's integers, which JSON knows
+    for i in groups.tolist():  # Python's integers, which JSON knows
         group = step.rollouts.answers[i]
         for j, answer in enumerate(group):
             learner = learner_logprobs.get(i * len(group) + j)

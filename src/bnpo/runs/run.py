@@ -17,7 +17,7 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
-from bnpo.rollouts import Rollouts, WatchedAnswers
+from bnpo.rollouts import Rollouts, WatchedAnswers, trained_groups
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.runs.folder import claim_folder, delete_earlier_run, put_back, write_config
@@ -219,17 +219,21 @@ class Run:
 
     def _save_answers(self, step: Step) -> None:
         """Write all answers of a step as text, and for two questions also token by token. A collective."""
-        task, m = self._prepared.task, self._config.batch.samples_per_question
-        # Each rank knows the learner's log-probabilities of the answers that it trained on.
-        groups = token_groups(step.advantages)
-        own_logprobs = {i: logprobs for i, logprobs in step.update.old_logprobs.items() if i // m in groups}
-        learner_logprobs = {}
+        task, batch = self._prepared.task, self._config.batch
+        trained = trained_groups(step.rollouts.rewards, batch.questions_per_step)  # [n], of the questions drawn
+        groups = token_groups(step.advantages, trained)
+        # Each rank knows the learner's log-probabilities of the answers that it trained on, by place among these.
+        own_logprobs, learner_logprobs = {}, {}
+        for i, logprobs in step.update.old_logprobs.items():
+            question, sample = divmod(i, batch.samples_per_question)
+            if trained[question] in groups:
+                own_logprobs[int(trained[question]) * batch.samples_per_question + sample] = logprobs
         for rank_logprobs in gather(own_logprobs):
             learner_logprobs |= rank_logprobs
         if self._tracker:
             rows = rollout_rows(task, step.rollouts, self._reward_names, step.advantages)
             self._tracker.save_rows("rollouts", step.number, rows)
-            self._tracker.save_rows("tokens", step.number, token_rows(task, step, learner_logprobs))
+            self._tracker.save_rows("tokens", step.number, token_rows(task, step, groups, learner_logprobs))
 
     def save_is_due(self) -> bool:
         """Return whether the step that was just recorded gets a checkpoint."""
