@@ -263,13 +263,8 @@ LENGTHS = np.array([1, 3, 4, 2])
 def trl_loss_rows() -> Iterable[Row]:
     """Yield rows of the weights of tokens in TRL's losses, for three divisions into micro-batches."""
     divisions = [np.arange(4)], [np.arange(2), np.arange(2, 4)], [np.array([i]) for i in range(4)]
-    names = {
-        "grpo": "seq-mean-token-mean",
-        "bnpo": "token-mean",
-        "dr_grpo": "seq-mean-token-sum-norm",
-        "dapo": "token-mean",
-        "luspo": "seq-mean-token-sum",
-    }
+    names = {"grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
+    names |= {"dapo": "token-mean", "luspo": "seq-mean-token-sum"}
     for name, aggregation in names.items():
         level = {"importance_sampling_level": "sequence"} if name == "luspo" else {}
         trainer = Prescribed(GRPOTrainer, GRPOConfig, 1, loss_type=name, **level)

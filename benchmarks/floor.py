@@ -87,10 +87,7 @@ def shared(model, rows: list[Row], answers: int) -> torch.Tensor:
     positions = mask.sum(1)[owners, None] + torch.arange(after - 1)
     mask = torch.cat([mask[owners], torch.ones(len(rows), after - 1, dtype=torch.int64)], 1)
     rest = model(
-        input_ids=targets[:, :-1],
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=first.past_key_values,
+        input_ids=targets[:, :-1], attention_mask=mask, position_ids=positions, past_key_values=first.past_key_values
     )
     return surrogate(torch.cat([first.logits[owners], rest.logits], 1), targets, weights)
 

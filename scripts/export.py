@@ -1,11 +1,10 @@
 """Export a checkpoint as a Hugging Face model, without the files that only --resume needs.
 
-    python scripts/export.py runs/mine my-model           # the last checkpoint of a run, into a new folder
-    python scripts/export.py runs/mine/best my-model      # its best one
-    hf upload ME/my-model my-model                        # to the hub; needs `hf auth login`
+    python scripts/export.py runs/mine my-model                    # the last checkpoint of a run, into a new folder
+    python scripts/export.py runs/mine/best my-model               # its best one
+    python scripts/export.py runs/mine --hub-repo ME/my-model      # to the hub; needs `hf auth login`
 
-A checkpoint of a LoRA run is exported as the adapter with the merged model in its subfolder merged/; name that
-subfolder to export the merged model alone.
+Of a LoRA run this is the adapter, with the merged model in the subfolder merged/, which can be named itself.
 """
 
 import shutil
@@ -14,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from huggingface_hub import create_repo, upload_folder
 
 from bnpo.environment import parse_command
-from bnpo.files import InputError, writing
+from bnpo.files import InputError, line_of, writing
 from bnpo.policy.folder import local_folder, model_folder
 
-LEFT_OUT = ("trainer", ".*")
+LEFT_OUT = ("trainer", "trainer/*", ".*")
 """Patterns of names in a checkpoint: optimizer and progress of the run, and files that are still written."""
 
 
@@ -27,15 +27,22 @@ LEFT_OUT = ("trainer", ".*")
 class Args:
     checkpoint: tyro.conf.Positional[str]
     """Folder of a run (its last checkpoint is taken), of a checkpoint, or of another model."""
-    target: tyro.conf.Positional[Path]
+    target: tyro.conf.Positional[Path | None] = None
     """A folder that does not exist yet."""
+    hub_repo: str | None = None
+    """Upload to this repository of the hub, OWNER/NAME, in place of a folder. A new repository is private."""
 
 
 def main(args: Args) -> None:
-    """Copy the model to the new folder. It is complete or absent."""
+    if (args.target is None) == (args.hub_repo is None):
+        raise InputError("give a folder to write, or --hub-repo OWNER/NAME")
     if local_folder(args.checkpoint) is None:
         raise InputError(f"{args.checkpoint}: no such folder; name a run, one of its checkpoints or another model")
-    model, target = model_folder(args.checkpoint), args.target
+    model = model_folder(args.checkpoint)
+    print(upload(model, args.hub_repo) if args.target is None else copy(model, args.target))
+
+
+def copy(model: Path, target: Path) -> Path:
     if target.exists():
         raise InputError(f"{target}: exists already; name another folder, or delete it")
     unfinished = target.with_name(f".{target.name}.unfinished")
@@ -48,7 +55,17 @@ def main(args: Args) -> None:
             raise InputError(f"{target}: cannot be copied from {model} ({error.args[0][0][2]}); try again") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    print(target)
+    return target
+
+
+def upload(model: Path, repository: str) -> str:
+    """Upload a model in one commit, and return its address."""
+    try:
+        create_repo(repository, private=True, exist_ok=True)
+        return upload_folder(repo_id=repository, folder_path=model, ignore_patterns=[*LEFT_OUT, "*/.*"])
+    except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
+        cure = "check name and network, run `hf auth login`"
+        raise InputError(f"--hub-repo {repository}: the upload failed ({line_of(error)}); {cure}") from error
 
 
 if __name__ == "__main__":

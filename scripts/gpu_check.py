@@ -63,13 +63,7 @@ class Check:
 
 
 def training(
-    name: str,
-    dtype: str,
-    seconds: int,
-    *,
-    eager: bool = False,
-    all_gpus: bool = False,
-    short: bool = False,
+    name: str, dtype: str, seconds: int, *, eager: bool = False, all_gpus: bool = False, short: bool = False
 ) -> Check:
     """Return the check that calls `train`."""
     graphs = "without" if eager else "with"
@@ -196,12 +190,7 @@ def describe_machine() -> dict:
     versions = {package: installed.get(package, "not installed") for package in packages}
     gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {
-        "date": now,
-        "gpus": gpus,
-        "cuda": torch.version.cuda,
-        "versions": versions,
-    }
+    return {"date": now, "gpus": gpus, "cuda": torch.version.cuda, "versions": versions}
 
 
 def main(args: Args) -> None:

@@ -59,6 +59,10 @@ def _gsm8k(split: str) -> dict:
     return {"id": lambda row: f"{split}/{row['n']}", "problem": "question", "answer": answer, "solution": "answer"}
 
 
+def _contest(identify: Callable[[Row], object], problem: str = "problem") -> dict:
+    return {"id": identify, "problem": problem, "answer": lambda row: whole_number(row["answer"])}
+
+
 def _matharena(contest: str) -> dict:
     return {
         "id": lambda row: f"{contest}-{row['problem_idx']}",
@@ -82,26 +86,14 @@ CONVERSIONS: dict[str, dict[str, str | Callable[[Row], object]]] = {
         "id": lambda row: row["unique_id"].removesuffix(".json"),
         **{name: name for name in ("problem", "answer", "solution", "subject", "level")},
     },
-    "amc23": {
-        "id": lambda row: contest_id(row["url"]),
-        "problem": "question",
-        "answer": lambda row: whole_number(row["answer"]),
-    },
+    "amc23": _contest(lambda row: contest_id(row["url"]), problem="question"),
     "aime2024": {
         "id": lambda row: contest_id(row["url"]),
         "problem": "problem",
         "answer": lambda row: whole_number(last_box(row["solution"])),  # the solution is only a box with the answer
     },
-    "aime2025": {
-        "id": lambda row: aime_id(2025, row["n"]),
-        "problem": "problem",
-        "answer": lambda row: whole_number(row["answer"]),
-    },
-    "aime2026": {
-        "id": lambda row: aime_id(2026, row["problem_idx"] - 1),
-        "problem": "problem",
-        "answer": lambda row: whole_number(row["answer"]),
-    },
+    "aime2025": _contest(lambda row: aime_id(2025, row["n"])),
+    "aime2026": _contest(lambda row: aime_id(2026, row["problem_idx"] - 1)),
     "gsm8k_test": _gsm8k("test"),
     "gsm8k_train": _gsm8k("train"),
     "svamp": {

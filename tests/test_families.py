@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-import export
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
 from bnpo.policy import folder
@@ -257,32 +256,3 @@ def test_two_layers_are_of_different_kinds():
     short = two_layers(family_config("gemma3_text", num_hidden_layers=6, layer_types=kinds, sliding_window=512))
     assert (short.num_hidden_layers, short.layer_types) == (2, ["sliding_attention", "full_attention"])
     assert short.sliding_window == 16
-
-
-MODEL_FILES = {path.name for path in TINY_MODEL.iterdir()}
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A run with one checkpoint, whose model card was edited by hand."""
-    checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
-    shutil.copytree(TINY_MODEL, checkpoint)
-    (checkpoint / "README.md").write_text("mine")
-    (checkpoint / "trainer" / "zero").mkdir(parents=True)
-    (checkpoint / "trainer" / "zero" / "optimizer.pt").write_bytes(b"large")
-    (checkpoint / ".README.md.unfinished").touch()
-    (tmp_path / "run" / "last").symlink_to("checkpoints/step-000002")
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"preset": "tiny"}))
-    return tmp_path / "run"
-
-
-@pytest.mark.parametrize("place", ["", "last", "checkpoints/step-000002"])
-def test_a_folder_gets_the_model_and_nothing_of_the_trainer(run, tmp_path, place, capsys):
-    target = tmp_path / "new" / "model"
-    export.main(export.Args(str(run / place), target))
-    assert capsys.readouterr().out == f"{target}\n"
-    assert {path.name for path in target.iterdir()} == MODEL_FILES | {"README.md"}
-    assert (target / "model.safetensors").read_bytes() == (TINY_MODEL / "model.safetensors").read_bytes()
-    assert [path.name for path in target.parent.iterdir()] == ["model"]
-    with pytest.raises(InputError, match="exists already; name another folder, or delete it"):
-        export.main(export.Args(str(run), target))

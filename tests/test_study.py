@@ -13,7 +13,6 @@ from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from conftest import python
 from study.again import compare_with, train_again
-from study.ceiling import best_gain, draw, read_checkpoints
 from study.comparisons import Compared
 from study.design import command
 from study.registry import ROWS_2, method_flags, tagged_methods
@@ -117,7 +116,7 @@ def test_a_run_that_is_trained_again_is_what_its_row_says(tmp_path):
 
 
 def figures(folder) -> dict[str, np.ndarray]:
-    others = ("theory.png", "cliff.png")  # of scripts/study/ceiling.py and of the second study
+    others = ("theory.png", "cliff.png")  # of ceiling.py, which is in an earlier commit, and of the second study
     return {file.name: imread(file) for file in (folder / "figures").glob("*.png") if file.name not in others}
 
 
@@ -183,36 +182,6 @@ def test_the_best_density_of_all_is_a_beta_density():
             other = best * np.exp(size * waves)
             other /= other.mean()
             assert (mass / other**2).mean() > (mass / best**2).mean()
-
-
-def test_the_table_of_the_ceiling_is_what_the_program_prints():
-    """Section 3, and the numbers of section 4."""
-    found = read_checkpoints()
-    for name, point in found.items():
-        cells = [f"{point.formula:.3f}", f"{point.simulated:.3f}", f"{point.ratio[0]:.3f} ± {point.ratio[1]:.3f}"]
-        cells += [f"{value:.3f}" for value in (point.signal, point.noise, point.lowest)]
-        assert f"| {name} | {' | '.join(cells)} |" in PAGE
-    assert sum(point.signal < point.noise for point in found.values()) == 7
-    assert {round(bound(point.rho for point in found.values()), 2) for bound in (min, max)} == {0.04, 0.37}
-    assert max(point.gain for point in found.values()) < 1.0005
-    assert len(draw(found).axes) == 2
-
-
-def test_rho_and_the_gain_of_the_best_weight_in_a_simulated_model():
-    """Section 4: questions with gradients v d plus noise, measured as the study measures them."""
-    rng, rho = np.random.default_rng(0), 40.0
-    p = rng.beta(2, 3, size=(200_000, 32))
-    v = p * (1 - p)
-    gradients = v * np.sqrt(rho) + np.sqrt(v) * rng.normal(size=p.shape)  # along d, which has all the signal
-
-    def signal_over_noise(weights: np.ndarray) -> float:
-        batches = (weights * gradients).mean(axis=1)
-        return batches.mean() ** 2 / batches.var()
-
-    reinforce, best = signal_over_noise(np.ones_like(v)), signal_over_noise(1 / (1 + rho * v))
-    found_rho, gain = best_gain(2, 3, reinforce)
-    np.testing.assert_allclose(found_rho, rho, rtol=0.03)
-    np.testing.assert_allclose(best / reinforce, gain, rtol=0.02)
 
 
 @pytest.mark.program

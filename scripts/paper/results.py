@@ -12,14 +12,8 @@ PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), 
 """The paper's data sets: number of problems, and repetitions over which pass@1 is the mean (Section 5.1)."""
 METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO", "reinforce_pp": "REINFORCE++"}
 METHODS |= {"bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline", "opo": "OPO", "gdpo": "GDPO"}
-METHODS |= {
-    "maxrl": "MaxRL",
-    "beta": "Beta",
-    "eb": "Empirical Bayes",
-    "shrinkage": "Shrinkage",
-    "curverl": "CurveRL",
-    "weight": "Weight",
-}
+METHODS |= {"maxrl": "MaxRL", "beta": "Beta", "eb": "Empirical Bayes"}
+METHODS |= {"shrinkage": "Shrinkage", "curverl": "CurveRL", "weight": "Weight"}
 """Names of the algorithms in tables and figures, in the order of the rows."""
 NAMES_OF_ROWS = {"model", "algo", "decompose", "seed"}
 LAST_BITS = {"max_bad_steps", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "offload_weights"}

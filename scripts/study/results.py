@@ -9,45 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import trim_mean
 
 from bnpo.config import UpdateSettings
 from bnpo.files import ROOT
 from paper.curves import variation
 from paper.tables import Table, to_markdown
-from study.comparisons import (
-    FIRST_FIT,
-    METRICS,
-    MISSING,
-    Pairs,
-    against_fixed,
-    against_others,
-    compare,
-    corrected,
-    decomposed,
-    difference_cells,
-    explored,
-    nulls,
-    rescaled,
-)
-from study.design import ALGORITHMS, BEYOND, FAVOURED, LEARNING_RATES, REGIMES, Grid
+from study import comparisons
+from study.comparisons import FIRST_FIT, METRICS, MISSING, Pairs, compare, difference_cells
+from study.design import ALGORITHMS, BEYOND, FAVOURED, GRID, GRID_OF_TAGS, LEARNING_RATES, REGIMES, Grid
 from study.figures import draw_all
 from study.paper import paper_table
 from study.registry import tagged_methods
-from study.rows import (
-    NOISE,
-    RESULTS,
-    RowList,
-    area,
-    both_done,
-    chosen_lr,
-    final,
-    first_grid,
-    middle,
-    select,
-    trained,
-    tuned,
-)
-from study.statistics import interquartile_mean, t_interval
+from study.rows import NOISE, RESULTS, RowList, area, both_done, chosen_lr, final, middle, select, trained, tuned
+from study.statistics import t_interval
 from study.verdict import verdict_table
 from study.weights import likeness_tables
 
@@ -102,7 +77,7 @@ def _means(rows: RowList) -> Table:
 
 def _claimed(rows: RowList) -> Table:
     """Return the differences that decide whether BNPO learns better."""
-    rivals = {regime: against_others(regime) for regime in REGIMES}
+    rivals = {regime: comparisons.against_others(regime) for regime in REGIMES}
     table = _differences(rows, "BNPO less REINFORCE and GRPO", rivals)
     lines = {f"{regime}, {name}": lines[name] for regime, lines in table.blocks.items() for name in lines}
     kept = {label: cells for label, cells in lines.items() if label.endswith((" reinforce", " grpo"))}
@@ -110,7 +85,9 @@ def _claimed(rows: RowList) -> Table:
 
 
 def _nulls(rows: RowList) -> Table:
-    null = _differences(rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": nulls()})
+    null = _differences(
+        rows, "The null: RLOO less REINFORCE, the same but for a factor", {"all regimes": comparisons.nulls()}
+    )
     return replace(null, notes=["As above. AdamW with clipping forgets the factor, so the two should not differ."])
 
 
@@ -133,28 +110,20 @@ def _main(rows: RowList) -> list[Table]:
     for regime in REGIMES:
         found = {name: select(rows, "main", regime, name) for name in ALGORITHMS}
         blocks[regime] = {name: _summary(runs) for name, runs in found.items()}
-    columns = [
-        "lr",
-        "seeds",
-        "middle",
-        "at the end",
-        "IQM",
-        "area",
-        "gradient norm",
-        "its CV",
-        "clipped",
-        "tokens a step",
-    ]
+    columns = ["lr", "seeds", "middle", "at the end", "IQM", "area"]
+    columns += ["gradient norm", "its CV", "clipped", "tokens a step"]
     notes = [
         "Held-out pass@1 in percent, mean over seeds ± half the 95 % t interval: in the middle, at the end (and its "
         "interquartile mean), and the area under its curve. Gradient norm: before clipping, mean over steps and seeds. "
         "CV: its standard deviation over its mean within a run, mean over seeds. Clipped: share of steps with a norm "
-        "above 1. Tokens a step: answers, greedy ones included, median over the steps of a run, mean over seeds.",
+        "above 1. Tokens a step: answers, greedy ones included, median over the steps of a run, mean over seeds."
     ]
     return [
         *likeness_tables(),
         Table("Each method at its own learning rate", columns, blocks, notes),
-        _differences(rows, "BNPO less each other method", {regime: against_others(regime) for regime in REGIMES}),
+        _differences(
+            rows, "BNPO less each other method", {regime: comparisons.against_others(regime) for regime in REGIMES}
+        ),
         _surcharge(rows),
     ]
 
@@ -183,7 +152,7 @@ def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     finals, areas, middles = ([metric(row) for row in runs.values()] for metric in (final, area, middle))
     done = [row for row in runs.values() if row["ended"] == "done"]
     cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), f"{100 * np.mean(middles):.1f}", interval(finals)]
-    cells += [f"{100 * interquartile_mean(finals):.1f}", interval(areas)]
+    cells += [f"{100 * trim_mean(finals, 0.25):.1f}", interval(areas)]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
     cells += [f"{np.nanmean(norms):.2f}", f"{np.mean([variation(norm) for norm in norms]):.2f}"]
@@ -223,7 +192,7 @@ def _differences(
 
 
 def _claim(rows: RowList) -> list[Table]:
-    fixed = {regime: against_fixed(rows, regime) for regime in FAVOURED}
+    fixed = {regime: comparisons.against_fixed(rows, regime) for regime in FAVOURED}
     fits = {regime: pairs[FIRST_FIT][1][2] for regime, pairs in fixed.items()}
     known = [f"{regime} {fit.removeprefix('beta ')}" for regime, fit in fits.items()]
     notes = [f"Alpha and beta of the first fit: {', '.join(known)}."]
@@ -231,17 +200,19 @@ def _claim(rows: RowList) -> list[Table]:
     return [
         _differences(rows, title, fixed, notes),
         _differences(
-            rows, "Shape or scale: rescaled to unit root mean square less as it is", {"concentrated": rescaled()}
+            rows,
+            "Shape or scale: rescaled to unit root mean square less as it is",
+            {"concentrated": comparisons.rescaled()},
         ),
         _clipped(rows),
-        _differences(rows, "Corrected moments less the paper's", {"BNPO": corrected()}),
+        _differences(rows, "Corrected moments less the paper's", {"BNPO": comparisons.corrected()}),
     ]
 
 
 def _clipped(rows: RowList) -> Table:
     """How often clipping alone sets the length of a step, of each method and its rescaled twin."""
     lines = {}
-    for label, places in rescaled().items():
+    for label, places in comparisons.rescaled().items():
         pairs = both_done(rows, *places)
         norms = np.array([[row["curves"]["grad_norm"] for row in pair] for pair in pairs], float)
         above = norms > UpdateSettings.max_grad_norm  # [seeds, 2, steps]
@@ -264,11 +235,11 @@ def _tags(rows: RowList) -> list[Table]:
         Table(
             "Table 2 in miniature", ["lr", "seeds", "middle", "at the end", "area", "reward"], {"tags": lines}, notes
         ),
-        _differences(rows, "Decomposed less plain", {"tags": decomposed()}),
+        _differences(rows, "Decomposed less plain", {"tags": comparisons.decomposed()}),
         _differences(
             rows,
             "Not registered: normalising methods and REINFORCE in Table 2 in miniature",
-            {"tags": explored()},
+            {"tags": comparisons.explored()},
             ["Chosen after the means of the registered rows were seen; REINFORCE was run then. Reward: as above."],
             METRICS | {"reward": trained},
         ),
@@ -278,7 +249,7 @@ def _tags(rows: RowList) -> list[Table]:
 def _tuning(rows: RowList) -> list[Table]:
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in (*REGIMES, "tags"):
-        grid = first_grid(regime)
+        grid = GRID_OF_TAGS if regime == "tags" else GRID
         names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == (grid.part, regime))
         blocks[regime] = {name: rate_cells(rows, regime, name, grid, ALL_RATES, digits=1) for name in names}
     notes = [

@@ -10,19 +10,10 @@ from matplotlib.figure import Figure
 from paper.curves import variation
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 from paper.tables import Table, to_markdown
+from study import registry
 from study.comparisons import MISSING, Compared, Pairs, compare, difference_cells, in_points
 from study.design import EVALUATED, REGIMES
-from study.registry import (
-    CLIFF,
-    CLIFF_CONTROLS,
-    CLIFF_METHODS,
-    CLIPS,
-    PRIOR_CONTROLS,
-    PRIOR_GRID,
-    PRIOR_METHODS,
-    REGISTERED,
-    SAME_RATE,
-)
+from study.registry import CLIFF, CLIFF_METHODS, CLIPS, PRIOR_GRID, PRIOR_METHODS
 from study.results import MADE_BY, PAGES, interval, rate_cells, runs_line
 from study.rows import RESULTS, RowList, area, final, select
 from study.statistics import Paired, smallest_found, t_interval
@@ -59,7 +50,7 @@ def write_results_2(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS /
 
 def _counts(rows: RowList) -> Table:
     lines = {}
-    for part, count in REGISTERED.items():
+    for part, count in registry.REGISTERED.items():
         done = [row for row in rows if row["part"] == part]
         failed = sum(row["ended"] != "done" for row in done)
         lines[part] = [str(count), str(len(done)), str(failed)]
@@ -78,7 +69,7 @@ def fall(row: Mapping) -> float:
 
 def _cliff(rows: RowList) -> Table:
     places = [("cliff", f"{name} {clip}") for clip in CLIPS for name in CLIFF_METHODS]
-    places += [("cliff-controls", name) for name in CLIFF_CONTROLS]
+    places += [("cliff-controls", name) for name in registry.CLIFF_CONTROLS]
     lines = {}
     for part, method in places:
         lines[method] = _cliff_cells(list(select(rows, part, CLIFF, method).values()))
@@ -139,7 +130,7 @@ def _explored(rows: RowList) -> Table:
         for regime in REGIMES
     }
     same_rate: Pairs = {
-        f"{NAMES[name]} less RLOO, spread": (("prior", "spread", name), (SAME_RATE, "spread", "rloo"))
+        f"{NAMES[name]} less RLOO, spread": (("prior", "spread", name), (registry.SAME_RATE, "spread", "rloo"))
         for name in PRIOR_METHODS
         if name != "rloo"
     }
@@ -183,7 +174,8 @@ def _cells(one: Compared) -> list[str]:
 def _prior(rows: RowList) -> Table:
     blocks: dict[str, dict[str, list[str]]] = {}
     for regime in REGIMES:
-        places = [("prior", name) for name in PRIOR_METHODS] + [("prior-controls", name) for name in PRIOR_CONTROLS]
+        places = [("prior", name) for name in PRIOR_METHODS]
+        places += [("prior-controls", name) for name in registry.PRIOR_CONTROLS]
         lines = {}
         for part, method in places:
             if runs := list(select(rows, part, regime, method).values()):  # the controls have one regime

@@ -7,7 +7,7 @@ import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.summary import why_ended
-from study.design import EVALUATED, GRID, GRID_OF_TAGS, Grid
+from study.design import EVALUATED, Grid
 
 RESULTS = ROOT / "evals" / "results" / "study"
 ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"
@@ -75,11 +75,6 @@ def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapp
     """The rows of one method by seed."""
     wanted = (part, regime, method)
     return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == wanted}
-
-
-def first_grid(regime: str) -> Grid:
-    """Return the learning rates of the first study."""
-    return GRID_OF_TAGS if regime == "tags" else GRID
 
 
 def tuned(rows: RowList, regime: str, method: str, grid: Grid) -> dict[float, list[float]]:

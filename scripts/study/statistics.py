@@ -84,15 +84,6 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(half)
 
 
-def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half of [seeds].
-
-    >>> interquartile_mean([0, 1, 2, 9])
-    1.5
-    """
-    return float(stats.trim_mean(values, 0.25))
-
-
 def smallest_found(deviation: float, seeds: int, level: float) -> float:
     """Return the difference that a two-sided paired t test at `level` finds with probability POWER.
 

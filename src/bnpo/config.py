@@ -77,8 +77,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """Further draws of as many questions at most, while fewer than --questions-per-step have answers of different
-    rewards. The learner takes those first; the Beta distribution is fitted to all that were drawn."""
+    """While fewer than n questions have answers of different rewards, draw n more, at most this many times (DAPO's
+    dynamic sampling). The learner takes such questions first. BNPO's fit uses all that were drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -105,7 +105,7 @@ class SamplingSettings:
     max_answer_tokens: Positive[int] = 3072
     """Longest answer in tokens. Longer answers are cut off."""
     seed: NotNegative[int] = 0
-    """Seed of the order of questions and of all sampling."""
+    """Seed of the order of questions, of all sampling, and of LoRA's first values."""
 
     @property
     def drawn(self) -> tuple[float, int | None]:
@@ -139,8 +139,8 @@ class UpdateSettings:
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
     importance_cap: Positive[float] | None = None
-    """Multiply the loss of a token by min(p_learner / p_sampler, cap), which corrects for rounding. With None, it is
-    not corrected."""
+    """Multiply the loss of a token by min(p_learner / p_sampler, cap), truncated importance sampling. It corrects for
+    different rounding in sampler and learner."""
     max_bad_steps: Positive[int] = 3
     """Stop after this many steps in a row whose update was skipped, since its loss or gradient norm was not finite."""
 
@@ -165,12 +165,12 @@ class HardwareSettings:
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free, as far as it is of use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, but not more than it needs."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
     sync_tolerance: Positive[float] | None = None
-    """Largest mean difference between the log-probabilities of sampler and learner. The default is measured at the
-    start."""
+    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. The
+    default is measured at the start."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def collect(
 ) -> Rollouts:
     """Sample answers to `questions` [n] with the seeds of `step`, grade them, and return them from all ranks.
 
-    Without a step, the seeds are those of the watched questions. All ranks must call it together.
+    If `step` is None, the seeds are those of the watched questions. All ranks must call it together.
     """
     return _concatenate(questions, _collect(task, questions, step, sampler, config, stopwatch), config)
 
@@ -112,10 +112,10 @@ def _collect(
 def collect_batch(
     task: Task, place: int, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
-    """Return the rollouts of the questions from `place` on in their seeded order, and the place behind the last one.
+    """Draw questions from `place` on in their seeded order. Return their rollouts and the place behind the last one.
 
-    After the first draw of n questions up to --resample-rounds others follow, while fewer than n questions have answers
-    of different rewards.
+    After the first n questions, while fewer than n have answers of different rewards, n more are drawn, at most
+    --resample-rounds times.
     """
     count, n = len(task.problems), config.batch.questions_per_step
     questions, all_ranks = np.array([], dtype=int), []
@@ -136,9 +136,9 @@ def has_signal(rewards: np.ndarray) -> np.ndarray:
 
 
 def trained_groups(rewards: np.ndarray, n: int) -> np.ndarray:
-    """Return the indices [n] of the questions that the learner takes of those drawn, in order, from rewards [., m, K].
+    """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [questions, m, K].
 
-    Those whose answers differ in a reward come first, and others fill the batch.
+    Those whose answers differ in a reward are taken first, and others fill the batch.
     """
     return np.sort(np.argsort(~has_signal(rewards), kind="stable")[:n])
 

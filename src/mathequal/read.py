@@ -248,7 +248,10 @@ def _list(text: str) -> Value | None:
     items_of_sublists = [split_at_commas(sublist) for sublist in sublists]
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
         parts = _parts(sublists)
-        are_points = all(isinstance(part, Group) and (part.opening or part.has_groups()) for part in parts)
+        are_points = all(
+            isinstance(part, Group) and (part.opening or all(isinstance(item, Group) for item in part.items))
+            for part in parts
+        )
         return Group("", "", flattened(parts) if are_points else parts)
     if len(sublists) == 1 and len(items_of_sublists[0]) == 1:
         return None

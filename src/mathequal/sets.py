@@ -1,8 +1,7 @@
-r"""Compare sets: of real numbers, points of a curve, angles for every whole number, and functions with constants.
+r"""Compare sets: of real numbers, points of a curve, and functions with constants.
 
 - Two conditions on a real variable, intervals or unions of them are the same set of numbers if they agree on every
   number at which either may begin or end, and between each two of these.
-- Lists of angles for every whole number, such as `\pi/3+2\pi k, 5\pi/3+2\pi k`, are sets of residues.
 - Functions with constants that may be any number are `x^2+C` and `C_1e^x+C_2e^{-x}`.
 """
 
@@ -22,7 +21,6 @@ from mathequal.formula import (
     DIGITS,
     Point,
     Undefined,
-    expression,
     names,
     parse,
     points,
@@ -35,6 +33,7 @@ from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, i
 
 _END_DIGITS = 4 * DIGITS
 _SAME_END = mpmath.mpf(10) ** (DIGITS - _END_DIGITS)
+_INTERVALS = ("()", "(]", "[)", "[]")
 _INFINITIES = {sympy.oo: mpmath.inf, -sympy.oo: -mpmath.inf}
 
 
@@ -80,34 +79,27 @@ def _set_of(region: Value) -> _Set:
         return _Set([number], lambda x: abs(x - number) <= _SAME_END)
     if isinstance(region, Relation | Equation):
         return _solutions(region)
-    if (
-        isinstance(region, Group)
-        and len(region.items) == 2
-        and region.opening + region.closing in ("()", "(]", "[)", "[]")
-    ):
+    if isinstance(region, Group) and len(region.items) == 2 and region.opening + region.closing in _INTERVALS:
         return _interval(region)
-    if not isinstance(region, Region | Group) or _has_points(region):
+    if not isinstance(region, Region | Group) or (isinstance(region, Group) and _has_points(region)):
         raise Undefined("no set of numbers")
-    sets = [_set_of(part) for part in (region.parts if isinstance(region, Region) else region.items)]
+    joint, parts = (region.operator, region.parts) if isinstance(region, Region) else ("list", region.items)
+    sets = [_set_of(part) for part in parts]
     ends = [end for part in sets for end in part.ends]
-    if isinstance(region, Region) and region.operator == r"\setminus":
+    if joint == r"\setminus":
         return _Set(ends, lambda x: sets[0].contains(x) and not any(part.contains(x) for part in sets[1:]))
     # In a list conditions hold together, while numbers and intervals are joined.
-    hold_together = (
-        isinstance(region, Group) and region.items and all(isinstance(item, Relation) for item in region.items)
-    )
-    if hold_together or (isinstance(region, Region) and region.operator == r"\cap"):
+    are_conditions = bool(parts) and all(isinstance(part, Relation) for part in parts)
+    if joint == r"\cap" or (joint == "list" and are_conditions):
         common = _Set(ends, lambda x: all(part.contains(x) for part in sets))
         # x < -2, x > 1 cannot hold together, so the comma means "or".
-        if isinstance(region, Region) or any(map(common.contains, _numbers_to_try(ends))):
+        if joint == r"\cap" or any(map(common.contains, _numbers_to_try(ends))):
             return common
     return _Set(ends, lambda x: any(part.contains(x) for part in sets))
 
 
-def _has_points(region: Region | Group) -> bool:
+def _has_points(region: Group) -> bool:
     """Whether a list has points only. `(1,2)` is one; a square bracket or infinity makes it an interval."""
-    if isinstance(region, Region):
-        return False
     points = [item for item in region.items if isinstance(item, Group) and item.opening + item.closing == "()"]
     limits = [limit.latex for point in points for limit in point.items if isinstance(limit, Scalar)]
     return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)
@@ -222,49 +214,6 @@ def _ascending(relation: Relation) -> Relation:
         return relation
     operators = tuple(_MIRRORED.get(operator, operator) for operator in reversed(relation.operators))
     return Relation(relation.sides[::-1], operators)
-
-
-_LETTERS = {"k", "l", "m", "n"}
-_NUMBERS = 60
-"""Numbers of each progression that are looked at: enough where one step is up to 60 times, or 5/12 of, another."""
-
-
-def same_families(first: Value, second: Value) -> bool:
-    """Whether both hold the same numbers. Raises Undefined if one is no list of arithmetic progressions."""
-    with mp.workdps(DIGITS):
-        one, other = _families(first), _families(second)
-        return _holds_families(one, other) and _holds_families(other, one)
-
-
-def _families(listed: Value) -> list[tuple[mpmath.mpf, mpmath.mpf]]:
-    """Return the first number and the step of each progression; of (-1)^k there are two."""
-    is_solution = isinstance(listed, Equation) and re.fullmatch(r"[a-z]|\\[a-z]+", listed.names[0] or "")
-    if isinstance(listed, Equation) and is_solution and len(listed.sides) == 2:  # x=\pi k, but not a_n or f(n)
-        return _families(listed.sides[1])
-    if isinstance(listed, Group) and listed.items and listed.opening in ("", "{") and not listed.names:
-        return [family for item in listed.items for family in _families(item)]
-    if not isinstance(listed, Scalar) or listed.unit not in ("", "degree"):
-        raise Undefined("no family of numbers")
-    latex = listed.latex + (r"\degree" if listed.unit == "degree" else "")
-    formula = expression(latex.replace(r"\degree", r"\cdot\frac{\pi}{180}"))
-    letters = names(formula)
-    if len(letters) != 1 or not letters <= _LETTERS:
-        raise Undefined("no family of numbers")
-    at = [real_value(formula, dict.fromkeys(letters, mpmath.mpf(k))) for k in range(8)]
-    step = at[2] - at[0]
-    if abs(step) < CLOSE or any(abs(at[k + 2] - at[k] - step) > CLOSE for k in range(6)):
-        raise Undefined("no arithmetic progression")
-    return [(at[0], step), (at[1], step)]
-
-
-def _holds_families(families: list[tuple[mpmath.mpf, mpmath.mpf]], others: list[tuple[mpmath.mpf, mpmath.mpf]]) -> bool:
-    """Whether the numbers of `others` are all in `families`."""
-    for other_start, other_step in others:
-        for number in (other_start + k * other_step for k in range(_NUMBERS)):
-            places = [(number - start) / step for start, step in families]
-            if not any(abs(place - mpmath.nint(place)) < CLOSE for place in places):
-                return False
-    return True
 
 
 # Letters that may be such constants, if one of the two formulas has one that certainly is

@@ -12,18 +12,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 
-from mathequal.words import (
-    AND,
-    FUNCTIONS,
-    GREEK,
-    OR,
-    PLAIN_GREEK,
-    PRIVATE,
-    WORD,
-    moved,
-    number_in_words,
-    without_sentence,
-)
+from mathequal.words import AND, GREEK, OR, PLAIN_COMMANDS, PRIVATE, WORD, moved, number_in_words, without_sentence
 
 # α: \\alpha, from its name GREEK SMALL LETTER ALPHA
 _GREEK_LETTERS = {
@@ -195,7 +184,7 @@ BEFORE_WORDS = table(
     (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
     # \mathrm{sin} is \sin, \operatorname{max} is \max
     (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
-    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({FUNCTIONS}|{PLAIN_GREEK}|infinity)\s*\}}", r"\\\1 "),
+    (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({PLAIN_COMMANDS}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
@@ -239,7 +228,7 @@ AFTER_WORDS = table(
     # 1.5e6 is 1.5 \cdot 10^{6}
     (r"(?<![a-zA-Z\d.\\_^{])(\d*\.?\d+)[eE]([+-]?\d{1,3})(?![\d.a-zA-Z])", r"\1\\cdot 10^{\2}"),
     # sin x, 7pi, max(1, 2), inf: commands without a backslash
-    (rf"(?<![a-zA-Z\\])({FUNCTIONS}|{PLAIN_GREEK}|(?:max|min)(?=\s*[({{\\]))(?![a-zA-Z])", r"\\\1 "),
+    (rf"(?<![a-zA-Z\\])({PLAIN_COMMANDS}|(?:max|min)(?=\s*[({{\\]))(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![a-zA-Z\\])(?:infinity|infty|inf|oo)(?![a-zA-Z])", r"\\infty "),
     # 2**3 is a power, 2*3 and 2 \times 3 are products
     (r"\*\*", "^"),
@@ -321,7 +310,7 @@ _PLAIN_WORD = re.compile(
 _SHORT_WORD = re.compile(rf"(?<={PRIVATE})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z]{{2,3}}\s+(?={WORD})")
 # "right triangle", "a circle", but not "x and y" or "sin theta"
 _ONLY_WORDS = re.compile(r"(?:[Aa]\s+)?[a-zA-Z][a-zA-Z'-]+(?:\s+[a-zA-Z'-]+)+|[Aa]\s+[a-zA-Z'-]+")
-_NO_WORD = re.compile(rf"\b(?:and|or|{FUNCTIONS}|{PLAIN_GREEK}|sqrt)\b")
+_NO_WORD = re.compile(rf"\b(?:and|or|{PLAIN_COMMANDS}|sqrt)\b")
 # The full stop of "5.", but not the dots of "0.33..."
 _ENDING = re.compile(r"(?:(?<!\.)\.|[\s;\\])+$")
 # 0.1666... is 0.1\overline{6}

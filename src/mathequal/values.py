@@ -6,20 +6,8 @@ Formulas stay LaTeX here. formula.py makes expressions of them where a verdict n
 import re
 from dataclasses import dataclass, field
 
-from mathequal.words import (
-    GREEK,
-    INFINITELY_MANY,
-    MULTIPLES,
-    NUMBER_WORDS,
-    PRIVATE,
-    TRIGONOMETRIC,
-    WORD,
-    moved,
-    number_in_words,
-    plain_number,
-    shown,
-    unit,
-)
+from mathequal import words
+from mathequal.words import GREEK, PRIVATE, TRIGONOMETRIC, WORD, moved, plain_number, shown, unit
 
 
 @dataclass(frozen=True)
@@ -77,10 +65,6 @@ class Group:
     items: tuple["Value", ...]
     names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
     alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
-
-    def has_groups(self) -> bool:
-        """Whether all items are groups."""
-        return all(isinstance(item, Group) for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -173,11 +157,11 @@ def read_words(text: str) -> Value | None:
     if not re.fullmatch(rf"(?={WORD})(?:{PRIVATE}|[\s\d])*", text) or _PREFACE.match(text):
         return None
     phrase = _bare(shown(text))
-    number = number_in_words(phrase)
-    if number is not None or INFINITELY_MANY.fullmatch(phrase):
+    number = words.number_in_words(phrase)
+    if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
     amount, _, unit_word = phrase.rpartition(" ")
-    number = number_in_words(amount)
+    number = words.number_in_words(amount)
     if number is not None and unit(unit_word):  # ten hours
         return Scalar(str(number), unit(unit_word) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
@@ -237,7 +221,7 @@ def read_based(text: str) -> Scalar | None:
         return None
     digits = shown(match[1]).strip("()").casefold()
     try:
-        number = NUMBER_WORDS.index(base[2]) if base[2] in NUMBER_WORDS else int(base[2])
+        number = words.NUMBER_WORDS.index(base[2]) if base[2] in words.NUMBER_WORDS else int(base[2])
         int(digits, number)
     except ValueError:  # no digits of that base
         return None
@@ -271,10 +255,8 @@ def read_two_units(text: str) -> Scalar | None:
 
 def read_formula(text: str) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
-    formula = text
-    unit_name: str | None = ""
-    things = ""
-    formula = _PREFACE.sub("", formula)
+    unit_name, things = "", ""
+    formula = _PREFACE.sub("", text)
     formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
     if ending and re.search(r"\d|\\pi", ending[1]):
@@ -282,11 +264,11 @@ def read_formula(text: str) -> Scalar | Word:
         phrase = re.sub(r"\\cdot|[{}]", " ", shown(ending[2])).strip()
         phrase = re.sub(r"^\(([^()]*)\)$", r"\1", phrase)  # 5 (cm)
         multiple, _, counted = phrase.partition(" ")
-        if multiple in MULTIPLES:  # 3 million
-            amount, phrase = _product(amount, MULTIPLES[multiple]), counted
-        unit_name = unit(phrase) if phrase else ""
-        if unit_name is not None:
-            formula, things = amount, "" if unit_name else phrase
+        if multiple in words.MULTIPLES:  # 3 million
+            amount, phrase = _product(amount, words.MULTIPLES[multiple]), counted
+        found = unit(phrase) if phrase else ""
+        if found is not None:
+            formula, unit_name, things = amount, found, "" if found else phrase
     letter = _NUMBER_AND_LETTER.fullmatch(formula)
     if letter:
         return Scalar(letter[1], unit(letter[2].lower()) or "", formula)
@@ -295,4 +277,4 @@ def read_formula(text: str) -> Scalar | Word:
     for sign in ("percent", "degree"):
         if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
             return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)
-    return Scalar(formula, unit_name or "", things=things)
+    return Scalar(formula, unit_name, things=things)

@@ -34,8 +34,8 @@ GREEK = (
     "(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi"
     "|omega|var(?:epsilon|theta|rho|sigma|phi)|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|hbar)(?![a-zA-Z])"
 )
-PLAIN_GREEK = "pi|theta|alpha|beta|phi|lambda|omega"
-"""Greek letters that are also read without a backslash: `2pi` is `2\\pi`."""
+PLAIN_COMMANDS = rf"{FUNCTIONS}|pi|theta|alpha|beta|phi|lambda|omega"
+"""Commands that are also read without a backslash: `2pi` is `2\\pi`."""
 
 
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5

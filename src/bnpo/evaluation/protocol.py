@@ -21,7 +21,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
-from bnpo.policy.sampling import Answer, SampledGroup
+from bnpo.policy.sampling import SampledGroup
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from transformers import PreTrainedTokenizerBase
@@ -143,10 +143,23 @@ def sample_records(
         for position, _, [answer] in sample(
             prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p
         ):
-            request = requests[position]
-            problem = evaluation.problems[request.dataset][request.index]
+            dataset, index, repetition = requests[position]
+            problem = evaluation.problems[dataset][index]
             text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-            record = _ungraded_record(request, problem.id, seeds[position], text, answer)
+            record: SampleRecord = {
+                "dataset": dataset,
+                "id": problem.id,
+                "index": index,
+                "repetition": repetition,
+                "seed": seeds[position],
+                "text": text,
+                "answer": None,  # this and the next three until it is graded
+                "correct": False,
+                "verdicts": {},
+                "vote": None,
+                "tokens": len(answer.token_ids),
+                "finish_reason": "stop" if answer.finished else "length",
+            }
             yield record, grader.judge(text, problem.answer, tags, suite.rules)
 
     yield from graded_records(judged(), grader, tags)
@@ -160,31 +173,14 @@ def graded_records(
     pending: deque[tuple[SampleRecord, Verdicts, Future]] = deque()
     for record, verdicts in judged:
         pending.append((record, verdicts, grader.vote(record["text"], tags)))
-        while pending and (len(pending) > MOST_PENDING or _is_graded(*pending[0])):
+        while pending:
+            _, oldest_verdicts, oldest_vote = pending[0]
+            is_graded = oldest_vote.done() and all(future.done() for future in oldest_verdicts.values())
+            if not is_graded and len(pending) <= MOST_PENDING:
+                break
             yield _graded(*pending.popleft(), tags)
     for record, verdicts, vote in pending:
         yield _graded(record, verdicts, vote, tags)
-
-
-def _is_graded(_record: SampleRecord, verdicts: Verdicts, vote: Future) -> bool:
-    return vote.done() and all(future.done() for future in verdicts.values())
-
-
-def _ungraded_record(request: Request, problem_id: str, seed: int, text: str, answer: Answer) -> SampleRecord:
-    return {
-        "dataset": request.dataset,
-        "id": problem_id,
-        "index": request.index,
-        "repetition": request.repetition,
-        "seed": seed,
-        "text": text,
-        "answer": None,
-        "correct": False,
-        "verdicts": {},
-        "vote": None,
-        "tokens": len(answer.token_ids),
-        "finish_reason": "stop" if answer.finished else "length",
-    }
 
 
 def _graded(record: SampleRecord, verdicts: Verdicts, vote: Future, tags: bool) -> SampleRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bnpo.data import content_hash
-from bnpo.evaluation.protocol import GRADING_PACKAGES, LoadedSuite, graded_records, grader_identity, versions
+from bnpo.evaluation.protocol import GRADING_PACKAGES, LoadedSuite, Verdicts, graded_records, grader_identity, versions
 from bnpo.evaluation.records import KeptRecord, Protocol, Request, Results, SampleRecord, Samples, without_text
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Dataset, Suite, dataset_problems
@@ -32,19 +32,18 @@ def regrade(folder: Path, rule: str | None) -> tuple[Results, list[dict]]:
         found = f"{len(samples.records)} of {len(requests)} samples"
         raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
     grader = Grader(grader=evaluation.suite.grader)
-    tags, rules, records, changes = protocol["answer_tags"], evaluation.suite.rules, {}, []
+    tags, records, changes = protocol["answer_tags"], {}, []
+    references = {request: evaluation.problems[request.dataset][request.index].answer for request in requests}
 
-    def reference(record: SampleRecord) -> str:
-        return evaluation.problems[record["dataset"]][record["index"]].answer
+    def judged() -> Iterator[tuple[SampleRecord, Verdicts]]:
+        for _, record, request in samples.read():
+            yield record, grader.judge(record["text"], references[request], tags, evaluation.suite.rules)
 
     def regraded() -> Iterator[SampleRecord]:
-        judged = (
-            (record, grader.judge(record["text"], reference(record), tags, rules)) for _, record, _ in samples.read()
-        )
-        for record in tqdm(graded_records(judged, grader, tags), total=len(requests), unit="sample"):
+        for record in tqdm(graded_records(judged(), grader, tags), total=len(requests), unit="sample"):
             request = Request.of(record)
             records[request] = without_text(record)
-            changes.extend(_changes(samples.records[request], record, reference(record)))
+            changes.extend(_changes(samples.records[request], record, references[request]))
             yield record
 
     # Beside the old file, which stays until all samples are graded.

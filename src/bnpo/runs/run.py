@@ -244,7 +244,7 @@ class Run:
         """Write a checkpoint. Raises InputError for a full disk."""
         step, keep = self.progress.step, self._config.folder.keep
         started = time.perf_counter()
-        # Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
+        # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they are copied again.
         slept = self._sampler.sleep()  # False on CPUs
         card = model_card(self._folder, step) if self._tracker else ""  # rank 0 writes it
         save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, card, keep)
