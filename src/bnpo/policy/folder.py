@@ -1,7 +1,6 @@
 """Model folders: find one to start from, its tokenizer, its hash."""
 
 import hashlib
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,11 +204,10 @@ def model_config(folder: Path) -> "PretrainedConfig":
 
 @contextmanager
 def running(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads or runs `model` into an InputError. console.log gets its traceback."""
+    """Turn any error of a library that loads or runs `model` into an InputError: the cause is most likely the model."""
     try:
         yield
     except Exception as error:
-        logging.getLogger("bnpo").info("%s: %s cannot run this model", model, library, exc_info=error)
         raise InputError(
             f"{model}: {library} cannot run this model ({line_of(error)}); correct that, or use another model"
         ) from error

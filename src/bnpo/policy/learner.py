@@ -48,11 +48,11 @@ class Update:
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
     skipped: int  # optimizer updates left out because loss or gradient norm was not finite
     old_logprobs: dict[int, np.ndarray]
-    """Log-probabilities [tokens] before the update of the answers that this rank passed, by index in the experience."""
+    """Of the answers that this rank trained on: log-probabilities [tokens] before the update, by index in the batch."""
 
 
 class TokenSums:
-    """Sums over the tokens of an update. They stay on the device until the end: one transfer, two collectives."""
+    """Sums over the tokens of an update. They stay on the device until the end, so they are copied and reduced once."""
 
     def __init__(self, device: torch.device):
         # tokens, loss, clipped low, clipped high, gap, entropy
@@ -150,7 +150,7 @@ class Learner:
             raise InputError(f"{folder / tag}: is no trainer state of this run; resume from another checkpoint")
         if universal:
             separate_step_counters(self._engine.optimizer.optimizer)
-        # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
+        # DeepSpeed has set these to the checkpoint's values. Here are this start's, which --allow-changes may differ.
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
