@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gpu_check
-from bnpo.policy.sampling import attention_backend
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 from conftest import python
 from gpu_check_parts import CheckError
@@ -53,14 +52,6 @@ def metrics(**changes):
 def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
     with pytest.raises(CheckError, match=fault):
         verify_metrics(metrics(**changes), 2, 2, 0.05, {})
-
-
-@pytest.mark.parametrize(
-    ("capability", "can_compile", "backend"),
-    [(8, False, None), (9, False, None), (10, True, None), (10, False, "FLASH_ATTN"), (12, False, None)],
-)
-def test_attention_that_cannot_be_compiled_is_not_chosen(capability, can_compile, backend):
-    assert attention_backend(capability, can_compile) == backend
 
 
 @pytest.mark.parametrize(
