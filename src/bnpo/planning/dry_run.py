@@ -289,8 +289,7 @@ def dry_run_training(config: TrainConfig) -> None:
     inputs = training_inputs(config)
     plan = plan_training(config, inputs)
     print(json.dumps(json_settings(config), indent=2))
-    objective = config.method.lines(config.batch.questions_per_step, config.batch.samples_per_question)
-    print(*inputs.lines, *objective, *plan.lines, sep="\n")
+    print(*inputs.lines, *plan.lines, sep="\n")
     if plan.seconds:
         print(*estimate_lines(plan.seconds, config), sep="\n")
 

@@ -41,8 +41,7 @@ STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
 class Progress:
     """How far a run is: the file trainer/progress.json of a checkpoint."""
 
-    # Later steps depend on this, the weights, the optimizer, and torch's random state. The seeds of sampling are
-    # functions of the step.
+    # Later steps depend on this, the weights and the optimizer. The seeds of sampling are functions of the step.
 
     step: int = 0  # steps that are done
     place: int = 0  # behind the last question, in the order of `questions_at`
