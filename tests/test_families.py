@@ -60,8 +60,6 @@ def refuse_family(folder: Path, family: str) -> str:
     assert line.startswith(f"error: {model}: {reason}")
     assert "Traceback" not in done.stdout
     assert not (run / "metrics.jsonl").exists()
-    if "cannot run" in reason:  # the traceback is kept for those who look for the fault
-        assert "Traceback" in (run / "console.log").read_text(encoding="utf-8")
     return reason
 
 

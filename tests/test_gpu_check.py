@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import gpu_check
-from bnpo.policy.sampling import attention_backend
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 from conftest import python
 from gpu_check_parts import CheckError, require_within
@@ -89,14 +88,6 @@ def test_all_rows_above_their_limits_are_named():
     require_within(rows, {"capture_gib": 1.0})
     with pytest.raises(CheckError, match=r"^asleep_gib 1\.25 is more than 1, gap nan is more than 0\.05$"):
         require_within(rows, {"asleep_gib": 1.0, "gap": 0.05, "capture_gib": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("capability", "can_compile", "backend"),
-    [(8, False, None), (9, False, None), (10, True, None), (10, False, "FLASH_ATTN"), (12, False, None)],
-)
-def test_attention_that_cannot_be_compiled_is_not_chosen(capability, can_compile, backend):
-    assert attention_backend(capability, can_compile) == backend
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,19 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
 
 
 @pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("capability", "can_compile", "backend"),
+    [(8, False, None), (9, False, None), (10, True, None), (10, False, "FLASH_ATTN"), (12, False, None)],
+)
+def test_attention_that_cannot_be_compiled_is_not_chosen(monkeypatch, capability, can_compile, backend):
+    from bnpo.policy import sampler as module
+
+    monkeypatch.setattr("vllm.utils.flashinfer.has_flashinfer", lambda: can_compile)
+    settings = EngineSettings(max_tokens=192, dtype="bfloat16", sequences=32)
+    assert module._gpu_arguments(settings, capability)["attention_backend"] == backend
+
+
+@pytest.mark.sampler
 def test_accuracies_spread_over_the_unit_interval():
     from bnpo.policy.sampler import Sampler  # vLLM, where it runs: other workers would import it for nothing
 
