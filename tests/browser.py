@@ -60,11 +60,6 @@ class Visitor:
         return int(self.message().split(" of ")[0])
 
 
-def lines_of(run: Path) -> list[dict]:
-    """Return the metrics of every step, without an unfinished last line."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
-
-
 def answers_of(run: Path) -> list[dict]:
     """Return the rows of all recorded batches, with their steps and groups."""
     rows = []

@@ -196,8 +196,6 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
         (("--regrade", "x"), {}, "--ckpt: has no effect with --regrade, which keeps the samples; leave it out"),
         (("--grader", "strict"), {}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
         (("--grader", "none.py:f"), {}, "--grader: no file none.py; write path/to/file.py:function"),
-        (("--tensor-parallel", "0"), {}, "--tensor-parallel: is 0, must be greater than 0"),
-        (("--gpu-memory", "1.5"), {}, "--gpu-memory: is 1.5, must be less than or equal to 1"),
         (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),
         ((), NO_DATA, "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads"),
         ((), {"max_answer_tokens": 3072}, "prompts and answers of up to 3136 tokens do not fit the context of"),

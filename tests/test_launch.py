@@ -71,7 +71,6 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
 @pytest.mark.parametrize(
     ("flags", "seconds", "message"),
     [
-        (("--lr", "0"), 5, "--lr: is 0.0, must be greater than 0"),
         (("--questions-per-step", "3"), 5, "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (("--train-data", "absent.jsonl"), 5, "absent.jsonl: no such data file"),
         (("--train-data", "examples/data.jsonl", "--answer-field", "x"), 5, "data.jsonl:1: field 'x' is missing"),

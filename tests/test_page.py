@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from bnpo.files import whole_json_lines
 from bnpo.report.page import write_page
-from browser import Visitor, answers_of, lines_of
+from browser import Visitor, answers_of
 from conftest import json_lines, run_ranks
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
@@ -70,7 +71,10 @@ def numbers(cells: list[str]) -> list[float]:
 def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     visitor.open()
     plots = visitor.plots()
-    lines, others = lines_of(run), {line["step"]: line for line in lines_of(other)}
+    lines, others = (
+        whole_json_lines(run / "metrics.jsonl"),
+        {line["step"]: line for line in whole_json_lines(other / "metrics.jsonl")},
+    )
     assert {"reward/mean", "grad_norm", "beta/alpha", "beta/V", "entropy", "answers/truncated"} < plots.keys()
     for metric in plots.keys() - {"seconds", "grad_norm/cv", "eval/average/pass1"}:
         steps, values = plots[metric]
@@ -80,7 +84,9 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
             assert value == (pytest.approx(np.mean(known)) if known else None)
     steps, *tops = plots["seconds"]
     phases = ("generate", "reward", "gather", "update", "sync", "watch", "evaluate")
-    sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
+    sums = [
+        sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in whole_json_lines(other / "metrics.jsonl")
+    ]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
     assert visitor.column("status") == ["done", "still running or killed"]
@@ -88,7 +94,10 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
 
 def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run):
     visitor.open("view=density")
-    slider, lines = visitor.tab.locator("[name=step]"), {line["step"]: line for line in lines_of(run)}
+    slider, lines = (
+        visitor.tab.locator("[name=step]"),
+        {line["step"]: line for line in whole_json_lines(run / "metrics.jsonl")},
+    )
     for step in (1, 4, 6):
         slider.fill(str(step - 1))
         visitor.settle()

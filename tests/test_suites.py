@@ -32,7 +32,6 @@ def with_data(**fields) -> str:
         (with_data(repetitions=0), "datasets.x.repetitions is 0: must be greater than 0"),
         (with_data(rnus=1), "datasets.x.rnus is 1: Unexpected keyword argument"),
         (with_data(problems=1), "datasets.x.problems is 1: must be greater than or equal to 2"),
-        (with_data(data=5), "datasets.x.data is 5: must be a valid string"),
         (with_data(references={"a": 2}), "datasets.x.references.a is 2: must be a valid string"),
         (json.dumps(GOOD | {"template": "qwen"}), "template is 'qwen', known: chat, think"),
         (json.dumps(GOOD | {"top_p": 0}), "top_p is 0: must be greater than 0"),
