@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnpo.files import whole_json_lines
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -58,6 +60,11 @@ class Visitor:
 
     def count(self) -> int:
         return int(self.message().split(" of ")[0])
+
+
+def lines_of(run: Path) -> list[dict]:
+    """Return the metrics of every step, without an unfinished last line."""
+    return whole_json_lines(run / "metrics.jsonl")
 
 
 def answers_of(run: Path) -> list[dict]:

@@ -237,8 +237,3 @@ def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp
     )
     assert [job.evaluation.suite.name for job in jobs] == ["arithmetic", "arithmetic"]
     assert [job.folder for job in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]
-
-
-def test_a_model_and_itself_do_not_share_a_folder():
-    with pytest.raises(InputError, match="--base: is the same as --ckpt and would use the same folder"):
-        run(EvalConfig(str(TINY_MODEL), base=str(TINY_MODEL)))

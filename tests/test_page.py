@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
 
-from bnpo.files import whole_json_lines
 from bnpo.report.page import write_page
-from browser import Visitor, answers_of
+from browser import Visitor, answers_of, lines_of
 from conftest import json_lines, run_ranks
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
@@ -71,10 +69,7 @@ def numbers(cells: list[str]) -> list[float]:
 def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     visitor.open()
     plots = visitor.plots()
-    lines, others = (
-        whole_json_lines(run / "metrics.jsonl"),
-        {line["step"]: line for line in whole_json_lines(other / "metrics.jsonl")},
-    )
+    lines, others = lines_of(run), {line["step"]: line for line in lines_of(other)}
     assert {"reward/mean", "grad_norm", "beta/alpha", "beta/V", "entropy", "answers/truncated"} < plots.keys()
     for metric in plots.keys() - {"seconds", "grad_norm/cv", "eval/average/pass1"}:
         steps, values = plots[metric]
@@ -84,27 +79,10 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
             assert value == (pytest.approx(np.mean(known)) if known else None)
     steps, *tops = plots["seconds"]
     phases = ("generate", "reward", "gather", "update", "sync", "watch", "evaluate")
-    sums = [
-        sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in whole_json_lines(other / "metrics.jsonl")
-    ]
+    sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
     assert visitor.column("status") == ["done", "still running or killed"]
-
-
-def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run):
-    visitor.open("view=density")
-    slider, lines = (
-        visitor.tab.locator("[name=step]"),
-        {line["step"]: line for line in whole_json_lines(run / "metrics.jsonl")},
-    )
-    for step in (1, 4, 6):
-        slider.fill(str(step - 1))
-        visitor.settle()
-        x, y = visitor.plots()["density"]
-        alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
-        assert y == pytest.approx(scipy.stats.beta.pdf(x, alpha, beta).tolist())
-        assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
 
 
 def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor, run):

@@ -140,15 +140,6 @@ def test_accuracy_reads_the_answer_tags_only_when_told(grader):
     assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
-def test_a_users_file_may_have_dataclasses(tmp_path):
-    lines = ["from __future__ import annotations", "from dataclasses import dataclass", "@dataclass", "class Parts:"]
-    lines += ["    length: int", "def short(text, reference):", "    return Parts(len(text)).length < 3"]
-    (tmp_path / "mine.py").write_text("\n".join(lines))
-    grader = Grader((f"{tmp_path / 'mine.py'}:short",), workers=1)
-    assert grader(["1", "long"], ["1", "1"]).rewards.tolist() == [[1], [0]]
-    grader.close()
-
-
 def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def far(text, reference):\n    return {'up': 2, 'out': -1.5}.get(text, -1)\n")
