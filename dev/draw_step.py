@@ -25,7 +25,7 @@ LANES: dict[str, list[Box]] = {
     "all ranks together": [(4.0, 5.3, SHARED, "advantages\n[n, m]")],
     "learner (ZeRO-3)": [
         (5.4, 7.4, LEARNER, "loss, gradients,\nAdamW"),
-        (7.5, 9.4, LEARNER, "gather weights,\nscore the same"),
+        (7.5, 9.4, LEARNER, "gather weights,\nscore an answer"),
     ],
 }
 MEMORY: dict[str, list[Box]] = {
@@ -36,7 +36,7 @@ MEMORY: dict[str, list[Box]] = {
     ],
     "": [(0.0, 9.4, LEARNER, "learner: weights, gradients, optimizer, divided among the ranks")],
 }
-PHASES = {"collect": 1.95, "compute_advantages": 4.65, "update": 6.4, "refresh_sampler,\nmeasure_sync": 8.45}
+PHASES = {"collect_batch": 1.95, "compute_advantages": 4.65, "update": 6.4, "refresh_sampler,\nmeasure_sync": 8.45}
 """Functions of `one_step` in loop.py, and where they stand."""
 
 

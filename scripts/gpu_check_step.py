@@ -72,7 +72,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     torch.cuda.reset_peak_memory_stats()
     update = measured(learner.update, "update", rows)(experience, lr=0.0)
     if peak := peak_tflops(gpu_name()):  # what gradient checkpointing computes twice does not count
-        rows["mfu"] = update.tflop / rows["update_seconds"] / peak
+        rows["mfu"] = update.metrics["update/tflop"] / rows["update_seconds"] / peak
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     memory = rank_memory(shape, config, ranks=1)
@@ -149,7 +149,7 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
         sampler_logprobs=[answer.logprobs for _, answer in sampled],
         advantages=np.ones(len(sampled)),
     )
-    metrics = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0).metrics()  # changes no weights
+    metrics = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0).metrics  # changes no weights
     rows[f"{name}_entropy"] = -np.concatenate(experience.sampler_logprobs).mean()  # estimated from the drawn tokens
     for kind in ("mean", "max"):
         rows[f"{name}_gap_{kind}"] = metrics[f"sampler_learner_gap_{kind}"]

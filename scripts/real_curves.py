@@ -34,7 +34,7 @@ METHODS = {
     "trl-grpo": "GRPO of TRL",
 }
 """Methods in the order of the figure, by the first part of a file's name."""
-KINDS = {"greedy": "greedy, held-out problems", "sampled": "sampled, problems of the step"}
+KINDS = {"greedy": "greedy, held-out problems", "sampled": "sampled, training problems"}
 Runs = list[list[dict]]
 """Rows of runs that differ only in their seeds."""
 
@@ -86,18 +86,18 @@ def lines(runs: dict[str, Runs]) -> list[list[str]]:
 
 
 def draw(runs: dict[str, Runs]) -> Figure:
-    """Return the figure: a panel for each kind, a line for each method, in a band from the lowest to the highest."""
+    """Return the figure: a panel for each kind, and for each method a thin line per run and one of their mean."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
         for axes, (kind, title) in zip(figure.subplots(1, len(KINDS), sharey=True), KINDS.items(), strict=True):
             for method, of_method in runs.items():
                 place = list(METHODS).index(method)
                 steps, values = curve(of_method, kind)
-                axes.fill_between(steps, values.min(0), values.max(0), color=COLOURS[place], alpha=0.15, linewidth=0)
-                style = {"color": COLOURS[place], "linestyle": DASHES[place], "label": METHODS[method]}
-                axes.plot(steps, values.mean(0), **style)
-            axes.set(xlabel="step", title=title, ylim=(0, 1))
-        figure.axes[0].set_ylabel("accuracy")
+                style = {"color": COLOURS[place], "linestyle": DASHES[place]}
+                axes.plot(steps, 100 * values.T, **style, alpha=0.3, linewidth=0.6)
+                axes.plot(steps, 100 * values.mean(0), **style, label=METHODS[method])
+            axes.set(xlabel="step", title=title, ylim=(0, 100))
+        figure.axes[0].set_ylabel("accuracy in percent")
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
         return figure
 

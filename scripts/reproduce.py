@@ -92,19 +92,6 @@ def is_trained(row: Row) -> bool:
     return True
 
 
-def check_disk_space(row: Row) -> None:
-    """Raise InputError if the row's checkpoints that exist at once do not fit the disk."""
-    from bnpo.planning.dry_run import disk_problem, plan_training, training_inputs  # imports torch
-
-    plan = plan_training(row.train, training_inputs(row.train))
-    files = (row.run / "checkpoints").rglob("*")
-    written = sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
-    problem = disk_problem(row.run, plan.disk - written)
-    if problem:
-        fix = 'free disk space, or give --train-flags="--keep 1" or another --output-dir'
-        raise InputError(f"{row.name}: {problem}; {fix}")
-
-
 def start(command: Sequence[str]) -> int:
     """Run a command of a row, passing on signals, and return its exit status."""
     # In its own session, so that Ctrl-C reaches only this process, which passes it on once.
@@ -125,10 +112,8 @@ def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
     """Train and evaluate a row, skipping what is done. Raises InputError if a command fails or is stopped."""
     for command in row.commands:
         training = "train.py" in command
-        if training:
-            if is_trained(row):
-                continue
-            check_disk_space(row)
+        if training and is_trained(row):
+            continue
         print(f"{row.name}: {shlex.join(command)}", flush=True)
         status = start(command)
         if status or not (is_trained(row) if training else is_finished(row)):

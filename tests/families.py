@@ -61,7 +61,7 @@ NOT_TRAINED = {
     "mamba": ({}, "it has layers of linear_attention"),
     "qwen3_next": (EXPERTS | {"head_dim": 32}, "it has layers of linear_attention"),
     "recurrent_gemma": ({}, "it has convolutions over tokens, as in state-space models and linear attention"),
-    "stablelm": ({}, "its attention layers do not pass keyword arguments on"),
+    "stablelm": ({}, "its code does not run with the learner's attention"),
     "t5": ({}, "it is an encoder-decoder"),
 }
 """Settings beside SHAPE, and why the family is refused before a model is loaded."""

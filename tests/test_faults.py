@@ -26,10 +26,10 @@ SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question"
 SMALL += ("--watch-questions", 0)
 
 
-def start_rank(rank: int, port: int, run: str, output: Path, fault: str = "none") -> subprocess.Popen:
+def start_rank(rank: int, port: int, output: Path, fault: str) -> subprocess.Popen:
     """One of three ranks of a run that meet at a port."""
     environment = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "tests/programs/lifeline_check.py", fault, run]
+    command = [sys.executable, "tests/programs/lifeline_check.py", fault]
     with output.open("w") as file:
         return subprocess.Popen(
             command, cwd=ROOT, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=file, stderr=file
@@ -40,7 +40,7 @@ def start_rank(rank: int, port: int, run: str, output: Path, fault: str = "none"
 @pytest.mark.parametrize(("fault", "status"), [("rank 2 killed", -9), ("rank 2 raises", 1)])
 def test_ranks_without_a_launcher_notice_in_a_collective_that_one_has_ended(fault, status, tmp_path):
     port = free_port()
-    ranks = [start_rank(rank, port, "run", tmp_path / str(rank), fault) for rank in range(3)]
+    ranks = [start_rank(rank, port, tmp_path / str(rank), fault) for rank in range(3)]
     assert [rank.wait(timeout=60) for rank in ranks] == [1, 1, status]
     outputs = [(tmp_path / str(rank)).read_text() for rank in range(3)]
     assert ("MemoryError: a fault of rank 2" in outputs[2]) == (status == 1)
@@ -50,29 +50,15 @@ def test_ranks_without_a_launcher_notice_in_a_collective_that_one_has_ended(faul
 
 
 @pytest.mark.program
-def test_a_rank_of_another_run_is_turned_away(tmp_path):
-    """Two runs with the same port: rank 2 of the second comes to the first, in time to be taken for its own."""
-    port = free_port()
-    first = [start_rank(rank, port, "runs/first", tmp_path / str(rank)) for rank in range(2)]
-    stranger = start_rank(2, port, "runs/second", tmp_path / "stranger")
-    assert stranger.wait(timeout=60) == 1
-    refusal = f"port {port}: the ranks of runs/first meet here, not of runs/second. Choose another port: deepspeed "
-    assert refusal in (tmp_path / "stranger").read_text()
-    first.append(start_rank(2, port, "runs/first", tmp_path / "2"))
-    assert [rank.wait(timeout=60) for rank in first] == [0, 0, 0]
-
-
-@pytest.mark.program
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.create_server(("", 0)) as another:
         port = another.getsockname()[1]
         run = ("train.py", *SMALL, "--steps", 1, "--output-dir", tmp_path / "run")
         refused = run_ranks(2, *run, check=False, environment={"MASTER_PORT": str(port)})
     assert refused.returncode == 2
-    assert re.findall("error.*", refused.stdout) == [
-        f"error: port {port}, where the ranks meet, is another program's. "
-        f"Choose another port: deepspeed --master_port {port + 1} train.py ..."
-    ]
+    [line] = re.findall("error: .*", refused.stdout)
+    assert line.startswith("error: the ranks cannot connect (DistNetworkError: ")
+    assert str(port) in line
     assert "Traceback" not in refused.stdout
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
 
@@ -168,7 +154,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     end = json.loads((run / "end.json").read_text())
     assert end["step"] == 2
     assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row")
-    assert (run / "console.log").read_text().count("error: the loss or the gradient norm") == 1
+    assert failed.stdout.count("error: the loss or the gradient norm") == 1
 
     lines = json_lines(run / "metrics.jsonl")
     assert [(line["updates/skipped"], line["bad_steps"]) for line in lines] == [(1, 1), (1, 2)]
@@ -318,13 +304,13 @@ def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(tmp_path
 
 
 OVERWRITE = (*SMALL, "--steps", 1, "--eval-every", 0, "--overwrite")
-CANNOT_CONNECT = r"error: the ranks cannot connect \(RuntimeError: .*eth99\); correct GLOO_SOCKET_IFNAME, "
+CANNOT_CONNECT = r"error: the ranks cannot connect \(RuntimeError: .*eth99\); .* correct or unset GLOO_SOCKET_IFNAME, "
 
 
 def write_earlier_run(run: Path) -> dict[str, str]:
     """Write a run as far as --overwrite looks at it. Return its files."""
     files = {"config.json": '{"preset": "tiny"}', "metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights"}
-    files |= {"console.log": "text", "end.json": "{}", "mine.txt": "mine"}
+    files |= {"end.json": "{}", "mine.txt": "mine"}
     for name, text in files.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)

@@ -21,7 +21,7 @@ from bnpo.evaluation.program import fleet
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampling import EngineSettings
-from bnpo.ranks import check_compiler, has_cuda
+from bnpo.ranks import has_cuda
 from conftest import ROOT, python, users_environment
 from families import NOT_TRAINED, TRAINED, family_config, make_family
 from launch import read_launcher_flags, reserve_port
@@ -160,22 +160,6 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy_and_changes_nothin
 
 @pytest.mark.program
 @pytest.mark.parametrize(
-    ("given", "threads"),
-    [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
-)
-def test_the_environment_gets_what_is_not_set(given, threads):
-    """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
-    code = "import json, os; from bnpo.environment import setup_environment; setup_environment(); "
-    command = [sys.executable, "-c", code + "print(json.dumps(dict(os.environ)))"]
-    after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-    assert after["VLLM_LOGGING_LEVEL"] == "INFO"
-    assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
-    assert after.get("OMP_NUM_THREADS") == threads
-
-
-@pytest.mark.program
-@pytest.mark.parametrize(
     ("program", "message"),
     [
         (("train.py", "--preset", "tiny", "--lr", "0"), "error: --lr: is 0.0, must be greater than 0"),
@@ -223,56 +207,23 @@ def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("build", "gpu", "driver", "available", "problem"),
+    ("build", "gpu", "available", "refused"),
     [
-        ("13.0", True, 13000, True, None),
-        ("13.0", True, 13020, True, None),  # a newer driver
-        ("13.2", True, 13000, True, None),  # releases of one major number work with its first driver
-        (None, True, 0, False, None),  # torch for CPUs
-        (None, True, 12080, False, None),
-        ("13.0", False, 0, False, None),
-        ("13.0", False, 13000, False, None),  # a driver without a GPU
-        ("13.0", True, 12080, True, "(driver: for CUDA 12.8). Update the NVIDIA driver"),
-        ("13.0", True, 0, False, "(driver: not found). Update"),
-        ("13.0", True, 13000, False, "(driver: for CUDA 13.0). Update"),
+        ("13.0", True, True, False),
+        (None, True, False, False),  # torch for CPUs
+        ("13.0", False, False, False),
+        ("13.0", True, False, True),
     ],
 )
-def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, gpu, driver, available, problem, monkeypatch):
+def test_a_gpu_that_torch_cannot_use_is_a_line_with_the_cure(build, gpu, available, refused, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr("torch.version.cuda", build)
     monkeypatch.setattr("torch.cuda.is_available", lambda: available)
-    monkeypatch.setattr("bnpo.ranks.driver_cuda", lambda: driver)
     monkeypatch.setattr("bnpo.ranks.has_nvidia_gpu", lambda: gpu)
-    if problem is None:
+    if not refused:
         assert has_cuda() == available
         return
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"cannot use the GPU of this machine\. Update .* in front of the command$"):
         has_cuda()
-    assert problem in str(error.value)
-    assert str(error.value).endswith("or use the CPU: CUDA_VISIBLE_DEVICES= in front of the command")
     assert has_cuda(optional=True) == available
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-
-
-@pytest.mark.parametrize(
-    ("on_gpu", "compilers", "variables", "problem"),
-    [
-        (False, (), {}, None),
-        (True, (), {}, "no C compiler (gcc), which GPU kernels need. Install it: apt-get install gcc python3-dev"),
-        (True, ("clang",), {}, "no Python.h in {folder}, which GPU kernels need. Install it: apt-get"),
-        (True, ("clang",), {"CPATH": ":{folder}/headers"}, None),
-        (True, (), {"CC": "/opt/cc", "C_INCLUDE_PATH": "{folder}/headers"}, None),
-    ],
-)
-def test_a_missing_compiler_or_header_is_a_line(on_gpu, compilers, variables, problem, monkeypatch, tmp_path):
-    (tmp_path / "headers").mkdir()
-    (tmp_path / "headers" / "Python.h").touch()
-    for name in ("CC", "CPATH", "C_INCLUDE_PATH"):
-        monkeypatch.setenv(name, variables.get(name, "").format(folder=tmp_path))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
-    monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
-    monkeypatch.setattr("shutil.which", lambda program: program if program in compilers else None)
-    if problem is None:
-        return check_compiler()
-    with pytest.raises(InputError, match=re.escape(problem.format(folder=tmp_path))):
-        check_compiler()

@@ -116,15 +116,6 @@ def test_no_signal_gives_no_advantage_with_any_weight(text):
         np.testing.assert_allclose(result[2], 0, atol=1e-9)
 
 
-def test_the_dry_run_shows_the_exact_objective():
-    assert Method("bnpo").lines(32, 16) == []
-    lines = Method("weight", weight="1").lines(32, 16)
-    assert "16 answers per question" in lines[0]
-    assert [float(value) for value in lines[3].split()[1:]] == pytest.approx(
-        [15 / 16 * float(p) for p in lines[1].split()[2:]], rel=1e-3
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

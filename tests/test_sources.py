@@ -133,7 +133,7 @@ NO_TEXT = "it must be a text or a number"
 @pytest.mark.parametrize(
     ("row", "columns", "message"),
     [
-        (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, reward_model."),
+        (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, reward_model"),
         (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, f"field 'reward_model' has type dict; {NO_TEXT}"),
         (VERL, VERL_FIELDS | {"answer_field": "prompt.x"}, "field 'prompt.x' is missing; there are prompt"),
         ({"problem": "1", "answer": ["70"]}, {}, f"field 'answer' has type list; {NO_TEXT}"),

@@ -156,17 +156,12 @@ def test_a_shard_is_compared_with_its_part_of_the_whole():
         assert not torch.equal(*comparable(columns, shard + 1, place))
 
 
-@pytest.mark.parametrize(
-    ("size", "ranks_here", "message"),
-    [
-        (3, 4, "--sampler-ranks 3: the 4 ranks of a machine cannot be divided by 3"),
-        (5, 5, "--sampler-ranks 5: the model's 12 heads cannot be divided by 5"),
-        (3, 3, "--sampler-ranks 3: its feed-forward width 8960 cannot be divided by 3"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused(size, ranks_here, message):
+@pytest.mark.parametrize(("size", "ranks_here"), [(3, 4), (5, 5), (3, 3)])
+def test_what_cannot_be_shared_is_refused(size, ranks_here):
+    """Three ranks do not divide four, five not the 12 heads, three not the width."""
     shape = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
     for fitting in (1, 2, 4):  # of two key heads, ranks hold the same
         check_sampler_ranks(shape, fitting, 4)
+    message = f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's 12 heads and its"
     with pytest.raises(InputError, match=message):
         check_sampler_ranks(shape, size, ranks_here)

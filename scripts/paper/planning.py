@@ -9,15 +9,12 @@ from bnpo.config import Planning, check_config, json_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.planning.dry_run import (
     Inputs,
-    assumption_lines,
-    disk_problem,
     evaluation_inputs,
     evaluation_seconds,
     plan_training,
     speed_of,
     training_inputs,
 )
-from bnpo.planning.memory import flags_text
 from paper.rows import Row
 
 GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the table
@@ -32,7 +29,6 @@ class RowCost:
 
     checkpoint: int  # bytes
     checkpoints: int  # that exist at once
-    flags: str  # with which alone it fits
     hours: float | None  # None: it does not fit
 
 
@@ -45,7 +41,7 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
         if row.train:
             check_config(row.train, planning.gpus or 1)
     gpus = (planning.gpu,) if planning.gpu else GPUS
-    speeds = [speed_of(gpu) for gpu in gpus]
+    speed_of(gpus[0])  # refuses an unknown GPU
     inputs: dict[str, ModelInputs] = {}
     for row in rows:
         suite = chosen_suite(row.evaluate, Path())
@@ -58,13 +54,11 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
             print(f"\nsettings of {trained[0].name}:\n{json.dumps(json_settings(config), indent=2)}")
             print(*training.lines, *plan_training(replace(config, planning=planning), training).lines, sep="\n")
         print(*evaluation.lines, f"{evaluation.eval_answers:,} answers per evaluation", sep="\n")
-    print("", *assumption_lines(speeds, planning.answer_tokens), sep="\n")
+    print(f"\nThe hours assume {planning.answer_tokens} tokens per answer (--answer-tokens), and docs/reproduce.md.")
     # Every row keeps its checkpoints. Only the row at work has one more, which is being written.
     costs = [row_cost(row, inputs[row.model], replace(planning, gpu=gpus[0])) for row in rows]
     disk = sum(cost.checkpoint * max(0, cost.checkpoints - 1) for cost in costs) + max(c.checkpoint for c in costs)
     print(f"\ndisk: {disk / 1e9:,.1f} GB for all rows")
-    if problem := disk_problem(rows[0].folder.parent, disk):
-        print(f"not enough disk space: {problem}")
     _print_hours(rows, inputs, planning, gpus)
 
 
@@ -74,10 +68,10 @@ def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     suite = chosen_suite(row.evaluate, Path())
     hours = sum(evaluation_seconds(replace(row.evaluate, planning=planning), evaluation, suite).values()) / 3600
     if row.train is None:
-        return RowCost(0, 0, "", hours)
+        return RowCost(0, 0, hours)
     plan = plan_training(replace(row.train, planning=planning), training)
     hours = hours + sum(plan.seconds.values()) / 3600 if plan.seconds else None
-    return RowCost(plan.checkpoint, plan.most_checkpoints, flags_text(plan.changes), hours)
+    return RowCost(plan.checkpoint, plan.checkpoints, hours)
 
 
 def _print_hours(
@@ -86,17 +80,15 @@ def _print_hours(
     """Print the hours of all rows, and of the last row of every model."""
     last_rows = list({row.model: row for row in rows}.values())
     names = [Path(row.model).name for row in last_rows]
-    print(f"\n| GPUs | {' | '.join(names)} | all {len(rows)} rows | needs |")
-    print(f"| --- | {' | '.join(['---:'] * len(names))} | ---: | --- |")
+    print(f"\n| GPUs | {' | '.join(names)} | all {len(rows)} rows |")
+    print(f"| --- | {' | '.join(['---:'] * len(names))} | ---: |")
     for gpu in gpu_models:
         for gpus in (planning.gpus,) if planning.gpus else GPU_COUNTS:
             on_gpus = replace(planning, gpu=gpu, gpus=gpus)
             costs = {row.name: row_cost(row, inputs[row.model], on_gpus) for row in rows}
             last_costs = [costs[row.name] for row in last_rows]
             cells = [_hours_cell([cost], gpus) for cost in last_costs] + [_hours_cell(list(costs.values()), gpus)]
-            named = zip(names, last_costs, strict=True)
-            needs = [f"{name}: `{cost.flags}`" for name, cost in named if cost.flags]
-            print(f"| {gpus} x {gpu} | {' | '.join(cells)} | {'; '.join(needs)} |")
+            print(f"| {gpus} x {gpu} | {' | '.join(cells)} |")
     print("\nEstimated hours, and GPU-hours in brackets, of the last row of each model and of all rows.")
 
 

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_type_hints
 
 import docstring_parser
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import PrimitiveConstructorSpec
 
 from bnpo.algorithm.advantages import needs_groups
 from bnpo.algorithm.estimators import Method
@@ -78,8 +77,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """Further draws of as many questions at most, while fewer than --questions-per-step have answers of different
-    rewards. The learner takes those first; the Beta distribution is fitted to all that were drawn."""
+    """While fewer than n questions have answers of different rewards, draw n more, at most this many times (DAPO's
+    dynamic sampling). The learner takes such questions first. BNPO's fit uses all that were drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -106,7 +105,7 @@ class SamplingSettings:
     max_answer_tokens: Positive[int] = 3072
     """Longest answer in tokens. Longer answers are cut off."""
     seed: NotNegative[int] = 0
-    """Seed of the order of questions and of all sampling."""
+    """Seed of the order of questions, of all sampling, and of LoRA's first values."""
 
     @property
     def drawn(self) -> tuple[float, int | None]:
@@ -140,8 +139,8 @@ class UpdateSettings:
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
     importance_cap: Positive[float] | None = None
-    """Multiply the loss of a token by min(p_learner / p_sampler, cap), which corrects for rounding. With None, it is
-    not corrected."""
+    """Multiply the loss of a token by min(p_learner / p_sampler, cap), truncated importance sampling. It corrects for
+    different rounding in sampler and learner."""
     max_bad_steps: Positive[int] = 3
     """Stop after this many steps in a row whose update was skipped, since its loss or gradient norm was not finite."""
 
@@ -166,12 +165,12 @@ class HardwareSettings:
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free, as far as it is of use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, but not more than it needs."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
     sync_tolerance: Positive[float] | None = None
-    """Largest mean difference between the log-probabilities of sampler and learner. The default is measured at the
-    start."""
+    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. The
+    default is measured at the start."""
 
 
 @dataclass(frozen=True)
@@ -343,10 +342,7 @@ def saved_config(path: Path) -> TrainConfig:
 
 
 def validate(settings: type[T], values: dict) -> T:
-    """Return an object of a settings dataclass from values as JSON holds them. Raises InputError for the first fault.
-
-    It checks types, choices and limits of values, as the annotations say.
-    """
+    """Return a settings dataclass from values as JSON holds them. Raises InputError for the first fault."""
     try:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
@@ -399,10 +395,7 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
 
 
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the config that command line `argv` asks for, and a line that says which preset was taken and why.
-
-    Raises InputError for an unknown preset. tyro exits on flags that it does not know.
-    """
+    """Return the config that command line `argv` asks for, and a line that says which preset was taken and why."""
     argv = expand_home(argv)
     defaults, reason = _defaults(argv, has_cuda)
     preset_line = f"preset {defaults.preset} ({reason})"
@@ -422,26 +415,6 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
 
 
-FLAG_TYPES = ConstructorRegistry()
-
-
-@FLAG_TYPES.primitive_rule
-def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Show INT in the help for `int | None`, where tyro shows {None}|INT. The word None is read all the same."""
-    inner = [member for member in get_args(info.type) if member is not NoneType]
-    if len(inner) != 1 or NoneType not in get_args(info.type):
-        return None
-    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner[0], info.markers))
-    return replace(
-        spec,
-        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs > 1 else spec.nargs,
-        choices=(*spec.choices, "None") if spec.choices else None,
-        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
-        is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
-    )
-
-
 @cache
 def _join_help_lines(config: type) -> None:
     """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
@@ -450,21 +423,14 @@ def _join_help_lines(config: type) -> None:
             _join_help_lines(hint)
     for setting in docstring_parser.parse_from_object(config).params:
         hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
-        annotation = tyro.conf.arg(help=text, help_behavior_hint=_default_in_help)
-        config.__annotations__[setting.arg_name] = Annotated[hint, annotation]
-
-
-def _default_in_help(default: str) -> str:
-    """Return what the help says of a default. Where there is none, the text of the flag says what happens."""
-    return "" if default in ("", "None", "''") else f"(default: {default})"
+        config.__annotations__[setting.arg_name] = Annotated[hint, tyro.conf.arg(help=text)]
 
 
 def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
     """Return the settings that command line `argv` sets in a dataclass `config`. tyro exits on wrong flags."""
     _join_help_lines(config)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": FLAG_TYPES, "console_outputs": prints}
-    return parse_command(config, argv, **options)
+    return parse_command(config, argv, config=(tyro.conf.OmitArgPrefixes,), console_outputs=prints, **options)
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 # Groups are arguments of `datasets.load_dataset`. A split has no default: a test set must not be `train` by mistake.
 HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revision>[^#]+))?#(?P<split>.+)")
 HUB_FORM = "hub:OWNER/NAME:CONFIG@REVISION#SPLIT, where :CONFIG and @REVISION can be left out"
-
-
 Messages = list[dict[str, str]]
 """A chat, as chat templates take it: dicts with `role` and `content`."""
 
@@ -82,7 +80,7 @@ def load_sources(names: Sequence[str], columns: Columns) -> tuple[list[Problem],
 
 
 def load_problems(source: str | Path, columns: Columns = Columns()) -> list[Problem]:
-    """Return the problems of one source. Raises InputError that names the source, its line or row, and the cure."""
+    """Return the problems of one source. Raises InputError."""
     return _load(str(source), columns)[0]
 
 
@@ -96,29 +94,25 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     """Return the problems of a source, and the commit of a data set of the hub."""
     if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
         return problems, None
-    table, revision = None, None
     on_hub, in_folder = name.startswith("hub:"), os.path.isdir(name.partition("#")[0])
     if not (on_hub or in_folder or os.path.isfile(name)):  # unlike Path.is_file, False for names that are too long
         advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
         raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
+    if not (on_hub or in_folder or name.endswith((".csv", ".csv.gz", ".parquet"))):
+        return [_problem(place, row, columns) for place, row in read_json_lines(name)], None
     try:
         if on_hub:
             table, revision = _hub_table(name)
-        elif in_folder:
-            table = _folder_table(name)
-        elif name.endswith((".csv", ".csv.gz", ".parquet")):
-            table = _file_table(name, columns)
-        rows = [] if table is None else _rows(table, columns)
+        else:
+            table, revision = _folder_table(name) if in_folder else _file_table(name, columns), None
+        rows = _rows(table, columns)
     except Exception as error:  # a dozen kinds, of four libraries
         login = "the name, the network, and for a gated data set your login (hf auth login)"
         advice = login if on_hub else "the folder" if in_folder else "the file"
         raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
-    numbered = [(f"{name}:{number}", row) for number, row in enumerate(rows, 1)]
-    if table is None:
-        numbered = read_json_lines(name)
-    if not numbered:
+    if not rows:
         raise InputError(f"{name}: is empty; it needs a problem and an answer in each row")
-    return [_problem(place, row, columns) for place, row in numbered], revision
+    return [_problem(f"{name}:{number}", row, columns) for number, row in enumerate(rows, 1)], revision
 
 
 def _hub_table(name: str) -> tuple["pyarrow.Table", str]:
@@ -211,18 +205,11 @@ def _field(place: str, row: dict, name: str, columns: Columns) -> object:
     value: object = row
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
-            known = ", ".join(_field_names(row))
+            known = [f"{outer}.{inner}" for outer in row if isinstance(row[outer], dict) for inner in row[outer]]
             advice = f"name it with --{name}-field, or in a suite with {name}_field"
-            raise InputError(f"{place}: field '{path}' is missing; there are {known}; {advice}")
+            raise InputError(f"{place}: field '{path}' is missing; there are {', '.join([*row, *known])}; {advice}")
         value = value[part]
     return value
-
-
-def _field_names(row: dict) -> list[str]:
-    names = []
-    for name, value in row.items():
-        names += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) and value else [name]
-    return names
 
 
 def _text(place: str, value: object, field: str, needed: str) -> str:
@@ -360,19 +347,14 @@ def chat_template(tokenizer, template: str, system_prompt: str | None = None, th
 
 
 def render_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> str:
-    """Return the prompt for `problem`, up to and including the assistant's header. Raises InputError.
-
-    `template` is Jinja text, by default that of the tokenizer.
-    """
+    """Return the prompt for `problem`, rendered by the Jinja text `template` or the tokenizer's. Raises InputError."""
     messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
     options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
     try:
         return tokenizer.apply_chat_template(messages, **options)
     except Exception as error:  # a template is a program, and may raise anything
-        reason = line_of(error)
-        raise InputError(
-            f"the chat template fails for the problem {str(problem)[:60]!r} ({reason}); correct it"
-        ) from error
+        failure = f"the chat template fails for the problem {str(problem)[:60]!r}"
+        raise InputError(f"{failure} ({line_of(error)}); correct it") from error
 
 
 def asks_for_tags(tokenizer, template: str | None = None, problems: Iterable[Problem] = ()) -> bool:
@@ -385,9 +367,7 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
     """Return the token ids of `render_prompt`. Raises InputError, also if there are none."""
     ids = tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
     if not ids:
-        raise InputError(
-            f"the prompt of the problem {str(problem)[:60]!r} is empty; correct the problem, or the chat template"
-        )
+        raise InputError(f"the prompt of the problem {str(problem)[:60]!r} is empty; correct it, or the chat template")
     return ids
 
 
@@ -431,10 +411,8 @@ def _end_of_turn(tokenizer) -> str | None:
 def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:
     """Raise InputError if there are fewer `problems` than a step has questions."""
     if len(problems) < questions_per_step:
-        raise InputError(
-            f"--questions-per-step: {questions_per_step} different questions are needed, {' '.join(sources)} has "
-            f"{len(problems)}; lower it"
-        )
+        needed = f"{questions_per_step} different questions are needed"
+        raise InputError(f"--questions-per-step: {needed}, {' '.join(sources)} has {len(problems)}; lower it")
 
 
 def next_place(count: int, questions: int, place: int) -> int:

@@ -73,10 +73,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
-    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder.
-
-    Raises InputError that ends with `cure`, as `writing` does.
-    """
+    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder. Raises InputError."""
     with writing(path, cure):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -104,13 +101,12 @@ def step_of(path: Path) -> int | None:
 def read_json(path: Path, advice: str) -> dict:
     """Return the object in a JSON file. Raises InputError, which ends with `advice`, if it cannot be read."""
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} where an object is needed")
-    except InputError as error:
-        raise InputError(f"{error}; {advice}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: cannot be read ({error}); {advice}") from error
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise InputError(f"{path}: cannot be read ({reason}); {advice}") from error
     return content
 
 
@@ -128,9 +124,8 @@ def read_text(path: str | Path) -> str:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
+        place = f"{error.reason} at byte {error.start}"
+        raise InputError(f"{path}: is not UTF-8 text ({place}); save it as UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise InputError(f"{path}: cannot be read ({reason})") from error
@@ -192,10 +187,7 @@ def file_hash(path: Path) -> str:
 
 
 def lock(folder: Path, refusal: str) -> "FileLock":
-    """Create `folder` and lock it until the returned lock is released or this process ends.
-
-    Raises InputError with the text `refusal` if another process has the lock, OSError if it cannot be written.
-    """
+    """Create `folder` and lock it while this process lives. Raises OSError, or InputError with the text `refusal`."""
     from filelock import FileLock, Timeout  # here, since workers of the grader do not need it
 
     folder.mkdir(parents=True, exist_ok=True)

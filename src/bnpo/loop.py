@@ -20,7 +20,7 @@ def train(config: TrainConfig) -> None:
     Raises InputError before a model is loaded. A rank that fails later takes the other ranks with it.
     """
     prepared = prepare_run(config)
-    with Ranks(str(config.folder.output_dir.absolute())) as ranks, Run(prepared, ranks) as run:
+    with Ranks() as ranks, Run(prepared, ranks) as run:
         learner, sampler, sync_bound = run.load()
         if run.is_new:
             watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(0) else None

@@ -3,17 +3,13 @@
 A rank that dies or raises breaks the collectives of the others, and the launcher ends those that are left.
 """
 
-import ctypes
 import os
-import shutil
 import signal
 import socket
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import torch
@@ -34,30 +30,15 @@ LAUNCHER_SECONDS = 10.0
 def has_cuda(optional: bool = False) -> bool:
     """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    build, driver = torch.version.cuda, driver_cuda()
-    # torch asks only the management library of the driver, and does not notice a driver that is too old.
-    usable = torch.cuda.is_available() and driver // 1000 >= int((build or "0").split(".")[0])
-    if build and has_nvidia_gpu() and not hidden and not usable:
+    if torch.version.cuda and has_nvidia_gpu() and not hidden and not torch.cuda.is_available():
         if not optional:
-            found = f"for CUDA {driver // 1000}.{driver % 1000 // 10}" if driver else "not found"
             raise InputError(
-                f"torch, built for CUDA {build}, cannot use the GPU of this machine (driver: {found}). Update the "
-                "NVIDIA driver, start the container with the NVIDIA runtime (--gpus all), or use the CPU: "
+                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine. Update the NVIDIA "
+                "driver, start the container with the NVIDIA runtime (--gpus all), or use the CPU: "
                 "CUDA_VISIBLE_DEVICES= in front of the command"
             )
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # libraries would fail at the GPU that they see
     return torch.cuda.is_available()
-
-
-def driver_cuda() -> int:
-    """Return the newest CUDA version that the driver supports: 1000 * major + 10 * minor, or 0 without a driver."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    version = ctypes.c_int(0)
-    library.cuDriverGetVersion(ctypes.byref(version))
-    return version.value
 
 
 def visible_gpus() -> list[str]:
@@ -66,19 +47,6 @@ def visible_gpus() -> list[str]:
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = names.split(",") if names else list(map(str, range(count)))
     return gpus[:count]  # CUDA ignores names after one that it does not know
-
-
-def check_compiler() -> None:
-    """Raise InputError if GPU kernels cannot be compiled. Triton would fail only after the model is loaded."""
-    if not torch.cuda.is_available():
-        return
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # as Triton looks for it
-    folders = [sysconfig.get_paths()["include"]]
-    for name in ("CPATH", "C_INCLUDE_PATH"):  # where a compiler also looks
-        folders += os.environ.get(name, "").split(os.pathsep)
-    if not compiler or not any((Path(folder) / "Python.h").is_file() for folder in folders if folder):
-        missing = f"no Python.h in {folders[0]}" if compiler else "no C compiler (gcc)"
-        raise InputError(f"{missing}, which GPU kernels need. Install it: apt-get install gcc python3-dev")
 
 
 def trains_in_float16() -> bool:
@@ -106,47 +74,26 @@ def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
 class Ranks:
     """A context for the ranks that the launcher started. It connects them.
 
-    `run` names the run. Entering raises InputError on a rank that meets the ranks of another run. If an exception
-    leaves the context, rank 0 calls `on_failure` with its kind and message.
+    If an exception leaves the context, rank 0 calls `on_failure` with its kind and message.
     """
 
-    def __init__(self, run: str) -> None:
-        self._run = run
+    def __init__(self) -> None:
         self.on_failure: Callable[[str], None] = lambda line: None
 
     def __enter__(self) -> "Ranks":
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        store, rank, ranks = self._meet()
-        # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
-        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         try:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+            # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         except RuntimeError as error:
-            cure = "correct GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR, or unset them"
+            cure = "choose another port with --master_port if it is in use, and correct or unset GLOO_SOCKET_IFNAME, "
+            cure += "NCCL_SOCKET_IFNAME and MASTER_ADDR"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
         # Last: a rank that waits in vain for the others above must end at the first signal.
         self._interrupt = Interrupt()
         return self
-
-    def _meet(self) -> tuple[dist.Store, int, int]:
-        """Return the store that the ranks share, this rank, and the number of ranks. Raises InputError for the port."""
-        port = int(os.environ["MASTER_PORT"])
-        another = f"Choose another port: deepspeed --master_port {port + 1} train.py ..."
-        try:
-            store, rank, ranks = next(dist.rendezvous("env://"))
-        except dist.DistNetworkError as error:
-            if "EADDRINUSE" in str(error):
-                raise InputError(f"port {port}, where the ranks meet, is another program's. {another}") from error
-            raise
-        # Compared here, since the process group would accept a rank of another run in place of one of this run.
-        if rank == 0:
-            store.set("run", self._run)
-        run_of_rank_0 = store.get("run").decode()
-        if run_of_rank_0 != self._run:
-            raise InputError(f"port {port}: the ranks of {run_of_rank_0} meet here, not of {self._run}. {another}")
-        return store, rank, ranks
 
     def asked_to_stop(self) -> bool:
         """Return whether any rank was signalled. A collective, so that all ranks stop after the same step."""

@@ -68,8 +68,15 @@ def collect(
 ) -> Rollouts:
     """Sample answers to `questions` [n] with the seeds of `step`, grade them, and return them from all ranks.
 
-    Without a step, the seeds are those of the watched questions. All ranks must call it together.
+    If `step` is None, the seeds are those of the watched questions. All ranks must call it together.
     """
+    return _concatenate(questions, _collect(task, questions, step, sampler, config, stopwatch), config)
+
+
+def _collect(
+    task: Task, questions: np.ndarray, step: int | None, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+) -> list[RankRollouts]:
+    """Return the rollouts of `collect` by rank."""
     own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
     sampled: list[tuple[SampledGroup, Outcomes]] = []
     groups = sampler.sample(
@@ -93,30 +100,34 @@ def collect(
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
             sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
+    own_rollouts = RankRollouts([], [], stopwatch.seconds["generate"])
     with stopwatch("reward"):
-        own_rollouts = _wait_for_grades(task.grader, sampled, stopwatch.seconds["generate"])
+        for group, outcomes in sorted(sampled, key=lambda item: item[0].prompt_index):  # vLLM finishes in any order
+            own_groups = own_rollouts.greedy_groups if group.greedy else own_rollouts.groups
+            own_groups.append((group.answers, task.grader.grades(outcomes)))
     with stopwatch("gather"):  # waits for the slowest rank
-        all_ranks = gather(own_rollouts)
-    return _concatenate(questions, all_ranks, config)
+        return gather(own_rollouts)
 
 
 def collect_batch(
     task: Task, place: int, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
-    """Return the rollouts of the questions from `place` on in their seeded order, and the place behind the last one.
+    """Draw questions from `place` on in their seeded order. Return their rollouts and the place behind the last one.
 
-    After the first draw of n questions up to --resample-rounds others follow, while fewer than n questions have answers
-    of different rewards.
+    After the first n questions, while fewer than n have answers of different rewards, n more are drawn, at most
+    --resample-rounds times.
     """
     count, n = len(task.problems), config.batch.questions_per_step
-    draws: list[Rollouts] = []
+    questions, all_ranks = np.array([], dtype=int), []
     for _ in range(1 + config.batch.resample_rounds):
-        questions = questions_at(count, n, place, config.sampling.seed)  # [n]
+        drawn = questions_at(count, n, place, config.sampling.seed)  # [n]
         place = next_place(count, n, place) + n
-        draws.append(collect(task, questions, step, sampler, config, stopwatch))
-        if sum(has_signal(draw.rewards).sum() for draw in draws) >= n:
+        questions = np.concatenate([questions, drawn])
+        all_ranks += _collect(task, drawn, step, sampler, config, stopwatch)
+        rollouts = _concatenate(questions, all_ranks, config)
+        if has_signal(rollouts.rewards).sum() >= n:
             break
-    return (draws[0] if len(draws) == 1 else _join(draws)), place
+    return rollouts, place
 
 
 def has_signal(rewards: np.ndarray) -> np.ndarray:
@@ -125,9 +136,9 @@ def has_signal(rewards: np.ndarray) -> np.ndarray:
 
 
 def trained_groups(rewards: np.ndarray, n: int) -> np.ndarray:
-    """Return the indices [n] of the questions that the learner takes of those drawn, in order, from rewards [., m, K].
+    """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [questions, m, K].
 
-    Those whose answers differ in a reward come first, and others fill the batch.
+    Those whose answers differ in a reward are taken first, and others fill the batch.
     """
     return np.sort(np.argsort(~has_signal(rewards), kind="stable")[:n])
 
@@ -152,19 +163,8 @@ def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> Watc
     return WatchedAnswers(rollouts, stopwatch.seconds["total"])
 
 
-def _wait_for_grades(
-    grader: Grader, sampled: list[tuple[SampledGroup, Outcomes]], sampling_seconds: float
-) -> RankRollouts:
-    """Return the rollouts of this rank, when all grades are there. vLLM finishes groups in any order."""
-    rollouts = RankRollouts([], [], sampling_seconds)
-    for group, outcomes in sorted(sampled, key=lambda item: item[0].prompt_index):
-        groups = rollouts.greedy_groups if group.greedy else rollouts.groups
-        groups.append((group.answers, grader.grades(outcomes)))
-    return rollouts
-
-
 def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: TrainConfig) -> Rollouts:
-    """Return the rollouts of all ranks as one batch, in the order of `questions` [n]."""
+    """Return the rollouts of all ranks, of one draw or several, as one batch in the order of `questions` [n]."""
     groups = [group for rank in all_ranks for group in rank.groups]  # [n]
     greedy_groups = [group for rank in all_ranks for group in rank.greedy_groups]  # [n] or []
     failures: Counter[str] = Counter()
@@ -181,22 +181,8 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
         greedy_answers=[answers[0] for answers, _ in greedy_groups],
         greedy_rewards=greedy_rewards,
         failures=failures,
-        sampling_seconds=np.array([rank.sampling_seconds for rank in all_ranks]),
-    )
-
-
-def _join(draws: list[Rollouts]) -> Rollouts:
-    """Return the rollouts of several draws as one batch."""
-    greedy_rewards = [draw.greedy_rewards for draw in draws]
-    return Rollouts(
-        questions=np.concatenate([draw.questions for draw in draws]),
-        answers=[group for draw in draws for group in draw.answers],
-        rewards=np.concatenate([draw.rewards for draw in draws]),
-        failed=np.concatenate([draw.failed for draw in draws]),
-        greedy_answers=[answer for draw in draws for answer in draw.greedy_answers],
-        greedy_rewards=None if greedy_rewards[0] is None else np.concatenate(greedy_rewards),
-        failures=sum((draw.failures for draw in draws), Counter()),
-        sampling_seconds=draws[-1].sampling_seconds,  # the stopwatch adds up
+        # Of the last draw, since the stopwatch adds up.
+        sampling_seconds=np.array([rank.sampling_seconds for rank in all_ranks[-dist.get_world_size() :]]),
     )
 
 

@@ -13,18 +13,12 @@ ROUNDING = 1e-6
 
 
 class Advantages(NamedTuple):
-    """Advantages of a batch, and the Beta distributions that BNPO fitted to it."""
-
     values: np.ndarray  # [n, m] float64
     fits: list[BetaFit]  # from bnpo: one, or one per reward with `decompose`; from other estimators: none
 
 
 def needs_groups(method: Method, rewards: int) -> bool:
-    """Return whether all advantages are 0 where each question has one answer, with `rewards` rewards.
-
-    >>> needs_groups(Method("grpo"), 1), needs_groups(Method("reinforce_pp"), 1)
-    (True, False)
-    """
+    """Return whether all advantages are 0 where each question has one answer, with `rewards` rewards."""
     different = np.linspace(0.1, 1, 4 * rewards).reshape(4, 1, rewards)  # [4, 1, K]
     others = {"greedy_rewards": np.zeros((4, rewards)), "lengths": np.ones((4, 1))}
     return not compute_advantages(method, different, **others).values.any()
@@ -40,24 +34,17 @@ def compute_advantages(
 ) -> Advantages:
     """Return the advantages [n, m] of a batch of n questions with m answers each. Each answer has K rewards.
 
-    `ranges` holds the lowest and the highest value of each reward. Each reward is mapped from its range to [0, 1] by
-    (R - lo) / (hi - lo), as the paper's section on limitations allows. With `method.decompose` the advantages of each
-    reward are computed separately, then averaged (Eq. 17). Otherwise the rewards of an answer are summed, or averaged
-    for the algorithms in ON_UNIT_INTERVAL. `method.reward_weights` weighs the rewards in these sums and averages.
-    remax needs `greedy_rewards`. opo, reinforce_pp and reinforce_pp_baseline need `lengths`, the tokens per answer.
+    Each reward is mapped from its range [lowest, highest] to [0, 1], as the paper's section on limitations allows. With
+    `method.decompose` the advantages of each reward are computed separately, then averaged (Eq. 17). Otherwise the
+    rewards of an answer are summed, or averaged for the algorithms in ON_UNIT_INTERVAL, with `method.reward_weights`.
+    remax needs `greedy_rewards`, the algorithms in NEEDS_LENGTHS the tokens per answer.
 
-    One question has two answers. They differ in the first of two rewards:
-
-    >>> rewards = [[[1, 1], [0, 1]]]
+    >>> rewards = [[[1, 1], [0, 1]]]  # one question has two answers, which differ in the first of two rewards
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
-    >>> compute_advantages(Method("reinforce"), rewards).values
-    array([[ 0.5, -0.5]])
-    >>> compute_advantages(Method("reinforce", rescale_advantages=True), rewards).values
-    array([[ 1., -1.]])
 
-    Raises ValueError if questions differ in their number of answers, if a reward is not finite or outside its range
-    (the message names the question), or if the estimator lacks an argument. Raises InputError for wrong settings.
+    Raises ValueError for rewards that are ragged, not finite or outside their range (the message names the question),
+    or if the estimator lacks an argument. Raises InputError for wrong settings.
     """
     algo = method.algo
     if algo not in ALGORITHMS:
@@ -103,8 +90,7 @@ def _estimate(
 
 def _checked_greedy(
     greedy_rewards: np.ndarray | None, shape: tuple[int, int], ranges: np.ndarray | Sequence
-) -> np.ndarray:
-    """Return `greedy_rewards` [n, K] mapped to [0, 1]. Raises ValueError if they are absent or not of `shape`."""
+) -> np.ndarray:  # [n, K] in [0, 1]
     if greedy_rewards is None:
         raise ValueError("remax needs greedy_rewards [n, K]: sample one greedy answer per question and grade it")
     greedy_rewards = np.asarray(greedy_rewards, dtype=np.float64)

@@ -1,7 +1,7 @@
 """Micro-batches: which rank trains on which answers, how many at a time, and their tensors.
 
-The answers to one prompt share it. If several of them are in a micro-batch, the tokens of the prompt pass through the
-model once. Only attention copies their keys and values for each answer (bnpo.policy.model).
+The answers to one prompt share it: the tokens of a prompt pass through the model once per micro-batch. Only attention
+copies their keys and values for each answer (bnpo.policy.model).
 """
 
 from collections import Counter
@@ -18,19 +18,13 @@ that have as many key heads as query heads."""
 
 
 def groups_of(prompts: Sequence[list[int]]) -> np.ndarray:
-    """Return the group number [answers] of each answer. Answers with the same prompt are one group.
-
-    >>> groups_of([[1, 2], [1, 2], [3]]).tolist()
-    [0, 0, 1]
-    """
+    """Return the group number [answers] of each answer, from 0. Answers with the same prompt are one group."""
     numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
     return np.array([numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts], dtype=np.int64)
 
 
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
-    """Distribute items of `sizes` [items] over `ranks`. Return the indices of the items of each rank.
-
-    Items are placed from the largest to the smallest, each on the rank with the lowest load.
+    """Return the indices of each rank's items: from the largest on, each goes to the rank with the lowest load.
 
     >>> [items.tolist() for items in share_out(np.array([5, 1, 4, 2]), 2)]
     [[0, 1], [2, 3]]
@@ -46,10 +40,7 @@ def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
 
 
 def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
-    """Put items of `sizes` [items] into bins of `capacity`. Return the indices of the items in each bin.
-
-    Items are placed from the largest to the smallest, each in the first bin where it fits. An item that is larger than
-    a bin gets a bin of its own.
+    """Return the items of each bin: from the largest on, each goes to the first bin where it fits, or to its own.
 
     >>> [items.tolist() for items in pack(np.array([9, 4, 2, 5, 2]), 8)]
     [[0], [3, 2], [1, 4]]
@@ -79,7 +70,7 @@ class Lengths:
 
     @classmethod
     def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> "Lengths":
-        """Return the lengths of prompts and answers that are given as token ids, one prompt per answer."""
+        """Return the lengths of prompts and answers, token ids, one prompt per answer."""
         return cls(_token_counts(prompts), _token_counts(answers), groups_of(prompts))
 
     def cost(self, part: np.ndarray) -> float:
@@ -152,9 +143,9 @@ def _highest_load(lengths: Lengths, pieces_per_rank: list[list[np.ndarray]]) -> 
 class Sequences:
     """Which tokens of a packed row attend to which tokens.
 
-    First comes one sequence per shared prompt. Then comes one per answer: the answer without its last token, after its
-    prompt if no other answer shares that. The keys of a sequence are the tokens of its shared prompt, if any, then its
-    own. The last token of the sequence attends to all its keys, the token before it to one key less, and so on.
+    First comes one sequence per shared prompt, then one per answer: the answer without its last token, after its prompt
+    if no other answer shares that. The keys of a sequence are the tokens of its shared prompt, if any, then its own.
+    Its last token attends to all keys, the token before to one less, and so on.
     """
 
     starts: torch.Tensor  # [sequences + 1] int32, places in the row where the sequences begin, and the row's length
@@ -184,10 +175,7 @@ class MicroBatch:
         per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
         dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
-        """Return the values [answer tokens] of this micro-batch's tokens from those of the whole batch.
-
-        `per_answer` holds an array [tokens] for each answer, or is an array [batch] with one value per answer.
-        """
+        """Return the values [answer tokens] of this micro-batch from those of the batch, [tokens] or one per answer."""
         if len(self.indices) == 0:
             values = np.zeros(self.lengths.sum())
         elif isinstance(per_answer, np.ndarray):
@@ -200,10 +188,7 @@ class MicroBatch:
 def collate(
     prompts: Sequence[list[int]], answers: Sequence[list[int]], indices: np.ndarray, device: torch.device | str
 ) -> MicroBatch:
-    """Return the tensors of the answers at `indices`, or of a filler if there are none.
-
-    `prompts` and `answers` are token ids of the whole batch, one prompt per answer.
-    """
+    """Return the tensors of the answers at `indices` of the batch, or of a filler if there are none."""
     # The filler is one prompt token and one answer token, of zero weight (`MicroBatch.flat`).
     pairs = [(tuple(prompts[i]), answers[i]) for i in indices] or [((0,), [0])]
     row: list[int] = []  # token ids [tokens]

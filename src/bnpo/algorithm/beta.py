@@ -17,19 +17,16 @@ differ by no more than sampling noise. Elsewhere the noise of m answers (8 to 64
 
 @dataclass(frozen=True)
 class BetaFit:
-    """Beta(a, b) fitted to the accuracies of a batch, and the normalising Beta(alpha, beta) of Theorem 1.
-
-    `edge` names the special case that occurred:
-    "" (none), "constant" (all accuracies are 0 or all are 1, so there is nothing to fit),
-    "dispersed" (the variance is that of a coin flip or larger, so no Beta distribution fits, and a = b = 0),
-    "concentrated" (the variance is so small that a + b was limited to the largest allowed value).
-    """
+    """Beta(a, b) fitted to the accuracies of a batch, and the normalising Beta(alpha, beta) of Theorem 1."""
 
     mean: float
     variance: float
     a: float
     b: float
     edge: str
+    """`constant` if all accuracies are 0 or all are 1, so that there is nothing to fit. `dispersed` if their variance
+    is that of a coin flip or larger, so that no Beta distribution fits and a = b = 0. `concentrated` if it is so small
+    that a + b was limited. Otherwise empty."""
 
     @property
     def alpha(self) -> float:
@@ -49,22 +46,14 @@ def fit_beta(
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
     Each accuracy is a mean over `answers` = m answers. The variance has divisor n - 1, and is 0 for n = 1.
-    `moments="sample"` takes this variance as it is, like the paper. It includes the sampling noise of m answers:
-    Var[p_hat] = Var[p] + E[p (1 - p)] / m.
-    `moments="corrected"` subtracts an unbiased estimate of the noise, mean(p_hat (1 - p_hat)) / (m - 1). The result is
-    the moments of a Beta-binomial distribution.
+    `moments="sample"` takes it as it is, like the paper. It includes the sampling noise of m answers, of which
+    `moments="corrected"` subtracts an unbiased estimate, mean(p_hat (1 - p_hat)) / (m - 1).
 
     By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8. E(1-E)/V - 1 = 1, so a = b = 1/2.
 
     >>> fit = fit_beta(np.array([0.25, 0.75]), answers=4)
     >>> fit.a, fit.b, round(fit.alpha, 4), round(fit.beta, 4)
     (0.5, 0.5, 1.1667, 1.1667)
-
-    Corrected: V = 1/8 - (3/16)/3 = 1/16 and E(1-E)/V - 1 = 3, so a = b = 3/2:
-
-    >>> fit = fit_beta(np.array([0.25, 0.75]), answers=4, moments="corrected")
-    >>> fit.a, fit.b, fit.alpha, fit.beta
-    (1.5, 1.5, 1.5, 1.5)
     """
     mean = float(accuracies.mean())
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
@@ -86,15 +75,10 @@ def fit_beta(
 def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     """Return 1 / f(p; alpha, beta), of the shape of `p`. f is the Beta density (Eq. 1). Where p is 0 or 1, return 0.
 
-    Beta(1, 1) is uniform, and Beta(2, 2) has the density 6 p (1 - p):
-
-    >>> inverse_density(np.array([0.0, 0.2, 0.5, 1.0]), 1, 1)
-    array([0., 1., 1., 0.])
-    >>> inverse_density(np.array([0.5]), 2, 2).round(12)
-    array([0.66666667])
+    >>> inverse_density(np.array([0.0, 0.5]), 2, 2).round(4)  # the density is 6 p (1 - p)
+    array([0.    , 0.6667])
     """
-    # Where p is 0 or 1, all answers have the same reward. R - p is 0 there, and so is the advantage for any f.
-    # The weight 0 avoids the product 0 * inf.
+    # Where p is 0 or 1, R - p is 0 for all answers. The weight 0 avoids the product 0 * inf.
     inside = (p > 0) & (p < 1)
     q = np.where(inside, p, 0.5)  # 0.5 is a placeholder
     special = scipy.special

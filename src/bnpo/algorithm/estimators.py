@@ -1,8 +1,7 @@
 """The estimators: BNPO and the methods it is compared with, as pure functions of the rewards of one whole batch.
 
-Rewards are [n, m]: n questions with m answers each. p is the accuracy of a question, the mean reward of its answers.
-The m answers to one question are a group. All arithmetic is in float64 on the batch of all ranks, so the results do
-not depend on the number of ranks. docs/estimators.md lists the objective of each estimator and its other names.
+Rewards are [n, m]: n questions with m answers each, a group. p is the accuracy of a question, the mean reward of its
+group. All arithmetic is in float64 on the batch of all ranks. docs/estimators.md says what each estimator maximises.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
-from bnpo.algorithm.weights import objective_lines, shares, weight_values
+from bnpo.algorithm.weights import weight_values
 from bnpo.files import InputError
 
 Algorithm = Literal[
@@ -63,15 +62,9 @@ class Method:
     """Upper limit of a + b in BNPO's fit of Beta(a, b). It matters only if all questions are about equally hard."""
 
     def check(self, questions: int, answers: int, rewards: int) -> None:
-        """Raise InputError, one line, for settings that do not go together, or not with a batch of shape [n, m, K].
-
-        >>> Method("beta", beta_parameters=(0, 1)).check(32, 16, 1)
-        Traceback (most recent call last):
-        bnpo.files.InputError: --beta-parameters: are 0 1, must be above 0 and at most 100
-        """
+        """Raise InputError for settings that do not go together, or not with a batch of shape [n, m, K]."""
         if (self.algo == "beta") != (self.beta_parameters is not None):
-            example = "--algo beta --beta-parameters 1.5 1.5"
-            raise InputError(f"--algo beta and --beta-parameters ALPHA BETA go together, as in {example}")
+            raise InputError("--algo beta and --beta-parameters ALPHA BETA go together, as in --beta-parameters 2 2")
         # Not `value <= 0`: nan must be refused too.
         if self.beta_parameters and not all(0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters):
             values = " ".join(f"{value:g}" for value in self.beta_parameters)
@@ -86,9 +79,7 @@ class Method:
                 raise InputError(f"--reward-weights: are {values}, must be one for each of the {rewards} rewards")
             if not all(0 <= value < np.inf for value in self.reward_weights) or not any(self.reward_weights):
                 raise InputError(f"--reward-weights: are {values}, must not be below 0, nor all 0")
-        if (self.algo == "weight") != (self.weight is not None) or (
-            self.weight_wrong is not None and self.weight is None
-        ):
+        if (self.algo == "weight") != (self.weight is not None) or (self.weight_wrong and not self.weight):
             raise InputError("--algo weight and --weight go together, as in --algo weight --weight '(1-p)**0.5'")
         if self.weight is not None:
             # All accuracies of binary rewards, and many between them: other rewards can have any accuracy.
@@ -98,13 +89,9 @@ class Method:
         """Return the weights of right and of wrong answers at accuracies p. Raises InputError, see `weight_values`."""
         assert self.weight is not None
         right = weight_values(self.weight, p, m, n)
-        return right, right if self.weight_wrong is None else weight_values(
-            self.weight_wrong, p, m, n, "--weight-wrong"
-        )
-
-    def lines(self, questions: int, answers: int) -> list[str]:
-        """Return lines for a dry run: with --algo weight, what training maximises."""
-        return objective_lines(*self.weights(shares(answers), answers, questions)) if self.weight else []
+        if self.weight_wrong is None:
+            return right, right
+        return right, weight_values(self.weight_wrong, p, m, n, "--weight-wrong")
 
 
 @dataclass(frozen=True)
@@ -135,8 +122,6 @@ def reinforce(batch: Batch) -> Estimate:
 def maxrl(batch: Batch) -> Estimate:
     """MaxRL (Tajwar et al. 2026, arXiv:2602.02710): (R - p) / p, and 0 where p is 0.
 
-    For binary rewards its expectation is the gradient of log p = -sum_k (1 - p)^k / k, truncated after k = m - 1.
-
     >>> maxrl(Batch(np.array([[1.0, 0, 0, 0], [0, 0, 0, 0]])))[0]
     array([[ 3., -1., -1., -1.],
            [ 0.,  0.,  0.,  0.]])
@@ -147,9 +132,7 @@ def maxrl(batch: Batch) -> Estimate:
 
 
 def rloo(batch: Batch) -> Estimate:
-    """RLOO, the leave-one-out baseline (Kool et al. 2019): R minus the mean of the other answers in the group.
-
-    It equals m / (m - 1) times `reinforce`. With m = 1 there are no other answers, and the advantage is 0.
+    """RLOO (Kool et al. 2019): R minus the mean of the other answers in the group, m / (m - 1) times `reinforce`.
 
     >>> rloo(Batch(np.array([[1.0, 0, 0]])))[0]
     array([[ 1. , -0.5, -0.5]])
@@ -185,8 +168,7 @@ def grpo(batch: Batch) -> Estimate:
 def reinforce_pp(batch: Batch) -> Estimate:
     """REINFORCE++ (Hu 2025): R whitened over all answer tokens of the batch. Each token has its answer's reward.
 
-    By hand: a right answer of 3 tokens and a wrong answer of 1 token have mean 3/4 and variance
-    (3/16 + 9/16) / 3 = 1/4.
+    By hand: 3 tokens of reward 1 and 1 of reward 0 have mean 3/4 and variance (3/16 + 9/16) / 3 = 1/4.
 
     >>> reinforce_pp(Batch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]])))[0].round(4)
     array([[ 0.5, -1.5]])
@@ -198,15 +180,8 @@ def reinforce_pp(batch: Batch) -> Estimate:
 def reinforce_pp_baseline(batch: Batch) -> Estimate:
     """REINFORCE++ with baseline (Hu 2025, arXiv:2501.03262): R - p, whitened over all answer tokens of the batch.
 
-    As in verl and OpenRLHF, whitening subtracts the mean over tokens too. This mean is not 0 if right and wrong
-    answers differ in length, so even groups whose answers all have the same reward get an advantage.
-    By hand: R - p is 1/2, -1/2, 0, 0. Over the 8 tokens, its mean is 1/8 and its variance
-    (3 * 9 + 25 + 4) / 64 / 7 = 1/8.
-
-    >>> rewards, lengths = np.array([[1.0, 0], [0, 0]]), np.array([[3, 1], [2, 2]])
-    >>> reinforce_pp_baseline(Batch(rewards, lengths=lengths))[0].round(4)
-    array([[ 1.0607, -1.7678],
-           [-0.3536, -0.3536]])
+    As in verl and OpenRLHF, whitening subtracts the mean over tokens too. It is not 0 if right and wrong answers differ
+    in length, so even groups whose answers all have the same reward get an advantage.
     """
     assert batch.lengths is not None
     return _whiten(reinforce(batch)[0], batch.lengths), None
@@ -214,9 +189,6 @@ def reinforce_pp_baseline(batch: Batch) -> Estimate:
 
 def opo(batch: Batch) -> Estimate:
     """OPO (Hao et al. 2025, arXiv:2505.23585): R minus the mean of the group weighted by the lengths of the answers.
-
-    This baseline has the least variance if the squared norm of an answer's score (the gradient of its log-probability)
-    grows in proportion to its length. With m = 1 the answer is its own baseline, and the advantage is 0.
 
     >>> opo(Batch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))[0]
     array([[ 0.5, -0.5, -0.5]])
@@ -231,8 +203,6 @@ def gdpo(batch: Batch) -> Estimate:
     """GDPO (Liu et al. 2026, arXiv:2601.05242): the GRPO advantages of each reward, summed, then whitened.
 
     Whitened over the answers of the batch, as in the paper (Eq. 6). verl whitens over tokens.
-    By hand: the answers of the first question differ in both rewards, those of the second in one. The GRPO advantages
-    are +-0.7071 or 0. Their sums are +-1.4142 and +-0.7071, with variance (2 + 2 + 1/2 + 1/2) / 3 = 5/3.
 
     >>> rewards = np.array([[[1.0, 1], [0, 0]], [[1, 1], [0, 1]]])
     >>> gdpo(Batch(rewards.sum(axis=2), separate_rewards=rewards))[0].round(4)
@@ -247,10 +217,7 @@ def gdpo(batch: Batch) -> Estimate:
 
 
 def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return `values` [n, m] minus their mean, divided by their standard deviation.
-
-    Each value is counted `counts` [n, m] times. The variance has divisor (total count - 1), and 1e-8 is added to it.
-    """
+    """Return `values` [n, m], each counted `counts` [n, m] times, minus their mean and over their deviation."""
     total = counts.sum()
     centred = values - (values * counts).sum() / max(1, total)  # [n, m]
     variance = (centred**2 * counts).sum() / max(1, total - 1)
@@ -260,8 +227,7 @@ def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def beta(batch: Batch) -> Estimate:
     """BNPO (Eq. 11) with a fixed density: (R - p) / f(p; alpha, beta), with alpha and beta set by the user.
 
-    (1, 1) is `reinforce` exactly. (3/2, 3/2) is pi/8 times GRPO with variances of divisor m, which is
-    pi/8 sqrt(m / (m - 1)) times `grpo` up to its 1e-6. By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
+    (1, 1) is `reinforce` exactly. By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
 
     >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2))))[0].round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
@@ -274,8 +240,6 @@ def beta(batch: Batch) -> Estimate:
 
 def weight(batch: Batch) -> Estimate:
     """(R - p) w(p) with a weight w that the user types. Wrong answers, those with R < p, may have another weight.
-
-    By hand: p = 1/4 gives the right answer 3/4 / p = 3, and the wrong ones -1/4 (1 - p).
 
     >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), Method("weight", weight="1/p", weight_wrong="1-p")))[0]
     array([[ 3.    , -0.1875, -0.1875, -0.1875]])
@@ -291,20 +255,19 @@ def weight(batch: Batch) -> Estimate:
 def bnpo(batch: Batch) -> Estimate:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of the batch.
 
-    By hand: two questions with accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`) and alpha = beta = 7/6. By
-    symmetry both have the weight B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
+    By hand: accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`), alpha = beta = 7/6, and both questions the weight
+    B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
 
     >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]])))[0].round(4)
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
-    accuracies = batch.rewards.mean(axis=1)  # [n]
-    answers = batch.rewards.shape[1]
-    fit = fit_beta(accuracies, answers, batch.method.beta_moments, batch.method.max_concentration)
+    accuracies, method = batch.rewards.mean(axis=1), batch.method  # [n]
+    fit = fit_beta(accuracies, batch.rewards.shape[1], method.beta_moments, method.max_concentration)
     points = accuracies  # [n], where the density is evaluated
     if fit.edge == "concentrated":
-        # The questions count as equally hard: their accuracies differ by noise only. Evaluate at the mean, so that
-        # all get one weight. The narrow density would give outliers very large weights.
+        # The accuracies differ by noise only, and the narrow density would give outliers very large weights. So all
+        # questions get the weight of the mean.
         points = np.where((accuracies > 0) & (accuracies < 1), fit.mean, accuracies)  # [n]
     weights = inverse_density(points, fit.alpha, fit.beta)  # [n]
     return (batch.rewards - accuracies[:, None]) * weights[:, None], fit
@@ -313,14 +276,8 @@ def bnpo(batch: Batch) -> Estimate:
 def eb(batch: Batch) -> Estimate:
     """Empirical Bayes: R minus the posterior mean of the question's accuracy, given its other answers.
 
-    The prior is Beta(a, b), fitted to the accuracies of the batch with corrected moments (`fit_beta`). The posterior
-    mean is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is 0 / 0.
-
-    By hand: accuracies 1/4 and 3/4 give a = b = 3/2. The first right answer gets 1 - (3/2) / 6, others -(5/2) / 6.
-
-    >>> eb(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), Method("eb")))[0].round(4)
-    array([[ 0.75  , -0.4167, -0.4167, -0.4167],
-           [ 0.4167,  0.4167,  0.4167, -0.75  ]])
+    It is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is 0 / 0. The prior
+    Beta(a, b) is fitted to the accuracies of the batch with corrected moments (`fit_beta`).
     """
     rewards, m = batch.rewards, batch.rewards.shape[1]
     fit = fit_beta(rewards.mean(axis=1), m, "corrected", batch.method.max_concentration)
@@ -335,13 +292,6 @@ def shrinkage(batch: Batch) -> Estimate:
     The baseline is (1 - l) times the mean of the other answers plus l times the mean accuracy of the other questions.
     l = (n - 1) / n * v / (v + s) is computed for each question from the others: v is the mean noise of their accuracies
     (variance of the rewards with divisor m - 1, over m), s the variance of their accuracies (divisor: their number).
-
-    By hand: for the second question the others have v = (1/4 + 0) / 2, the mean 1/4, s = 1/16 and l = 4/9.
-
-    >>> shrinkage(Batch(np.array([[1.0, 0], [1, 1], [0, 0]])))[0].round(4)
-    array([[ 1.    , -1.    ],
-           [ 0.3333,  0.3333],
-           [-0.3333, -0.3333]])
     """
     n, m = batch.rewards.shape
     accuracies = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
@@ -362,10 +312,6 @@ def curverl(batch: Batch) -> Estimate:
 
     The histogram has m + 1 bins on [0, 1] and leaves out accuracies of 0 and 1. f(p) is the share of its questions in
     the bin of p, F(p) the share in this bin or a lower one. The paper's histogram is of the ten batches before.
-
-    >>> curverl(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]])))[0]
-    array([[ 0.75 , -0.25 , -0.25 , -0.25 ],
-           [ 0.125,  0.125,  0.125, -0.375]])
     """
     m = batch.rewards.shape[1]
     accuracies = batch.rewards.mean(axis=1)  # [n]
@@ -377,24 +323,10 @@ def curverl(batch: Batch) -> Estimate:
     return reinforce(batch)[0] * weights[:, None], None
 
 
-ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {
-    "bnpo": bnpo,
-    "beta": beta,
-    "curverl": curverl,
-    "eb": eb,
-    "gdpo": gdpo,
-    "grpo": grpo,
-    "maxrl": maxrl,
-    "opo": opo,
-    "reinforce": reinforce,
-    "reinforce_pp": reinforce_pp,
-    "reinforce_pp_baseline": reinforce_pp_baseline,
-    "remax": remax,
-    "rloo": rloo,
-    "shrinkage": shrinkage,
-    "weight": weight,
-}
-"""The function of each estimator."""
+FUNCTIONS = (bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo, reinforce, reinforce_pp, reinforce_pp_baseline)
+FUNCTIONS += (remax, rloo, shrinkage, weight)
+ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {function.__name__: function for function in FUNCTIONS}
+"""The function of each estimator, by its name."""
 
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 """Estimators that need `Batch.lengths`."""

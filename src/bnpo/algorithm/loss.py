@@ -33,11 +33,10 @@ def token_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log pi(target) [tokens] in fp32 at `temperature`, and the entropy of pi [tokens], or None.
 
-    The logits are hidden weight^T + bias, passed through `steps` if there are any. The entropy is computed only if
-    `with_entropy` is set, and has no gradient. Ids from `vocab_size` on are padding rows of the embedding. The sampler
-    never draws them, so they have probability 0 here too. With `top_k`, so have all but the `top_k` most likely tokens
-    and the target. At most `chunk` logits exist at a time (default:
-    LOGIT_CHUNK), in the backward pass too.
+    The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are padding rows of the
+    embedding: they have probability 0, as in the sampler. With `top_k`, so have all but the `top_k` most likely tokens
+    and the target. The entropy has no gradient. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the
+    backward pass too.
     """
     chunk = chunk or LOGIT_CHUNK[hidden.device.type]
     if steps:
@@ -49,9 +48,7 @@ def token_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities whose backward pass computes the logits again instead of storing them.
-
-    If one chunk holds all tokens, its probabilities are kept instead.
+    """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all tokens.
 
     With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T hidden. This is our own
     code because torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
@@ -131,8 +128,7 @@ def _slices(tokens: int, chunk_tokens: int) -> list[slice]:
 
 def head_output(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return the output of a language model's head [tokens, head rows] in fp32, from `hidden` [tokens, hidden size]."""
-    # All rows of the head. The padded number of rows is round, and matrices with an odd number of columns (151,665
-    # without padding) are slow on GPUs.
+    # All rows of the head: without the padding their number may be odd, which is slow on GPUs.
     output = _product(hidden, weight.t())
     return output if bias is None else output.add_(bias)
 
@@ -157,10 +153,7 @@ def _widened(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product a b in fp32. The sums are not rounded to 16 bits, as in the head of the sampler.
-
-    On CPUs `b` may be widened to fp32 beforehand.
-    """
+    """Return the matrix product a b in fp32. On CPUs `b` may be widened to fp32 beforehand."""
     if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
     with products_in_bf16() if a.dtype == torch.bfloat16 else nullcontext():
@@ -169,10 +162,7 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def products_in_bf16() -> Iterator[None]:
-    """Let CPUs round the factors of fp32 matrix products to bf16 in this context. The sums stay in fp32.
-
-    For factors that are bf16 numbers nothing is lost, and units for bf16 (AMX, AVX512-BF16) are faster.
-    """
+    """Let CPUs multiply fp32 matrices of bf16 numbers in their units for bf16, which are faster. Sums stay in fp32."""
     before = torch.backends.mkldnn.matmul.fp32_precision
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     try:
@@ -183,11 +173,11 @@ def products_in_bf16() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """The loss of some tokens, and how many of their ratios were clipped. All three are sums over the tokens."""
+    """Sums over some tokens: scalars, the last two without gradient."""
 
-    loss: torch.Tensor  # scalar
-    clipped_low: torch.Tensor  # scalar, detached
-    clipped_high: torch.Tensor  # scalar, detached
+    loss: torch.Tensor
+    clipped_low: torch.Tensor  # tokens whose gradient the lower bound of the clip removed, where A < 0
+    clipped_high: torch.Tensor  # the same for the upper bound, where A > 0
 
 
 def clipped_surrogate(
@@ -198,10 +188,7 @@ def clipped_surrogate(
     clip_low: float,
     clip_high: float,
 ) -> Surrogate:
-    """Return the negated clipped objective (Eq. 8), summed over tokens with `weights`.
-
-    A token counts as clipped if the clip removes its gradient: at the lower bound for A < 0, at the upper for A > 0.
-    """
+    """Return the negated clipped objective (Eq. 8), summed over tokens with `weights`."""
     ratio = torch.exp(logprobs - old_logprobs)  # [tokens]
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)  # [tokens]
     objective = torch.minimum(ratio * advantages, clipped * advantages)  # [tokens]
@@ -221,29 +208,23 @@ def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tenso
 
 
 def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np.ndarray:
-    """Return the weights [answers] that the tokens of each answer have in the loss of a whole batch.
+    """Return the weights [answers] that the tokens of each answer have in the loss of the batch of all ranks.
 
-    `lengths` [answers] are the tokens of each answer in the batch of all ranks. `norm_length` is the constant divisor
-    of `seq-mean-token-sum-norm` (Dr. GRPO). Raises ValueError if `aggregation` is unknown.
+    `lengths` [answers] are the tokens of each answer. `norm_length` is the constant divisor of
+    `seq-mean-token-sum-norm` (Dr. GRPO). Raises ValueError if `aggregation` is unknown.
 
-    >>> token_weights(np.array([1, 3]), "seq-mean-token-sum", 4)
-    array([0.5, 0.5])
-    >>> token_weights(np.array([1, 3]), "token-mean", 4)
-    array([0.25, 0.25])
     >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
     array([0.5       , 0.16666667])
-    >>> token_weights(np.array([1, 3]), "seq-mean-token-sum-norm", 4)
-    array([0.125, 0.125])
     """
     # Weights are fixed before the batch is split. The loss is then a plain sum over tokens, whose gradient depends
     # neither on the micro-batches nor on the number of ranks.
     answers = len(lengths)
-    if aggregation == "seq-mean-token-sum":
-        return np.full(answers, 1 / answers)  # [answers]
-    if aggregation == "token-mean":
-        return np.full(answers, 1 / lengths.sum())  # [answers]
-    if aggregation == "seq-mean-token-mean":
-        return 1 / (answers * lengths)  # [answers]
-    if aggregation == "seq-mean-token-sum-norm":
-        return np.full(answers, 1 / (answers * norm_length))  # [answers]
-    raise ValueError(f"unknown aggregation '{aggregation}'; known: {', '.join(AGGREGATIONS)}")
+    divisors = {
+        "seq-mean-token-sum": answers,
+        "token-mean": lengths.sum(),
+        "seq-mean-token-mean": answers * lengths,
+        "seq-mean-token-sum-norm": answers * norm_length,
+    }
+    if aggregation not in divisors:
+        raise ValueError(f"unknown aggregation '{aggregation}'; known: {', '.join(divisors)}")
+    return np.full(answers, 1 / divisors[aggregation])

@@ -1,7 +1,7 @@
 """Weights of questions that users type (--algo weight), and what an estimator with a weight maximises, exactly.
 
-With m answers to each question, the accuracy p is only known as k / m, where k answers are right. So with binary
-rewards a weight matters only at 1/m to (m - 1)/m. docs/study/theory.md derives the formulas.
+With m answers to each question, the accuracy p is only known as k / m, where k answers are right.
+docs/study/theory.md derives the formulas.
 """
 
 import ast
@@ -31,9 +31,8 @@ LARGEST_WEIGHT = 1e30
 def weight_values(text: str, p: np.ndarray, m: int, n: int, flag: str = "--weight") -> np.ndarray:
     """Return w(p) [points] of an expression such as `(1 - p)**0.5`, at accuracies p strictly between 0 and 1.
 
-    It may have p, m (the answers to a question), n (the questions of a batch), numbers, + - * / ** and the functions
-    sqrt, log and exp. It is parsed, never run as code. Raises InputError for anything else, and for weights below 0 or
-    not finite.
+    m are the answers to a question, n the questions of a batch. The expression is parsed, never run as code. Raises
+    InputError for what is not ALLOWED, and for weights below 0 or not finite.
 
     >>> weight_values("sqrt(1 - p) / m", np.array([0.75, 0.96]), m=2, n=1).round(3)
     array([0.25, 0.1 ])
@@ -91,9 +90,7 @@ def gains(right: np.ndarray, wrong: np.ndarray | None = None) -> np.ndarray:
 def exact_weight(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
     """Return w_m(p) [points], the expected gradient of a question over the gradient of p: E[u(B)], B ~ Bin(m - 1, p).
 
-    By hand, m = 2: two answers differ with probability 2 p (1 - p), and only then have an advantage. Then w_2 = w / 2.
-
-    >>> exact_weight(np.array([0.1, 0.9]), gains(np.array([4.0])))
+    >>> exact_weight(np.array([0.1, 0.9]), gains(np.array([4.0])))  # with m = 2 half the weight
     array([2., 2.])
     """
     m = len(gain)
@@ -101,24 +98,6 @@ def exact_weight(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
 
 
 def exact_objective(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return J_m(p) [points], the integral of w_m from 0 to p: the sum over b of u(b) P(B > b) / m, B ~ Bin(m, p).
-
-    >>> exact_objective(np.array([0.0, 0.25, 1.0]), gains(np.array([4.0]))).round(12)
-    array([0. , 0.5, 2. ])
-    """
+    """Return J_m(p) [points], the integral of w_m from 0 to p: the sum over b of u(b) P(B > b) / m, B ~ Bin(m, p)."""
     m = len(gain)
     return scipy.stats.binom.sf(np.arange(m), m, p[:, None]) @ gain / m
-
-
-def objective_lines(right: np.ndarray, wrong: np.ndarray) -> list[str]:
-    """Return a table, line by line: the exact weight and objective of weights `right` and `wrong` [m - 1]."""
-    gain = gains(right, wrong)
-    rows = {
-        "accuracy p": ACCURACIES,
-        "weight": exact_weight(ACCURACIES, gain),
-        "objective": exact_objective(ACCURACIES, gain),
-    }
-    lines = [f"what training maximises with {len(gain)} answers per question, exactly for rewards of 0 and 1:"]
-    for name, values in rows.items():
-        lines.append(f"{name:<11}" + "".join(f"{value:>10.4g}" for value in values))
-    return lines

@@ -20,7 +20,7 @@ TIME_LIMIT = 5.0
 """Seconds of processor time for one verdict in a worker or one call of a user's function."""
 MAX_WORKERS = 16
 REMEMBERED = 1024
-"""Answers whose verdict by the released rule, or normal form, is not computed again."""
+"""Calls whose result is not computed again: verdicts of the released rule, and normal forms."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ class Grader:
     """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may use it.
 
     `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader` is the rule of
-    `accuracy`: a name in GRADERS, or a user's function like a reward. What takes longer than `time_limit` seconds
-    of processor time, exhausts a worker's memory, kills it or raises scores the lowest value. Raises InputError if a
-    user's reward or rule cannot be loaded or called, or returns no number for a right answer to `example`, a reference.
+    `accuracy`: a name in GRADERS, or a user's function like a reward. Raises InputError if a user's function cannot be
+    loaded or called, or returns no number for a right answer to `example`, a reference.
     """
 
     def __init__(
@@ -64,24 +63,22 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        # Repetitions of a problem often end in equal texts, and math-verify takes longer than the default rule.
-        self._released_verdict = lru_cache(REMEMBERED)(self._start_released_verdict)
-        self._normal_form = lru_cache(REMEMBERED)(self._start_normal_form)
+        # Repetitions of a problem often end in equal texts.
+        self._remembered = lru_cache(REMEMBERED)(lambda *call: self._workers.submit(*call))
         users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
         self._sources = {reward: read_text(reward.rpartition(":")[0]) for reward in users_rewards}
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
-            self._check_users_rewards(time_limit, example)
+            self._try_users_rewards(time_limit, example)
 
-    def _check_users_rewards(self, time_limit: float, example: str) -> None:
+    def _try_users_rewards(self, time_limit: float, example: str) -> None:
         for reward, source in self._sources.items():
-            check = self._in_worker("try_users_reward", reward, source, example)
-            problem = check.result()
+            problem = self._in_worker("try_users_reward", reward, source, example).result()
             if isinstance(problem, Failure):
                 self.close()
+                flag = "rewards" if reward in self.rewards else "grader"
                 raise InputError(
-                    f"--{'rewards' if reward in self.rewards else 'grader'}: {reward}: {problem.kind}: "
-                    f"{problem.message}; it must be function(text: str, "
+                    f"--{flag}: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
                     f"reference: str) -> float, in a file that is imported within {time_limit:g} s"
                 )
             if problem:
@@ -120,7 +117,6 @@ class Grader:
     def _start_function(
         self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool
     ) -> list[Future]:
-        """Return the future of a rule or of another reward for every answer."""
         if function == "default":
             texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
             start_call = self._verdict
@@ -134,8 +130,7 @@ class Grader:
         return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
 
     def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
-        """Return, for each of `rules`, the future of whether the final answer of `text` is `reference`: 1 if it is, a
-        lower value if not, or a Failure.
+        """Return the future of each rule's verdict: 1 if the final answer of `text` is `reference`, less, or a Failure.
 
         With `tags` the final answer is the one inside the answer tags.
         """
@@ -149,19 +144,15 @@ class Grader:
         return _finished(verdict)
 
     def vote(self, text: str, tags: bool) -> Future:
-        """Return the future of what `text` counts as in a majority vote: one string for answers that read alike, None
-        without an answer, or a Failure."""
+        """Return the future of the string that `text` counts as in a majority vote. None: it has no answer."""
         answer = stated_answer(text, self.rule, tags)
         if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
             return _finished(answer)
         number = simple_number(answer)
-        return self._normal_form(answer) if number is None else _finished(str(number))
+        return self._remembered("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
 
-    def _start_normal_form(self, answer: str) -> Future:
-        return self._workers.submit("mathequal.read:normal_form", answer)
-
-    def _start_released_verdict(self, text: str, reference: str) -> Future:
-        return self._workers.submit("mathequal.released:released_verdict", reference, text)
+    def _released_verdict(self, text: str, reference: str) -> Future:
+        return self._remembered("mathequal.released:released_verdict", reference, text)
 
     def _inline_reward(self, reward: str, text: str, reference: str) -> Future:
         return _finished(self._inline[reward](text, reference))

@@ -31,22 +31,14 @@ FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
 RELEASED_FORMAT = re.compile(r"<think>.*</think><answer>.*</answer>", re.DOTALL)
 
 
-def format_reward(text: str, reference: str) -> float:
-    """Return 1 if `text` is `<think>...</think><answer>...</answer>` with each tag once, else 0 (Table 2).
-
-    >>> format_reward("<think>hm</think> <answer>4</answer>", "4"), format_reward("<think>hm</think> 4", "4")
-    (1.0, 0.0)
-    """
-    return float(_has_each_tag_once(text) and FORMAT.fullmatch(text) is not None)
+def format_reward(text: str, reference: str, pattern: re.Pattern[str] = FORMAT) -> float:
+    """Return 1 if `text` is `<think>...</think><answer>...</answer>` with each tag once, else 0 (Table 2)."""
+    return float(all(text.count(tag) == 1 for tag in TAGS) and pattern.fullmatch(text) is not None)
 
 
 def released_format_reward(text: str, reference: str) -> float:
     """Return `format_reward` by the authors' released code, which allows no white space around or between the parts."""
-    return float(_has_each_tag_once(text) and RELEASED_FORMAT.fullmatch(text) is not None)
-
-
-def _has_each_tag_once(text: str) -> bool:
-    return all(text.count(tag) == 1 for tag in TAGS)
+    return format_reward(text, reference, RELEASED_FORMAT)
 
 
 # No part can match in two ways, so the time is linear in the length of the text.
@@ -54,10 +46,7 @@ NUMBER = re.compile(r"((?<![0-9])[-−])?\\?\$?([0-9]+(?:,[0-9]{3}(?![0-9]))*(?:
 
 
 def last_number(text: str) -> Decimal | None:
-    r"""Return the last number in `text`, or None. This is how evaluators of GSM8K read answers without a box.
-
-    Thousands separators, a dollar sign, a percent sign and the full stop of the sentence are not part of the number. A
-    minus sign is, unless it stands right behind a digit.
+    """Return the last number in `text`, or None, as evaluators of GSM8K read answers without a box.
 
     >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
     ['1234.50', '-3', '3', '40', 'None']
@@ -71,11 +60,7 @@ def last_number(text: str) -> Decimal | None:
 
 
 def last_number_reward(text: str, reference: str) -> float:
-    """Return 1 if the last numbers of `text` and `reference` are equal, else 0. 3.50 equals 3.5.
-
-    >>> last_number_reward("She has 5 + 7 = 12 apples.", "12"), last_number_reward("12 apples in 2 bags", "12")
-    (1.0, 0.0)
-    """
+    """Return 1 if the last numbers of `text` and `reference` are equal, else 0. 3.50 equals 3.5."""
     number = last_number(text)
     return float(number is not None and number == last_number(reference))
 
@@ -128,17 +113,13 @@ def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> N
     if not -math.inf < low < high < math.inf:
         raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
     if (low, high) != (0, 1) and not users_rewards:
-        raise InputError(
-            "--reward-range: is the range of your own rewards, and --rewards has none; leave it out, or add "
-            "path/to/file.py:function"
-        )
+        raise InputError("--reward-range: is the range of your own rewards, and --rewards has none; leave it out")
 
 
 def try_users_reward(reward: str, source: str, reference: str) -> str:
-    """Call a user's reward once. Return the error that it raised, or "". Runs in a worker.
+    """Call a user's reward once, in a worker. Return the error that it raised, perhaps for this text only, or "".
 
-    Raises what keeps it from being called at all, and TypeError if it returns no number, as rewards of other trainers
-    do, which take and return lists, or asynchronous functions.
+    Raises what keeps it from being called at all, and TypeError if it returns no number, as rewards of other trainers.
     """
     function, text = _load(reward, source), f"The answer is \\boxed{{{reference}}}."
     inspect.signature(function).bind(text, reference)
@@ -146,7 +127,7 @@ def try_users_reward(reward: str, source: str, reference: str) -> str:
         value = function(text, reference)
     except TypeError:  # most likely it expects something else than two strings
         raise
-    except Exception as error:  # perhaps for this text only
+    except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
         float(value)
@@ -166,7 +147,7 @@ def users_reward(reward: str, source: str, text: str, reference: str) -> float:
 def _load(reward: str, source: str) -> Reward:
     """Return the function of `path/to/file.py:function`. `source` is the file's text when the run began.
 
-    The file may have changed since. A worker that is started later must not compute other rewards.
+    A worker that is started later must not compute other rewards if the file has changed.
     """
     file, _, name = reward.rpartition(":")
     sys.path.insert(0, str(Path(file).resolve().parent))  # files beside it can be imported, as by a script

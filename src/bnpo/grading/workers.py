@@ -1,7 +1,7 @@
-"""Worker processes for calls that may hang, exhaust the memory or crash: the only child processes with limits.
+"""Worker processes for calls that may hang, exhaust the memory or crash.
 
-Each is killed and replaced by itself. This is our own code because the workers of a process pool share a pipe and a
-lock. If one is killed at the wrong moment, for example by the kernel when memory is short, all others wait for ever.
+This is our own code because the workers of a process pool share a pipe and a lock. If one is killed at the wrong
+moment, for example by the kernel when memory is short, all others wait for ever.
 """
 
 import atexit
@@ -18,9 +18,9 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import get_temp_dir
-from pathlib import Path
 from pkgutil import resolve_name
 
 import psutil
@@ -33,7 +33,7 @@ WALL_CLOCK_FACTOR = 10
 """A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
 on a busy machine the clock must not decide a verdict."""
 END = signal.SIGUSR1
-"""Signal that tells a keeper to end. The program sends it, and the kernel does when the program has ended."""
+"""Signal that tells a keeper to end, from the program, or from the kernel when the program has ended."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -48,8 +48,6 @@ class Failure:
 class Workers:
     """`count` worker processes that any thread may use. They end with the process that made them.
 
-    Calls are given by name, `module:function`, so the program need not import what only its workers need.
-
     - Workers are forked from a server process that has imported `preload`. So a new worker costs milliseconds, and
       nothing is forked from a process with threads (torch, vLLM), which can deadlock.
     - Each worker has its own thread and pipe. A worker that is killed can neither hold a lock nor lose another's call.
@@ -58,23 +56,21 @@ class Workers:
 
     def __init__(self, count: int, time_limit: float, preload: str):
         main_file = getattr(sys.modules["__main__"], "__file__", None)
-        if main_file and not Path(main_file).exists():
+        if main_file and not os.path.exists(main_file):
             raise RuntimeError(f"worker processes import the main program, but {main_file} is no file; put it in one")
         # sympy visits sets in the order of hashes. Without a fixed seed, verdicts could differ between runs.
         os.environ.setdefault("PYTHONHASHSEED", "0")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, preload])
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        workers = [_Worker(context, time_limit) for _ in range(count)]
-        self._threads = [threading.Thread(target=worker.serve, args=(self._calls,), daemon=True) for worker in workers]
-        for thread in self._threads:
-            thread.start()
+        self._threads = []
+        for _ in range(count):
+            worker = _Worker(context, time_limit)
+            self._threads.append(threading.Thread(target=worker.serve, args=(self._calls,), daemon=True))
+            self._threads[-1].start()
 
     def submit(self, function: str, *args: object) -> "Future[object | Failure]":
-        """Call `function(*args)` in a worker, for at most `time_limit` seconds of processor time.
-
-        The future never raises: the result of a call that fails is a Failure.
-        """
+        """Return the future of a call of `function`, "module:name", in a worker. It never raises: see Failure."""
         future: Future = Future()
         self._calls.put((future, function, args))
         return future
@@ -98,7 +94,7 @@ class _Worker:
         atexit.register(self._end)
 
     def serve(self, calls: queue.SimpleQueue) -> None:
-        """Hand the worker one call after the other, until the queue gives None. Runs in a thread of its own."""
+        """Hand the worker one call after the other, until the queue gives None."""
         while (item := calls.get()) is not None:
             future, *call = item
             try:
@@ -138,35 +134,36 @@ class _Worker:
 
     def _call(self, call: list) -> object | Failure:
         for _attempt in range(3):
-            taken, late = False, False
+            taken, longest = False, self._time_limit * WALL_CLOCK_FACTOR
             with suppress(EOFError, OSError):  # raised when the worker has died
                 self._pipe.send(call)
                 self._pipe.recv()  # the worker has received the call
                 taken = True
-                if self._pipe.poll(self._time_limit * WALL_CLOCK_FACTOR):
+                if self._pipe.poll(longest):
                     return self._pipe.recv()
-                late = True
-            if not late:
-                # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
-                self._process.join(timeout=5)
-            status = self._kill()
-            self._start()
+                self._restart()
+                return Failure("timeout", f"no result in {longest:g} s")
+            # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
+            self._process.join(timeout=5)
+            status = self._restart()
             if taken and status == 128 + signal.SIGPROF:
                 return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
-            if late:
-                return Failure("timeout", f"no result in {self._time_limit * WALL_CLOCK_FACTOR:g} s")
             if taken:
                 return Failure("death", f"the worker ended with status {status}")
             # Otherwise it was killed while idle, which is no fault of this call: try again with the new worker.
         return Failure("death", "workers die before they take a call")
 
+    def _restart(self) -> int | None:
+        status = self._kill()
+        self._start()
+        return status
+
 
 def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     """Fork the worker. When it ends, or END comes, kill it and all processes that it has started.
 
-    The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all of
-    them, even in sessions of their own. No time limit and no memory limit kills the keeper itself. If the program was
-    killed, the keeper also deletes `folder`, which holds the fork server's socket.
+    The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
+    in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
     # Ctrl-C and the launcher signal all processes, but the step under way still needs its workers.
@@ -185,9 +182,7 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
         return
     pipe.close()
     status = None
-    told_to_end = False
-    while status is None and not told_to_end:
-        told_to_end = signal.sigwait({END, signal.SIGCHLD}) == END
+    while status is None and signal.sigwait({END, signal.SIGCHLD}) == signal.SIGCHLD:
         status = _reap(worker)
     _kill_descendants()
     if folder and not multiprocessing.parent_process().is_alive():
@@ -197,8 +192,8 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
 
 def signal_at_program_end(number: int) -> None:
     """Let the kernel send this process, started by `multiprocessing`, a signal when the program ends in any way."""
-    # Not PR_SET_PDEATHSIG: the parent process is the fork server, which lives as long as any of its processes. Instead
-    # a pipe whose other end the program holds. It closes with the program, and O_ASYNC turns that into the signal.
+    # The parent process is the fork server, which lives as long as any of its processes, so PR_SET_PDEATHSIG would not
+    # do. This pipe closes with the program, which holds its other end, and O_ASYNC turns that into the signal.
     program = multiprocessing.parent_process().sentinel
     fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(program, fcntl.F_SETSIG, number)
@@ -207,15 +202,9 @@ def signal_at_program_end(number: int) -> None:
 
 def _restore_signals_in_children() -> None:
     """Let the processes that a call starts end on SIGTERM, as pools expect. This worker itself ignores it."""
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def restore() -> None:
-        for number in signals:
-            signal.signal(number, signal.SIG_DFL)
-
-    os.register_at_fork(after_in_child=restore)
-    for number in signals:  # a handler, unlike SIG_IGN, does not outlive exec
-        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
+        signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not outlive exec
 
 
 def _prctl(option: int, value: int) -> None:
@@ -243,7 +232,6 @@ def _kill_descendants() -> None:
 
 
 def _work(pipe: Connection, time_limit: float) -> None:
-    """Run the main loop of a worker."""
     secure_output()  # what a user's function prints, to a full disk or a closed terminal, must not make it fail
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,32 +1,28 @@
 """The memory of a rank, and whether a run fits its GPUs. Checked at every start, before a model is loaded.
 
-The bytes follow from DeepSpeed's settings, the shape of the model and what learner, sampler and loss allocate.
-tests/test_memory.py compares their sum with the CPU memory of a real learner.
+The bytes follow from DeepSpeed's settings, the shape of the model and what learner, sampler and loss allocate. Tests
+compare their sum with the CPU memory of real learners: it is off by at most 15 %.
 """
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import combinations, product
-from math import ceil, log2
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
-from bnpo.config import TrainConfig, with_settings
+from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
-from bnpo.policy.learner import REDUCE_BUCKET, prefetch_bucket
+from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import largest_layer
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS
-from bnpo.policy.weight_sync import GROUP_BYTES
 from bnpo.ranks import gather
 
 GIB = 2**30
@@ -34,7 +30,14 @@ CONTEXTS = 3 * 2**29  # a rank's CUDA context with its kernels, and NCCL's buffe
 ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels
 GRAPHS = 2**30  # vLLM's CUDA graphs; part of its share of the GPU, in CPU memory while it sleeps
 USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost between allocations
-LORA_RANK = 32  # of the adapter that is proposed where not all weights can be trained
+CURES = {  # what to try first, by the part that takes most
+    "weights": "--offload-weights or more ranks",
+    "gradients": "--offload-optimizer, --lora-rank 32 or more ranks",
+    "optimizer": "--offload-optimizer, --lora-rank 32 or more ranks",
+    "activations": "--gradient-checkpointing or a lower --micro-batch-tokens",
+    "head": "a lower --micro-batch-tokens or --lora-rank 32",
+    "sampler": "--sampler-ranks 2 or a lower --gpu-memory",
+}
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,12 @@ def number_bytes(config: TrainConfig) -> int:
 class RankMemory:
     """Bytes of one rank by phase and part. The phases are those of a step in which the sum may be largest."""
 
-    phases: dict[str, dict[str, int]]
+    phases: dict[str, Counter[str]]
     held: int  # bytes that stay from phase to phase
     offloaded: int  # bytes of CPU memory
 
     def total(self, phase: str) -> int:
-        return sum(self.phases[phase].values())
+        return self.phases[phase].total()
 
     @property
     def peak(self) -> str:
@@ -113,13 +116,11 @@ class RankMemory:
 
     def __str__(self) -> str:
         """Return a table in GiB, parts down and phases across."""
-        rows = {"GiB": list(self.phases)}
-        for part in self.phases[self.peak] | self.phases["sampling"]:
-            rows[part] = [f"{parts[part] / GIB:.2f}" if parts.get(part) else "" for parts in self.phases.values()]
-        rows["total"] = [f"{self.total(phase) / GIB:.2f}" for phase in self.phases]
-        return "\n".join(
-            f"{name:<14}{''.join(f'{cell:>11}' for cell in cells)}".rstrip() for name, cells in rows.items()
-        )
+        lines = [f"{'GiB':<14}" + "".join(f"{phase:>11}" for phase in self.phases)]
+        for part in sum(self.phases.values(), Counter()):
+            lines.append(f"{part:<14}" + "".join(f"{sizes[part] / GIB:11.2f}" for sizes in self.phases.values()))
+        lines.append(f"{'total':<14}" + "".join(f"{self.total(phase) / GIB:11.2f}" for phase in self.phases))
+        return "\n".join(lines)
 
 
 def rank_memory(
@@ -127,149 +128,90 @@ def rank_memory(
 ) -> RankMemory:
     """Return the memory of one of `ranks` ranks.
 
-    `sampler` is the bytes of the sampler while it is awake. None leaves it out, as for "cpu", where it never sleeps.
-    CPUs, where tests measure, differ: gradients are reduced after the backward pass and copied by gloo, bf16 factors
-    are multiplied in fp32, and what is offloaded counts.
+    `sampler` is the bytes of the sampler while it is awake. None leaves it out, as for "cpu", where tests measure: it
+    never sleeps there, and what is offloaded counts.
     """
     hardware, size, on_cpu = config.hardware, number_bytes(config), device == "cpu"
-    zero, adapter, offloads = DeepSpeedZeroConfig(stage=3), shape.adapter(config), hardware.offload_optimizer
+    adapter, offloads = shape.adapter(config), hardware.offload_optimizer
     trained = adapter or shape.parameters
     partition = ceil(trained / ranks)  # elements of a rank's gradients and optimizer
-    weights = size * ceil((shape.parameters + adapter) / ranks)
     bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
+    weights = size * ceil((shape.parameters + adapter) / ranks)
+    optimizer = (16 if offloads else 12) * partition  # fp32 weights, moments; if offloaded, the gradients again
     on_device = on_cpu or not offloads
     held = Counter(
         {
-            "weights": weights if on_cpu or not hardware.offload_weights else 0,
-            # In fp32, and the buffer in which they are reduced.
-            "gradients": 4 * partition * on_device + 4 * (bucket if on_cpu or adapter else REDUCE_BUCKET),
-            "optimizer": (16 if offloads else 12) * partition * on_device,  # fp32 weights, moments, gradients again
+            "weights": weights * (on_cpu or not hardware.offload_weights),
+            "gradients": 4 * partition * on_device + 4 * bucket,  # in fp32
+            "optimizer": optimizer * on_device,
             "CUDA and NCCL": CONTEXTS * (not on_cpu),
         }
     )
-    # Of gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
-    reduced = max(bucket, 0 if adapter else shape.head)
-    reduction = 4 * reduced * (2 if on_cpu and ranks > 1 else 1) + 4 * ceil(reduced / ranks) * offloads
-    # AdamW works on groups of gradients in one piece, which offloaded ones are already. It is fused: no temporaries.
-    adamw = 4 * min(partition, zero.sub_group_size + ceil(shape.head / ranks)) * (not offloads)
-    if hardware.dtype == "float16" and not offloads:
-        adamw = max(adamw, 5 * partition)  # the check for overflows
-    gathered = gathered_bytes(shape, config, ranks)
+    # DeepSpeed gathers weights, and keeps some for their next use. One rank has all of them, unless they are offloaded.
+    zero = DeepSpeedZeroConfig(stage=3)
+    gathered = size * min(zero.max_live_parameters + shape.layer + shape.head, shape.parameters)
+    gathered *= ranks > 1 or hardware.offload_weights
+    # Gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
+    reduction = 4 * max(bucket, 0 if adapter else shape.head) * (2 if on_cpu and ranks > 1 else 1)
+    # AdamW works on groups of gradients in one piece, which offloaded ones are already.
+    grouped = 4 * min(partition, zero.sub_group_size + ceil(shape.head / ranks)) * (not offloads)
+    passed = largest_pass(shape, config, ranks, 0 if on_cpu else reduction, device)  # CPUs reduce after the pass
     phases = {
-        "backward": held + _largest_pass(shape, config, ranks, reduction, device) + Counter(weights=gathered),
-        "optimizer": held + Counter(optimizer=max(adamw, reduction * on_cpu)),
+        "backward": held + passed + Counter(weights=gathered),
+        "optimizer": held + Counter(gradients=max(grouped, reduction)),
     }
     if sampler is not None:
         for parts in phases.values():
             parts["sampler"] = ASLEEP
-        # Groups of weights on their way to the sampler are gathered and cloned. On one rank nothing is gathered, but
-        # for a parameter that is a group of its own. vLLM has its largest weight twice while it loads.
-        copied = min(GROUP_BYTES + size * shape.head, size * shape.parameters)
-        copies = 2 * copied if gathered else copied + size * shape.head
-        loading = ASLEEP + GRAPHS + size * (shape.parameters + shape.head) // hardware.sampler_ranks
-        phases["sync"] = held + Counter(weights=copies, sampler=loading)
-        # The learner scores an answer beside the sampler, which takes more than sampling.
+        # After the weight sync, the learner scores an answer beside the sampler, which takes more than sampling.
         longest = longest_sequence(config, None)
         scoring = longest * size * (3 * shape.intermediate + 6 * shape.hidden)
-        scoring += logit_bytes(shape, config, longest, device, backward=False)
-        phases["sampling"] = held + Counter(weights=gathered, activations=scoring, sampler=sampler)
-    offloaded = optimizer_in_cpu_memory(partition) * offloads + weights * hardware.offload_weights
-    return RankMemory(phases, held.total(), offloaded)
+        parts = Counter(weights=gathered, activations=scoring, head=logit_bytes(shape, config, longest, device))
+        phases["sampling"] = held + parts + Counter(sampler=sampler)
+    in_cpu_memory = (4 * partition + optimizer) * offloads + weights * hardware.offload_weights
+    return RankMemory(phases, held.total(), in_cpu_memory)
 
 
-def _largest_pass(shape: ModelShape, config: TrainConfig, ranks: int, reduction: int, device: str) -> Counter[str]:
+def largest_pass(shape: ModelShape, config: TrainConfig, ranks: int, reduction: int, device: str) -> Counter[str]:
     """Return the parts of the backward pass through head or layers, whichever takes more.
 
-    `reduction` is the bytes of gradients on their way to their ranks.
+    `reduction` is the bytes of gradients on their way to their ranks during the pass.
     """
     hardware, size, adapter = config.hardware, number_bytes(config), shape.adapter(config)
     longest = longest_sequence(config, None)
     answers = config.batch.questions_per_step * config.batch.samples_per_question // ranks
     tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
     norms = 2 * shape.hidden * (4 + 2 * size)  # computed in fp32
-    attention = size * (3 * shape.heads + 2 * shape.key_heads) * shape.head_size + 4 * shape.heads  # two layouts
+    attention = size * (3 * shape.heads + 2 * shape.key_heads) * shape.head_size
     per_layer = tokens * (norms + attention + size * 4 * shape.intermediate)  # gate, up, activation, product
     saved = tokens * shape.hidden * (4 + 3 * size)  # of the last norm
     saved += shape.layers * (tokens * shape.hidden * size if hardware.gradient_checkpointing else per_layer)
-    head_gradient = 0 if adapter else shape.head  # elements
-    logits = max(logit_bytes(shape, config, tokens, device, backward=backward) for backward in (False, True))
     layer = tokens * size * (2 * shape.intermediate + 4 * shape.hidden) + per_layer * hardware.gradient_checkpointing
     layer += size * (adapter // shape.layers or shape.layer)  # its gradient
-    layer += size * head_gradient * shape.tied  # the embedding's gradient waits
-    through_head = Counter(activations=saved + logits + 4 * head_gradient)
-    through_layers = Counter(activations=saved + layer, gradients=reduction * (device != "cpu"))
-    return max(through_head, through_layers, key=Counter.total)
+    # The gradient of the head's weight in fp32, and a product that is added to it.
+    head = logit_bytes(shape, config, tokens, device) + (0 if adapter else 2 * 4 * shape.head)
+    if head > layer + reduction:
+        return Counter(activations=saved, head=head)
+    return Counter(activations=saved + layer, gradients=reduction)
 
 
-def logit_bytes(shape: ModelShape, config: TrainConfig, tokens: int, device: str, *, backward: bool) -> int:
-    """Return the bytes of the temporaries of algorithm/loss.py, which computes fp32 logits in chunks."""
-    half, on_cpu = number_bytes(config) < 4, device == "cpu"
-    rows = max(1, LOGIT_CHUNK[device] // shape.vocabulary)
-    elements = min(tokens, rows) * shape.vocabulary
-    several = tokens > rows  # the next chunk is allocated before the last one is freed
-    weight = 4 * shape.head * half * on_cpu  # CPUs multiply bf16 in fp32, so they hold a wide copy of the weight
-    if not backward:
-        normalized = 4 * elements * (3 if config.logging.exact_entropy else 2)
-        return weight + max(normalized, 4 * elements * (1 + several))
-    chunk = (6 if half else 4) * elements  # in fp32 the gradient overwrites the logits; in bf16 it is a second array
-    product = 0 if shape.adapter(config) else 4 * shape.head + 4 * elements * half * on_cpu  # of the weight's gradient
-    return chunk + weight * several + max(4 * elements * several, product)
+def logit_bytes(shape: ModelShape, config: TrainConfig, tokens: int, device: str) -> int:
+    """Return the bytes of the fp32 logits of algorithm/loss.py, which has two arrays of a chunk, or three."""
+    rows = min(tokens, max(1, LOGIT_CHUNK[device] // shape.vocabulary))
+    return 4 * rows * shape.vocabulary * (3 if config.logging.exact_entropy else 2)
 
 
-def gathered_bytes(shape: ModelShape, config: TrainConfig, ranks: int) -> int:
-    """Return the bytes of gathered weights: of this layer, the head, fetched ahead, and kept for their next use."""
-    if ranks == 1 and not config.hardware.offload_weights:
-        return 0  # nothing is gathered
-    zero, prefetched = DeepSpeedZeroConfig(stage=3), prefetch_bucket(shape.layer)
-    # Layers stay gathered after a forward pass if DeepSpeed expects to use them again soon, through the head.
-    reused = min(max(0, (zero.max_reuse_distance - shape.head) // shape.layer + 1), shape.layers)
-    whole = shape.layer * (1 + reused) + prefetched + shape.head
-    # Weights that have just arrived are copied once, unless the whole model is gathered already.
-    arriving = prefetched if whole < shape.parameters else 0
-    return number_bytes(config) * (min(whole, shape.parameters) + arriving)
+def sampler_bytes(shape: ModelShape, size: int, gpus: int, longest: int) -> tuple[int, int, int]:
+    """Return what each of the `gpus` GPUs of a sampler needs for all answers, for a token, and for an answer's logits.
 
-
-def optimizer_in_cpu_memory(partition: int) -> int:
-    """Return the bytes of an offloaded optimizer: fp32 weights, gradients twice, moments."""
-
-    def pinned(size: float) -> int:
-        return 2 ** ceil(log2(max(size, 1)))  # torch rounds up
-
-    groups = ceil(partition / DeepSpeedZeroConfig(stage=3).sub_group_size)
-    return pinned(4 * partition) + 2 * groups * pinned(4 * partition / groups) + 8 * partition
-
-
-@dataclass(frozen=True)
-class SamplerNeeds:
-    """Bytes that each GPU of a sampler needs, for sequences of `longest` tokens."""
-
-    fixed: int  # weights, the workspace of a prefill, CUDA graphs
-    token: int  # of the cache: keys and values
-    logits: int  # of one answer: in fp32, with two copies
-    longest: int
-
-    @classmethod
-    def of(cls, shape: ModelShape, size: int, gpus: int, longest: int) -> "SamplerNeeds":
-        """Return those of a sampler on `gpus` GPUs with numbers of `size` bytes."""
-        prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // gpus + 6 * shape.hidden)
-        # Of fewer key heads than GPUs, each is on several GPUs.
-        width = max(ceil(shape.key_heads * shape.head_size / gpus), shape.head_size)
-        fixed = size * shape.parameters // gpus + size * prefill + GRAPHS + ASLEEP
-        return cls(fixed, 2 * size * width * shape.layers, 12 * shape.vocabulary, longest)
-
-    @property
-    def least(self) -> int:
-        """Bytes with which one answer can be drawn at a time."""
-        return self.fixed + self.logits + self.token * self.longest
-
-    def most(self, answers: int) -> int:
-        """Return twice the bytes that `answers` at once can use: twice, because vLLM's needs are an estimate."""
-        return 2 * (self.fixed + self.logits * min(answers, MOST_SEQUENCES) + self.token * self.longest * answers)
-
-    def at_once(self, share: float, answers: int) -> int:
-        """Return how many of `answers` are drawn at once with `share` bytes."""
-        # The cache must hold a quarter of the longest for each. Of more answers vLLM would evict some.
-        return max(1, min(answers, int((share - self.fixed) / (self.token * self.longest / 4 + self.logits))))
+    For all answers: weights with numbers of `size` bytes, the workspace of a prefill, CUDA graphs. For a token: keys
+    and values. Logits are in fp32, with two copies. `longest` are the tokens of the longest prompt plus answer.
+    """
+    prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // gpus + 6 * shape.hidden)
+    # Of fewer key heads than GPUs, each is on several GPUs.
+    width = max(ceil(shape.key_heads * shape.head_size / gpus), shape.head_size)
+    fixed = size * shape.parameters // gpus + size * prefill + GRAPHS + ASLEEP
+    return fixed, 2 * size * width * shape.layers, 12 * shape.vocabulary
 
 
 @dataclass(frozen=True)
@@ -280,12 +222,7 @@ class PlannedRun:
     config: TrainConfig
     longest: int  # tokens of the longest prompt plus answer that the sampler gets
     ranks: int
-    ranks_here: int  # ranks that share one machine's CPU memory
     gpu: int  # bytes of one GPU
-    host: int  # bytes of CPU memory of one machine
-
-    def with_settings(self, **changes: object) -> "PlannedRun":
-        return replace(self, config=with_settings(self.config, **changes))
 
 
 @dataclass(frozen=True)
@@ -297,7 +234,7 @@ class MemoryPlan:
     rank: RankMemory | None = None
     least: int = 0  # bytes that the sampler needs
     most: int = 0  # bytes that it can use
-    problem: str = ""  # why the run does not fit; empty if it does
+    problem: str = ""  # one line if the run does not fit
 
     @property
     def scoring(self) -> int:
@@ -313,13 +250,17 @@ def plan_memory(run: PlannedRun) -> MemoryPlan:
     """
     config, sharing, given = run.config, run.config.hardware.sampler_ranks, run.config.hardware.gpu_memory
     answers = config.batch.questions_per_step * sharing // run.ranks * answers_per_question(config)  # of a sampler
-    needs = SamplerNeeds.of(run.shape, number_bytes(config), sharing, run.longest)
+    fixed, token, logits = sampler_bytes(run.shape, number_bytes(config), sharing, run.longest)
+    least = fixed + logits + token * run.longest  # for one answer at a time
+    # Twice what all answers at once can use, because vLLM's needs are an estimate.
+    most = 2 * (fixed + logits * min(answers, MOST_SEQUENCES) + token * run.longest * answers)
     left = USABLE * run.gpu - rank_memory(run.shape, config, run.ranks, sampler=0).total("sampling")
-    share = int(given * run.gpu) if given else int(max(needs.least, min(left, needs.most(answers))))
+    share = int(given * run.gpu) if given else int(max(least, min(left, most)))
+    # The cache must hold a quarter of the longest for each answer. Of more answers vLLM would evict some.
+    sequences = max(1, min(answers, int((share - fixed) / (token * run.longest / 4 + logits))))
     memory = rank_memory(run.shape, config, run.ranks, sampler=share)
-    gpu_memory = given or int(1000 * share / run.gpu) / 1000
-    problem, sequences = _problem(run, memory, share, needs.least), needs.at_once(share, answers)
-    return MemoryPlan(gpu_memory, sequences, memory, needs.least, needs.most(answers), problem)
+    gpu_memory, problem = given or int(1000 * share / run.gpu) / 1000, find_problem(run, memory, share, least)
+    return MemoryPlan(gpu_memory, sequences, memory, least, most, problem)
 
 
 def answers_per_question(config: TrainConfig) -> int:
@@ -327,86 +268,28 @@ def answers_per_question(config: TrainConfig) -> int:
     return config.batch.samples_per_question + (config.method.algo == "remax")  # ReMax's baseline is a greedy answer
 
 
-def _problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
-    """Return why the run does not fit, or an empty string."""
-    needed, offloaded = memory.total(memory.peak), run.ranks_here * memory.offloaded
+def find_problem(run: PlannedRun, memory: RankMemory, share: int, least: int) -> str:
+    """Return in one line why the run does not fit and what to try, or an empty string."""
+    needed = memory.total(memory.peak)
+    text = f"{run.config.data.model}: does not fit {run.ranks} x {run.gpu / GIB:.1f} GiB of GPU memory: "
     if needed > USABLE * run.gpu:
-        parts = Counter(memory.phases[memory.peak]).most_common(3)
-        largest = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts)
-        given = f"{run.ranks} x {run.gpu / GIB:.1f} GiB of GPU memory"
-        return f"{given} are too little: '{memory.peak}' takes {needed / GIB:.1f} GiB per rank ({largest})"
+        part, size = memory.phases[memory.peak].most_common(1)[0]
+        text += f"'{memory.peak}' takes {needed / GIB:.1f} GiB per rank, of which {size / GIB:.1f} are '{part}'"
+        return f"{text}; try {CURES.get(part, 'larger GPUs')} (docs/gpus.md)"
     if share < least:
-        given = f"--gpu-memory {run.config.hardware.gpu_memory:g} is {share / GIB:.1f} GiB"
-        return f"{given}, but the sampler needs {least / GIB:.1f} GiB"
-    if offloaded > USABLE * run.host:
-        return f"offloading takes {offloaded / GIB:.1f} GiB of {run.host / GIB:.1f} GiB of CPU memory"
+        return f"{text}the sampler needs {least / GIB:.1f} GiB; raise --gpu-memory, or leave it out"
     return ""
-
-
-def explain_problem(run: PlannedRun, problem: str) -> str:
-    """Return one line: the problem of a run that does not fit, and the flags with which it does."""
-    flags = flags_text(fitting_changes(run))
-    advice = f"{flags} makes it fit" if flags else "no flag makes it fit: use more or larger GPUs, or a smaller model"
-    return f"{run.config.data.model}: {problem}; {advice}"
-
-
-def flags_text(changes: dict[str, object]) -> str:
-    """Return the command-line flags of settings by name."""
-    flags = []
-    for name, value in changes.items():
-        flag = name.replace("_", "-")
-        switches = {True: f"--{flag}", False: f"--no-{flag}"}
-        flags.append(switches[value] if isinstance(value, bool) else f"--{flag} {value}")
-    return " ".join(flags)
-
-
-def fitting_changes(run: PlannedRun) -> dict[str, object]:
-    """Return the fewest settings with which the run fits, by name; empty if there are none, or none is needed.
-
-    LoRA is proposed only where no settings fit that train all weights.
-    """
-    for lora in ({}, {"lora_rank": LORA_RANK})[: 1 if run.config.update.lora_rank else 2]:
-        for changes in _possible_changes(run):
-            plan = plan_memory(run.with_settings(**lora, **changes))
-            if not plan.problem:
-                # "By default" cannot be written as a flag, so name the share that was found.
-                return lora | changes | ({"gpu_memory": plan.gpu_memory} if "gpu_memory" in changes else {})
-    return {}
-
-
-def _possible_changes(run: PlannedRun) -> Iterator[dict[str, object]]:
-    """Yield settings that take less memory: none, then fewer changes first, then those that cost less time."""
-    hardware, longest = run.config.hardware, longest_sequence(run.config, None)
-    choices: dict[str, list] = {
-        "gpu_memory": [None],
-        "micro_batch_tokens": [hardware.micro_batch_tokens // 2, longest],
-        "gradient_checkpointing": [True],
-        "offload_optimizer": [not hardware.offload_optimizer],  # False saves CPU memory
-        "sampler_ranks": [size for size in (2, 4, 8) if not sharing_problem(run.shape, size, run.ranks_here)],
-        "offload_weights": [True],
-    }
-    for count in range(len(choices) + 1):
-        for names in combinations(choices, count):
-            for values in product(*[choices[name] for name in names]):
-                yield dict(zip(names, values, strict=True))
 
 
 def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
     """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
-    if problem := sharing_problem(shape, size, ranks_here):
-        raise InputError(f"--sampler-ranks {size}: {problem}. Use a common divisor")
-
-
-def sharing_problem(shape: ModelShape, size: int, ranks_here: int) -> str:
-    """Return what cannot be divided among `size` ranks that share a sampler, or an empty string."""
-    keys = shape.key_heads
-    counts = {
-        f"the {ranks_here} ranks of a machine": ranks_here,
-        f"the model's {shape.heads} heads": shape.heads,
-        f"its feed-forward width {shape.intermediate}": shape.intermediate,
-        f"its {keys} key heads": max(keys, size) if size % keys == 0 else keys,  # vLLM repeats key heads if too few
-    }
-    return next((f"{name} cannot be divided by {size}" for name, count in counts.items() if count % size), "")
+    keys = shape.key_heads  # vLLM repeats key heads if there are too few
+    indivisible = any(count % size for count in (ranks_here, shape.heads, shape.intermediate))
+    if indivisible or (keys % size and size % keys):
+        raise InputError(
+            f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's {shape.heads} heads "
+            f"and its feed-forward width {shape.intermediate}, and divide or be divided by its {keys} key heads"
+        )
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
@@ -414,29 +297,15 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     on_gpu, sharing = torch.cuda.is_available(), config.hardware.sampler_ranks
     if not on_gpu and sharing == 1:
         return MemoryPlan()
-    ranks = int(os.environ["WORLD_SIZE"])
-    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
-    shape = read_shape(model)
-    check_sampler_ranks(shape, sharing, ranks_here)
+    ranks, shape = int(os.environ["WORLD_SIZE"]), read_shape(model)
+    check_sampler_ranks(shape, sharing, int(os.environ.get("LOCAL_SIZE", ranks)))
     if not on_gpu:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
-    run = PlannedRun(shape, config, longest, ranks, ranks_here, gpu, psutil.virtual_memory().total)
-    plan = plan_memory(run)
+    plan = plan_memory(PlannedRun(shape, config, longest, ranks, gpu))
     if plan.problem:
-        raise InputError(explain_problem(run, plan.problem))
-    # With the least that the sampler needs: what is free decides about its share.
-    spare = int(plan.gpu_memory * gpu) - plan.least if config.hardware.gpu_memory is None else 0
-    needed = max(plan.rank.total("sampling") - spare, plan.rank.total("backward"))
-    rank_here = int(os.environ.get("LOCAL_RANK", "0"))
-    free, total = torch.cuda.mem_get_info(rank_here)
-    if free < needed:
-        raise InputError(
-            f"GPU {rank_here}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free, but a rank of this run takes "
-            f"{needed / GIB:.1f}. Another program uses this GPU. End it (nvidia-smi lists programs), or use other "
-            "GPUs: deepspeed --include localhost:1 train.py ..."
-        )
+        raise InputError(plan.problem)
     return plan
 
 

@@ -1,7 +1,6 @@
 """Model folders: find one to start from, its tokenizer, its hash."""
 
 import hashlib
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 BEYOND_LORA = ("use_dora", "modules_to_save", "target_parameters", "lora_bias", "trainable_token_indices")
 BEYOND_LORA += ("layer_replication",)
 """Settings of peft's adapters that do more than add B A to linear layers."""
+CURE = "it is not a Hugging Face model folder. To an adapter, copy it from the base model"
 MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
@@ -31,32 +31,27 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     which is downloaded, if not `weights` without them. Raises InputError if there is no such folder, it holds no model,
     or the download fails.
     """
-    patterns = {"config.json": "config.json", "tokenizer": "tokenizer*"}
+    needed = {"config.json": CURE, "tokenizer*": CURE}
     if weights:
-        patterns["weights"] = "*.safetensors"
-    local = local_folder(model)
-    folder = local or _download(model, revision, ["*.json", "*.txt", "*.jinja", *patterns.values()])
-    is_adapter = adapter_base(folder) is not None
-    for part, pattern in patterns.items():
+        needed["*.safetensors"] = "load it with transformers and save it with save_pretrained, which writes safetensors"
+    folder = local_folder(model) or _download(model, revision, ["*.json", "*.txt", "*.jinja", *needed])
+    adapter_base(folder)  # raises InputError if it cannot be merged
+    for pattern, cure in needed.items():
         if not any(folder.glob(pattern)):
-            cure = "copy it from the base model" if is_adapter else "it is not a Hugging Face model folder"
-            if part == "weights":
-                cure = "load it with transformers and save it with save_pretrained, which writes safetensors"
-                if local is None:  # without a network, the cache may have the other files only
-                    cure = f"check the network; if the hub has no safetensors, {cure}"
+            part = "weights" if "safetensors" in pattern else pattern.removesuffix("*")
             raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
     if weights:
         check_weights(folder)
-    index = folder / "model.safetensors.index.json"
-    if weights and index.is_file():
-        names = set(read_json(index, "download it again").get("weight_map", {}).values())
-        if missing := sorted(name for name in names if not (folder / name).is_file()):
-            raise InputError(f"{model}: lacks {missing[0]}, which {index.name} names; download or copy it")
     return folder
 
 
 def check_weights(folder: Path) -> None:
-    """Raise InputError if a file of weights in `folder` is cut off or no such file. Reads its first bytes only."""
+    """Raise InputError if a file of weights in `folder` is missing, cut off or no such file. Reads first bytes only."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = set(read_json(index, "download it again").get("weight_map", {}).values())
+        if missing := sorted(name for name in names if not (folder / name).is_file()):
+            raise InputError(f"{folder}: lacks {missing[0]}, which {index.name} names; download or copy it")
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):  # compares the size with the header
@@ -108,9 +103,8 @@ def adapter_base(folder: Path) -> Path | None:
         return None
     settings = read_json(file, "it must be that of a peft adapter")
     extras = [name for name in BEYOND_LORA if settings.get(name)]
-    weights = folder / "adapter_model.safetensors"
-    if weights.is_file():
-        with safe_open(weights, framework="pt") as tensors:
+    for weights in folder.glob("adapter_model.safetensors"):
+        with safe_open(weights, framework="np") as tensors:
             names = list(tensors.keys())
         extras += [name for name in names if re.search("lora_embedding_|embed_tokens|lm_head", name)]
     if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
@@ -126,7 +120,7 @@ def adapter_base(folder: Path) -> Path | None:
 def whole_model(folder: Path) -> Iterator[Path]:
     """Yield a folder of the Hugging Face model in `folder`: itself or, for an adapter, one with merged weights.
 
-    Unless the adapter's folder holds a merged model, it is temporary and is deleted with the context.
+    That is its subfolder MERGED, or one that is deleted with the context.
     """
     base, merged = adapter_base(folder), folder / MERGED
     if base is None or merged.is_dir():
@@ -210,14 +204,10 @@ def model_config(folder: Path) -> "PretrainedConfig":
 
 @contextmanager
 def running(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads or runs `model` into an InputError, and log its traceback.
-
-    The cause is most likely the model. If it is not, the traceback, which a run has in its console.log, shows it.
-    """
+    """Turn any error of a library that loads or runs `model` into an InputError: the cause is most likely the model."""
     try:
         yield
     except Exception as error:
-        logging.getLogger("bnpo").info("%s: %s cannot run this model", model, library, exc_info=error)
         raise InputError(
             f"{model}: {library} cannot run this model ({line_of(error)}); correct that, or use another model"
         ) from error

@@ -16,15 +16,10 @@ from transformers.integrations import HfDeepSpeedConfig
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import TrainConfig
+from bnpo.files import InputError
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import (
-    ATTENTION,
-    Policy,
-    largest_layer,
-    refuse_overflow,
-    switch_off_dropout,
-)
+from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
 from bnpo.policy.patches import (
     compile_no_ops,
     compute_buffers_again,
@@ -48,103 +43,56 @@ class Experience:
 
 @dataclass(frozen=True)
 class Update:
-    """The result of one call of `Learner.update`, equal on all ranks but for `old_logprobs`."""
+    """The result of one call of `Learner.update`."""
 
-    loss: float  # mean over the optimizer updates
-    trained_tokens: float  # of all ranks; if there are none, the next five values are 0
-    clipped_low: float  # share of trained tokens whose gradient the lower clip removed
-    clipped_high: float
-    gap_mean: float  # |learner's - sampler's log-probability| over the trained tokens
-    gap_max: float
-    entropy: float | None  # mean over the trained tokens, if it was asked for
-    grad_norm: float  # before clipping, mean over the updates that were applied (nan: none was)
-    lr: float
+    metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
     skipped: int  # optimizer updates left out because loss or gradient norm was not finite
-    tflop: float  # 10^12 operations of the forward and backward passes
     old_logprobs: dict[int, np.ndarray]
-    """Log-probabilities [tokens] before the update of the answers that this rank passed, by index in the experience."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return the values as metrics.jsonl names them."""
-        metrics = {"loss": self.loss, "tokens/trained": self.trained_tokens}
-        if self.trained_tokens:
-            metrics["clipped_low"] = self.clipped_low
-            metrics["clipped_high"] = self.clipped_high
-            metrics["sampler_learner_gap_mean"] = self.gap_mean
-            metrics["sampler_learner_gap_max"] = self.gap_max
-            if self.entropy is not None:
-                metrics["entropy_trained"] = self.entropy
-        metrics["grad_norm"] = self.grad_norm
-        metrics["lr"] = self.lr
-        metrics["updates/skipped"] = self.skipped
-        metrics["update/tflop"] = self.tflop
-        return metrics
+    """Of the answers that this rank trained on: log-probabilities [tokens] before the update, by index in the batch."""
 
 
 class TokenSums:
-    """Sums over the tokens of an update. They stay on the device until the end: one transfer, two collectives."""
+    """Sums over the tokens of an update. They stay on the device until the end, so they are copied and reduced once."""
 
     def __init__(self, device: torch.device):
         # tokens, loss, clipped low, clipped high, gap, entropy
         self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # [6]
         self._largest_gap = torch.zeros((), dtype=torch.float64, device=device)
 
-    def add(
-        self,
-        surrogate: Surrogate,
-        entropy: torch.Tensor | None,  # [tokens]
-        old_logprobs: torch.Tensor,  # [tokens]
-        sampler_logprobs: torch.Tensor,  # [tokens]
-    ) -> None:
-        """Add the tokens of one micro-batch."""
-        gap = (old_logprobs - sampler_logprobs).abs()  # [tokens]
+    def add(self, surrogate: Surrogate, entropy: torch.Tensor | None, gap: torch.Tensor) -> None:
+        """Add the tokens of one micro-batch, with their entropies and sampler's gaps [tokens]."""
         tokens = torch.tensor(float(len(gap)), device=gap.device, dtype=torch.float64)
         entropy_sum = torch.zeros_like(tokens) if entropy is None else entropy.double().sum()
-        self._sums += torch.stack(
-            [
-                tokens,
-                surrogate.loss.detach().double(),
-                surrogate.clipped_low.double(),
-                surrogate.clipped_high.double(),
-                gap.double().sum(),
-                entropy_sum,
-            ]
-        )
+        of_surrogate = surrogate.loss.detach(), surrogate.clipped_low, surrogate.clipped_high
+        self._sums += torch.stack([tokens, *(part.double() for part in of_surrogate), gap.double().sum(), entropy_sum])
         self._largest_gap = torch.maximum(self._largest_gap, gap.max().double())
 
-    def reduce(self, *, updates: int, with_entropy: bool) -> dict[str, float | None]:
-        """Return the fields of `Update` that are means over `updates` or over the tokens of all ranks. A collective."""
+    def metrics(self, *, updates: int, with_entropy: bool) -> dict[str, float]:
+        """Return means over `updates`, and over the trained tokens of all ranks if there are any. A collective."""
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest_gap, op=dist.ReduceOp.MAX)
         tokens, loss, low, high, gap, entropy = self._sums.tolist()
-        count = tokens or 1
-        return {
-            "loss": loss / updates,
-            "trained_tokens": tokens,
-            "clipped_low": low / count,
-            "clipped_high": high / count,
-            "gap_mean": gap / count,
-            "gap_max": float(self._largest_gap),
-            "entropy": entropy / count if with_entropy else None,
-        }
+        metrics = {"loss": loss / updates, "tokens/trained": tokens}
+        if tokens:
+            metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
+            metrics["clipped_high"] = high / tokens
+            metrics["sampler_learner_gap_mean"] = gap / tokens  # |learner's - sampler's log-probability|
+            metrics["sampler_learner_gap_max"] = float(self._largest_gap)
+            if with_entropy:
+                metrics["entropy_trained"] = entropy / tokens
+        return metrics
 
 
 class Learner:
     """Owns the weights and the optimizer. Every public method is a collective: all ranks must call it together.
 
     `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
-    predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format. A checkpoint must be converted to it
-    before another number of ranks can load it. Without an optimizer, which takes most of the memory, it only scores.
+    predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format, which any number of ranks can load.
+    Without an optimizer, which takes most of the memory, it only scores.
     """
 
     def __init__(
-        self,
-        model_folder: str,
-        vocab_size: int,
-        config: TrainConfig,
-        *,
-        universal: bool = False,
-        with_optimizer: bool = True,
+        self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal=False, with_optimizer=True
     ):
         self.config = config
         compile_no_ops()
@@ -158,8 +106,6 @@ class Learner:
         with running(model_folder, "transformers"):
             model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, attn_implementation=ATTENTION)
         del zero3_loading
-        if config.hardware.dtype == "float16":
-            refuse_overflow(model, model_folder)
         compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
         keep_uncompiled(model)
         if config.update.lora_rank:
@@ -167,8 +113,7 @@ class Learner:
         switch_off_dropout(model)
         zero = settings["zero_optimization"]
         zero["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
-        # The parameters of a "leaf module" are gathered together. Without this, ZeRO-3 would gather the small modules
-        # of each layer one after the other, which is slower.
+        # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
         set_z3_leaf_modules(model, layer_classes(model))
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -188,14 +133,9 @@ class Learner:
         return self._engine.module.model
 
     def save(self, folder: Path) -> None:
-        """Write optimizer, fp32 weights and random state to <folder>/zero, every rank its own part."""
-        states = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            states["cuda"] = torch.cuda.get_rng_state()
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. An update draws no numbers."""
         # Without the parameters that LoRA freezes: they are the base model's.
-        self._engine.save_checkpoint(
-            str(folder), "zero", {"random_states": states}, save_latest=False, exclude_frozen_parameters=True
-        )
+        self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
         """Read what `save` has written to <folder>/zero with the same number of ranks.
@@ -205,26 +145,20 @@ class Learner:
         self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
-        _, client_state = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        loaded, _ = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        if loaded is None:  # DeepSpeed only warns
+            raise InputError(f"{folder / tag}: is no trainer state of this run; resume from another checkpoint")
         if universal:
             separate_step_counters(self._engine.optimizer.optimizer)
-        # What DeepSpeed has loaded over the settings of this start, which --allow-changes may have changed.
+        # DeepSpeed has set these to the checkpoint's values. Here are this start's, which --allow-changes may differ.
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
         if self.config.hardware.dtype == "float16":
             self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
-        states = client_state["random_states"]
-        torch.set_rng_state(states["cpu"])
-        if "cuda" in states and torch.cuda.is_available():
-            torch.cuda.set_rng_state(states["cuda"])
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
-        """Return the log-probability of each token of `answers` after `prompt`, at temperature 1.
-
-        Every rank may pass others, but all ranks must call this together, because ZeRO-3 gathers the weights layer by
-        layer. Returns a float64 array [tokens of the answers].
-        """
+        """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
         batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self._engine.device)
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
@@ -243,8 +177,8 @@ class Learner:
     def update(self, experience: Experience, lr: float) -> Update:
         """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.
 
-        Answers whose advantage is exactly 0 add nothing to the gradient, so they are left out of the passes. They still
-        count in the means of the loss. An update whose loss or gradient norm is not finite is skipped on all ranks.
+        Answers whose advantage is exactly 0 add nothing to the gradient and are left out, but count in the means of the
+        loss. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
@@ -261,20 +195,17 @@ class Learner:
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
-        return Update(
-            **sums.reduce(updates=updates, with_entropy=self.config.logging.exact_entropy),
-            grad_norm=float(np.mean(norms)) if norms else np.nan,
-            lr=lr,
-            skipped=updates - len(norms),
-            tflop=self._operations(experience) / 1e12,
-            old_logprobs=old_logprobs,
-        )
+        metrics = sums.metrics(updates=updates, with_entropy=self.config.logging.exact_entropy)
+        metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
+        metrics["lr"] = lr
+        metrics["updates/skipped"] = updates - len(norms)
+        metrics["update/tflop"] = self._operations(experience) / 1e12
+        return Update(metrics, updates - len(norms), old_logprobs)
 
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        `mini_batches` are all but the first of the step. The first needs no extra pass, because the weights have
-        not changed yet when it is trained on. Its update changes them for all others.
+        `mini_batches` are all but the first of the step, whose own pass computes them: no update has come before it.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -285,10 +216,7 @@ class Learner:
         return old_logprobs
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
-        """Yield this rank's micro-batches of the answers in `mini_batch` that have a gradient.
-
-        Every rank gets the same number of them, since each pass gathers weights from all ranks. Some may be empty.
-        """
+        """Yield this rank's micro-batches of `mini_batch`'s answers that have a gradient, equally many on all ranks."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         prompts = [experience.prompts[i] for i in trained]
         answers = [experience.answers[i] for i in trained]
@@ -301,10 +229,7 @@ class Learner:
     def _accumulate_gradient(
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: TokenSums
     ) -> None:
-        """Add up the gradient of the loss over `mini_batch`, micro-batch by micro-batch.
-
-        Answers without old log-probabilities take those of this pass, which are added to `old_logprobs`.
-        """
+        """Add up the gradient of the loss over `mini_batch`, and add missing log-probabilities to `old_logprobs`."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
@@ -330,14 +255,13 @@ class Learner:
             # DeepSpeed averages gradients over ranks. The loss is a sum over ranks.
             self._engine.backward(surrogate.loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
-                sums.add(surrogate, entropy, old, sampler_logprobs)
+                sums.add(surrogate, entropy, (old - sampler_logprobs).abs())
 
     def _operations(self, experience: Experience) -> float:
-        """Return the operations of the training passes of one call of `update` (Chowdhery et al. 2022, appendix B).
+        """Return the operations of the training passes of one call of `update`.
 
-        These are 6 per parameter and token, plus those of causal attention. Every prompt counts once per group of
-        answers. Repeated work does not count: gradient checkpointing, and prompts whose group is split over
-        micro-batches.
+        Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group
+        that is split over micro-batches, does not count.
         """
         trained = experience.advantages.nonzero()[0]  # indices of answers
         prompts = [experience.prompts[i] for i in trained]
@@ -346,11 +270,10 @@ class Learner:
         first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
         prompt_tokens = lengths.prompt_tokens[first_of_group]  # [groups]
         tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-        # Causal attention computes a product for each pair of a token and an earlier one: about P^2 / 2 in a prompt of
-        # P tokens, A^2 / 2 in an answer of A tokens, A P between the two. `update_operations` takes twice their number.
-        double_prompt_pairs = (prompt_tokens**2).sum()
-        double_answer_pairs = (lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)).sum()
-        double_pairs = float(double_prompt_pairs + double_answer_pairs)
+        # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens,
+        # A P between the two. `update_operations` takes twice their number.
+        answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
+        double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
         model = self.model
         # An embedding that is not the head, too, is only a look-up table.
         table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
@@ -375,10 +298,7 @@ REDUCE_BUCKET = 50_000_000
 
 
 def prefetch_bucket(layer: int) -> int:
-    """Return how many elements ZeRO-3 prefetches: one layer of `layer` elements, or DeepSpeed's default if larger.
-
-    If it were less than a layer, every layer would wait until the rest of its weights is fetched.
-    """
+    """Return how many elements ZeRO-3 prefetches: a whole layer, or else every layer would wait for its rest."""
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 

@@ -19,7 +19,7 @@ ADAPTER = "default"  # peft's name of the only adapter
 
 
 class Weight(NamedTuple):
-    """A weight of the model as a checkpoint names it, with the layer that adapts it (None: it is not adapted)."""
+    """A weight of the model, with the layer of peft that adapts it (None: it is not adapted)."""
 
     parameter: torch.nn.Parameter
     layer: torch.nn.Module | None
@@ -57,15 +57,14 @@ def named_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
 
 def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Return the linear layers but the head. Of a model with experts, return those of the attention."""
-    modules = dict(model.named_modules()).items()
     head = model.get_output_embeddings()
-    layers = {
-        name: layer for name, layer in modules if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head
-    }
-    if not any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters()):
-        return layers
     # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's, such as gate_proj.
-    return {name: layer for name, layer in layers.items() if "attn" in name}
+    has_experts = any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters())
+    layers = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head and ("attn" in name or not has_experts):
+            layers[name] = layer
+    return layers
 
 
 def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:

@@ -1,7 +1,5 @@
 """The policy's model: a causal language model that returns log-probabilities, and its attention over packed answers."""
 
-from itertools import chain
-
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
@@ -11,19 +9,20 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
-from bnpo.files import InputError
 from bnpo.policy.patches import layer_classes
-from bnpo.ranks import gather
 
 ATTENTION = "bnpo"
 """Name of `attention` among transformers' implementations (`attn_implementation`)."""
+
+WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
+"""Settings that `attention` may ignore. The sampler drops nothing, either."""
 
 
 class LogprobHead(torch.nn.Module):
     """The language model's head and the log-probabilities, as one module that owns weight and bias.
 
-    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many calls. The number of
-    chunks of logits depends on a rank's answers. So chunks are no module calls: the weight is gathered once, here.
+    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many. Chunks of logits are
+    no such calls, because their number depends on a rank's answers.
     """
 
     def __init__(self, head: torch.nn.Module, vocab_size: int, steps: LogitSteps | None):
@@ -34,8 +33,8 @@ class LogprobHead(torch.nn.Module):
     def forward(
         self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None, with_entropy: bool
     ):
-        settings = {"top_k": top_k, "bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
-        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **settings)
+        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
 class Policy(torch.nn.Module):
@@ -58,10 +57,9 @@ class Policy(torch.nn.Module):
         return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
 
     def own_logprobs(self, rows: torch.Tensor, round_embeddings: bool = False) -> torch.Tensor:
-        """Return the log-probabilities [rows, tokens - 1] of all tokens but the first of `rows` [rows, tokens].
+        """Return the log-probabilities [rows, tokens - 1] of `rows` [rows, tokens] by the model's own `forward`.
 
-        They are those of the model's own `forward` and attention. Only the product with the head is taken from the
-        loss, in fp32, because the rounding of logits to bf16 would hide small faults.
+        Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults.
         """
         head = self.model.get_output_embeddings()
         head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
@@ -120,12 +118,12 @@ def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:
-    """Set every probability of dropout to 0, since the sampler drops nothing. Some models keep it as a plain number."""
+    """Set every probability of dropout, and noise of experts' routers, to 0, as in the sampler."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         for name, value in list(vars(module).items()):
-            if "drop" in name and isinstance(value, float):
+            if ("drop" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
 
 
@@ -135,14 +133,6 @@ def largest_layer(model: torch.nn.Module) -> int:
     layers = [module for module in model.modules() if type(module).__name__ in classes]
     # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
     return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
-
-
-def refuse_overflow(model: torch.nn.Module, folder: str) -> None:
-    """Raise InputError on all ranks if fp16 cannot hold a weight of the partitioned model from `folder`."""
-    own = [name for name, weight in model.named_parameters() if not weight.ds_tensor.isfinite().all()]
-    if names := sorted(set(chain.from_iterable(gather(own)))):
-        largest = torch.finfo(torch.float16).max
-        raise InputError(f"{folder}: {names[0]} has values beyond {largest:g}; use --dtype bfloat16 or float32")
 
 
 def attention(
@@ -155,16 +145,16 @@ def attention(
     scaling: float,
     sequences: Sequences,
     sliding_window: int | None = None,
-    **_,
+    **others,
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
-    The last key of a sequence belongs to its last token. An answer's keys are its prompt's and its own. A token attends
-    to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences where it runs
-    (GPUs with half precision). Elsewhere neighbours of equal shape go together.
+    A token attends to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences on
+    GPUs with half precision. Elsewhere neighbours of equal shape go together.
     """
-    if attention_mask is not None:
-        raise ValueError("attention masks are not supported")
+    unknown = {name for name, setting in others.items() if setting is not None} - WITHOUT_EFFECT
+    if attention_mask is not None or unknown:
+        raise ValueError(f"the learner's attention has no {', '.join(sorted(unknown)) or 'masks'}")
     query = query[0].transpose(0, 1)  # [tokens, heads, head size]
     key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
@@ -189,10 +179,8 @@ def attention(
 
 
 def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return x[index] for x [tokens, heads, head size].
-
-    An embedding look-up, because GPUs add up its gradient in fp32 and in a fixed order.
-    """
+    """Return x[index] for x [tokens, heads, head size]."""
+    # GPUs add up the gradient of an embedding look-up in fp32 and in a fixed order.
     return F.embedding(index, x.flatten(1)).unflatten(1, x.shape[1:])
 
 

@@ -1,6 +1,5 @@
 """Every patch of a library and every use of its private names in the policy: what, why, and when it can go."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,18 +8,16 @@ import torch.nn.functional as F
 from bnpo.algorithm.loss import products_in_bf16
 
 if TYPE_CHECKING:  # take seconds
-    import deepspeed
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
-    from transformers import PretrainedConfig
 
 # DeepSpeed 0.19
 
 
 def compile_no_ops() -> None:
-    """Keep DeepSpeed from compiling an op that only inference needs.
+    """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all programs share.
 
-    On CPUs it does so in a folder that all programs share. A program that is killed meanwhile leaves a lock file there,
-    and all later programs wait for it. Remove it when `import deepspeed` compiles nothing.
+    A program that is killed meanwhile leaves a lock file there, for which all later ones wait. Remove it when
+    `deepspeed.initialize` compiles nothing.
     """
     import deepspeed
 
@@ -42,10 +39,9 @@ def create_moments(zero: "DeepSpeedZeroOptimizer_Stage3") -> None:
 
 
 def separate_step_counters(adamw: torch.optim.Optimizer) -> None:
-    """Give each group of weights its own step counter after a "universal" load.
+    """Give each group of at most 10^9 weights its own step counter after a "universal" load, which lets them share one.
 
-    DeepSpeed divides a rank's optimizer into groups of at most 10^9 parameters, and that load lets them share a
-    counter, which AdamW would increment once per group. Remove it when the load copies the counter.
+    AdamW would increment it once per group. Remove it when the load copies the counter.
     """
     for weights, state in adamw.state.items():
         state["step"] = torch.tensor(float(state["step"]), device=weights.device)
@@ -55,9 +51,7 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
     """Replace computed buffers of `model`, such as rotary frequencies, by those that its class computes by itself.
 
     While DeepSpeed partitions a bf16 model as it is loaded, it rounds every new tensor to bf16, also the buffers that
-    transformers computes in fp32 (DeepSpeed issue 4932). Frequencies that are off by 0.4 % turn a head of size 128 by a
-    wrong radian at distance 1,000. Buffers that a checkpoint holds stay as they were loaded. Remove it when that issue
-    is closed.
+    transformers computes in fp32. Remove it when DeepSpeed issue 4932 is closed.
     """
     from accelerate import init_empty_weights
 
@@ -70,28 +64,14 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
             setattr(model.get_submodule(owner), own_name, buffer.to(model.get_buffer(name).device))
 
 
-def gathered(parameters: Iterable[torch.nn.Parameter]) -> "deepspeed.zero.GatheredParameters":
-    """Return a context in which partitioned `parameters` are whole. A collective.
-
-    Parameters that are so small that DeepSpeed keeps them whole stay so. Its context alone would free them at its end,
-    and the next forward pass would have to gather them again. Remove it when that context leaves them.
-    """
-    import deepspeed
-    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
-
-    available = ZeroParamStatus.AVAILABLE
-    partitioned = [p for p in parameters if not (p.ds_persist and p.ds_status is available)]
-    return deepspeed.zero.GatheredParameters(partitioned)
-
-
 # transformers 5
 
 
 def keep_uncompiled(model: torch.nn.Module) -> None:
     """Keep vLLM from compiling the learner's model.
 
-    Where vLLM has no implementation of its own, it takes that of transformers, and makes all models of the class
-    compile themselves that lack this attribute. Remove it when vLLM changes only its own model.
+    Where it takes a model's code from transformers, it makes all models of the class compile themselves, and asks them
+    for this attribute. Remove it when vLLM changes only its own model.
     """
     model.base_model.do_not_compile = True
 
@@ -106,22 +86,15 @@ def layer_classes(model: torch.nn.Module) -> list[str]:
     return sorted(names)
 
 
-def has_causal_model(config: "PretrainedConfig") -> bool:
-    """Return whether transformers has a causal language model for `config`. It has no public question for that."""
-    from transformers import AutoModelForCausalLM
-
-    return type(config) in AutoModelForCausalLM._model_mapping
-
-
 # vLLM 0.32, on CPUs and under a launcher
 
 
 def exchange_without_files() -> None:
     """Keep vLLM from making files through which the ranks of an engine would exchange data.
 
-    Under a launcher the names of those in /dev/shm, for CPUs, are the same for all programs: two runs would share them,
-    and a run that is killed would keep all later ones from starting. gloo takes their place. Those in the temporary
-    directory belong to a queue that only other launchers use, and would never be deleted.
+    Those in /dev/shm, for CPUs, have the same names in all programs: two runs would share them, and one that is killed
+    would keep all later ones from starting. gloo takes their place. The queue's files in the temporary directory, which
+    only other launchers use, would never be deleted. Remove it when vLLM names and deletes them by program.
     """
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
@@ -130,8 +103,12 @@ def exchange_without_files() -> None:
     MessageQueue.create_from_process_group = lambda *_: None
 
 
-def set_up_experts_again(model: torch.nn.Module) -> None:
-    """Make the next weights of experts be packed like the first. On CPUs vLLM 0.32 would copy them as they come."""
+def prepare_reload(model: torch.nn.Module) -> None:
+    """Prepare vLLM's `model` for other weights on CPUs, where a reload would not pack those of experts.
+
+    Remove it, but for the head of `hold_wide_head`, when a reload packs them.
+    """
+    model.forget_wide_head()
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if hasattr(method, "moe_kernel"):
@@ -139,11 +116,10 @@ def set_up_experts_again(model: torch.nn.Module) -> None:
 
 
 def hold_wide_head(model: torch.nn.Module) -> None:
-    """Let vLLM's `model` keep the weight of its head in fp32 from one token to the next, on CPUs.
+    """Let vLLM's `model` keep the weight of its head in fp32 on CPUs, where vLLM converts it for every token.
 
-    vLLM 0.32 computes logits in fp32 (`head_dtype`), and on CPUs it converts the weight for every token: a third of the
-    time of sampling with SmolLM2-135M. `model.forget_wide_head()` must follow every change of weights.
-    Remove it when torch has products of bf16 matrices with fp32 results on CPUs, or vLLM keeps the weight.
+    This is a third of the time of sampling with SmolLM2-135M. `model.forget_wide_head()` must follow every change of
+    weights. Remove it when vLLM keeps the weight, or torch has such products of bf16 matrices with fp32 results.
     """
     processor, held = model.logits_processor, {}
     own = processor._apply_head
@@ -161,10 +137,9 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 
 
 def leave_out_ranks(worker) -> None:
-    """Let vLLM's sampler in `worker` return log-probabilities of drawn tokens without their ranks, on CPUs.
+    """Let vLLM's sampler in `worker` compute no ranks of drawn tokens, on CPUs: 6 % of sampling with SmolLM2-135M.
 
-    vLLM 0.32 compares every logit with that of the drawn token: 6 % of sampling with SmolLM2-135M. Nothing here reads
-    the ranks. Remove it when vLLM can be told so.
+    Nothing here reads them. Remove it when vLLM can be told so.
     """
     from vllm.v1.outputs import LogprobsTensors
 

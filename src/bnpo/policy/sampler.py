@@ -3,10 +3,9 @@
 import gc
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,20 +14,12 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, set_up_experts_again
-from bnpo.policy.sampling import (
-    MOST_REQUESTS,
-    MOST_SEQUENCES,
-    PREFILL_TOKENS,
-    Answer,
-    EngineSettings,
-    SampledGroup,
-    attention_backend,
-)
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, prepare_reload
+from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
 from bnpo.ranks import gather
 
-if TYPE_CHECKING:
-    from vllm import SamplingParams
+Request = tuple[tuple[int, bool], list[int], object]
+"""Key (number of the prompt, whether it is the greedy request), token ids, and vLLM's SamplingParams."""
 
 
 class SamplingError(RunError):
@@ -38,12 +29,11 @@ class SamplingError(RunError):
 class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
-    `model` is a Hugging Face folder. `tokenizer` says which tokens end an answer, and from which id on the rows of the
-    head are padding.
+    `tokenizer` says which tokens end an answer, and from which id on the rows of the head are padding.
 
     Under a launcher every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these
-    then runs the same requests on its shard of the weights. So they must call `sample` and `score` together. Every
-    rank passes its own prompts and gets the answers to them.
+    runs the same requests on its shard of the weights, so they must call `sample` and `score` together. Every rank
+    passes its own prompts and gets the answers to them.
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
@@ -59,8 +49,8 @@ class Sampler:
         shared = backend == "external_launcher" and settings.tensor_parallel > 1
         if shared:
             exchange_without_files()
-        # Garbage collections leave frozen objects out. vLLM collects five times as it starts, and on GPUs also when it
-        # falls asleep or wakes: 0.3 to 0.6 s each time for all that was imported.
+        # vLLM collects garbage as it starts, sleeps and wakes: 0.3 to 0.6 s each for all that was imported. Frozen
+        # objects are left out.
         gc.collect()  # what is garbage now would be kept for ever
         gc.freeze()
         with running(model, "vLLM"):
@@ -70,14 +60,12 @@ class Sampler:
                 max_model_len=settings.max_tokens,
                 skip_tokenizer_init=True,
                 enforce_eager=settings.enforce_eager or not on_gpu,
-                # A prompt that is prefilled in parts draws and discards one token per part. vLLM's runner for CPUs then
-                # raises, because it cannot turn the request's random generator back.
+                # A prompt that is prefilled in parts draws a token per part, at which vLLM's runner for CPUs raises.
                 enable_chunked_prefill=False,
                 max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
                 # Log-probabilities after temperature, over the tokens that could be drawn.
                 logprobs_mode="processed_logprobs",
-                # As in the learner. With a head in bf16 the gap between sampler and learner is ten times as large for
-                # 152k tokens.
+                # As in the learner: with a head in bf16 the gap between the two is ten times as large.
                 hf_overrides={"head_dtype": "float32"},
                 distributed_executor_backend=backend,
                 tensor_parallel_size=settings.tensor_parallel,
@@ -112,15 +100,13 @@ class Sampler:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its answers are finished.
 
         Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` each prompt also gets one greedy
-        answer, in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Log-probabilities
-        cost some time. Raises SamplingError for prompts that got no answers.
-
-        Clears the prefix cache first. Cached prefixes change the last bits, which would break exact resume.
+        answer, in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises
+        SamplingError for prompts that got no answers.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        self._llm.reset_prefix_cache()
+        self._llm.reset_prefix_cache()  # cached prefixes change last bits, so a resumed run would differ
         shares = self._of_sharing_ranks((prompts, seeds))
         first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
         own = range(first, first + len(prompts))
@@ -136,17 +122,15 @@ class Sampler:
         if logprobs:
             common |= {"logprobs": 0, "flat_logprobs": True}
         drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
-        asked = []
-        for greedy in (False, True) if greedy_too else (False,):
-            asked += [(prompt, greedy) for prompt in range(len(prompts))]
 
-        def parameters(prompt: int, greedy: bool) -> "SamplingParams":
-            if greedy:
-                return SamplingParams(temperature=0.0, **common)
-            return SamplingParams(n=n, seed=seeds[prompt], **drawn, **common)
+        def requests() -> Iterator[Request]:
+            for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+                yield (i, False), prompt, SamplingParams(n=n, seed=seed, **drawn, **common)
+            for i, prompt in enumerate(prompts if greedy_too else ()):
+                yield (i, True), prompt, SamplingParams(temperature=0.0, **common)
 
         checksum = 0  # of all answers, in any order
-        for prompt, greedy, completions in self._complete(prompts, asked, parameters):
+        for (prompt, greedy), completions in self._complete(requests()):
             answers = [_answer(completion, logprobs) for completion in completions]
             if self._sharing_ranks:
                 checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
@@ -155,33 +139,24 @@ class Sampler:
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
-    def _complete(
-        self,
-        prompts: Sequence[list[int]],
-        asked: Sequence[tuple[int, bool]],
-        parameters: Callable[[int, bool], "SamplingParams"],
-    ) -> Iterator[tuple[int, bool, list]]:
-        """Yield (prompt, greedy, vLLM's completions) for each (prompt, greedy) in `asked`, in the order of their ends.
-
-        Raises SamplingError for prompts that got no answers.
-        """
-        engine, waiting = self._llm.llm_engine, iter(asked)
-        unanswered = {}  # (prompt, greedy) by request id
+    def _complete(self, requests: Iterator[Request]) -> Iterator[tuple[tuple[int, bool], list]]:
+        """Yield (key, vLLM's completions) of each request, in the order of their ends."""
+        engine, unanswered, count = self._llm.llm_engine, {}, 0  # (key, prompt) by request id
         while True:
             # The engine holds more requests than it draws at once, so it draws as if it had all of them.
-            for prompt, greedy in islice(waiting, MOST_REQUESTS - len(unanswered)):
+            for key, prompt, parameters in islice(requests, MOST_REQUESTS - len(unanswered)):
                 # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
-                request_id = str(self._next_request_id)
+                request_id, count = str(self._next_request_id), count + 1
                 self._next_request_id += 1
-                unanswered[request_id] = prompt, greedy
-                engine.add_request(request_id, {"prompt_token_ids": prompts[prompt]}, parameters(prompt, greedy))
+                unanswered[request_id] = key, prompt
+                engine.add_request(request_id, {"prompt_token_ids": prompt}, parameters)
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():
-                yield *unanswered.pop(output.request_id), output.outputs
+                yield unanswered.pop(output.request_id)[0], output.outputs
         if unanswered:  # vLLM returns nothing for requests that it aborted
-            lost = ", ".join(str(prompts[prompt]) for prompt, _ in unanswered.values())
-            raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {len(asked)} prompts, of tokens {lost}")
+            lost = ", ".join(str(prompt) for _, prompt in unanswered.values())
+            raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {count} prompts, of tokens {lost}")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
@@ -198,20 +173,15 @@ class Sampler:
         return gather(own, self._sharing_ranks) if self._sharing_ranks else [own]
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replace the weights by (name, tensor) pairs with a checkpoint's names.
-
-        Cached prefixes of the old weights are cleared by the next `sample`, and `score` reads none.
-        """
+        """Replace the weights by (name, tensor) pairs with a checkpoint's names. `sample` clears what was cached."""
         if not self._can_sleep:
-            self._llm.apply_model(set_up_experts_again)
-            self._llm.apply_model(_forget_wide_head)
+            self._llm.apply_model(prepare_reload)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the parameters that the engine holds under these names of a checkpoint. Weights must be awake.
+        """Return the parameters, this rank's shards, that the engine holds under these names of a checkpoint.
 
-        Parameters that vLLM fuses with others, or packs anew (on CPUs), are left out. If several ranks share the
-        engine, these are this rank's shards.
+        Those that vLLM fuses with others, or packs anew (on CPUs), are left out. Weights must be awake.
         """
         [held] = self._llm.apply_model(partial(_parameters, names=names))
         return held
@@ -236,25 +206,22 @@ class Sampler:
         self._llm.llm_engine.engine_core.shutdown()
 
 
-# vLLM's blocks on CPUs, 128 tokens, are longer than many prompts, and answers share only whole blocks of their prompt.
-# The number of answers drawn at once stays vLLM's default: which answers share a forward pass changes last bits.
+# vLLM's default of 128 tokens is longer than many prompts, and answers share only whole blocks of their prompt.
 _CPU_ARGUMENTS = {"block_size": 32}
 
 
 def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
-    from vllm import EngineArgs
     from vllm.utils.flashinfer import has_flashinfer
 
-    arguments = {
+    # On Blackwell servers (10) vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
+    fails = capability == 10 and not has_flashinfer()
+    return {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
         "enable_sleep_mode": True,
+        "sleep_mode_offload_cudagraph": True,
+        "attention_backend": "FLASH_ATTN" if fails else None,  # None: vLLM chooses
     }
-    arguments["attention_backend"] = attention_backend(capability, has_flashinfer())
-    # Otherwise CUDA graphs keep their memory while weights and cache sleep. vLLM 0.26 cannot free it.
-    if hasattr(EngineArgs, "sleep_mode_offload_cudagraph"):
-        arguments["sleep_mode_offload_cudagraph"] = True
-    return arguments
 
 
 def _answer(completion, logprobs: bool) -> Answer:
@@ -264,10 +231,6 @@ def _answer(completion, logprobs: bool) -> Answer:
         finished=completion.finish_reason == "stop",
         logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
     )
-
-
-def _forget_wide_head(model: torch.nn.Module) -> None:
-    model.forget_wide_head()
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:

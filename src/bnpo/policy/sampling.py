@@ -30,14 +30,6 @@ class EngineSettings:
     """Number of GPUs that share one copy of the model."""
 
 
-def attention_backend(capability: int, can_compile: bool) -> str | None:
-    """Return the attention of a GPU of this major compute capability. None: vLLM chooses.
-
-    On Blackwell servers vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
-    """
-    return "FLASH_ATTN" if capability == 10 and not can_compile else None
-
-
 @dataclass(frozen=True)
 class Answer:
     """One sampled answer."""

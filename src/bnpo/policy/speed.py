@@ -30,8 +30,7 @@ PEAK_TFLOPS = {
 }
 """Peak of a GPU in 10^12 dense bf16 operations per second with fp32 accumulation, by words of the GPU's name.
 
-From NVIDIA's data sheets and architecture papers. Some give only the rate with sparsity: half of it is used for H100,
-H200 and B200, and an eighth of the FP4 rate for the RTX PRO 6000."""
+From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
 OTHER_CHIPS = {"D", "Laptop", "MIG"}
 """Words in the name of a smaller GPU, or of a slice of a GPU, whose peak is not known."""
 TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
@@ -43,9 +42,8 @@ def update_operations(
 ) -> float:
     """Return the number of operations of a forward and a backward pass (Chowdhery et al. 2022, appendix B).
 
-    `double_pairs` is twice the number of pairs of tokens that attend to each other, such as n^2 for a sequence of n
-    tokens. A parameter takes 6 operations per token, 2 less if it is among the `frozen` ones, and causal attention
-    takes 6 per layer, hidden unit and pair.
+    A parameter takes 6 per token, 2 less if it is `frozen`, causal attention 6 per layer, hidden unit and double pair.
+    `double_pairs` is twice the number of pairs of tokens that attend to each other: n^2 for a sequence of n tokens.
     """
     return 6 * (parameters * tokens + layers * hidden * double_pairs) - 2 * frozen * tokens
 
@@ -84,7 +82,7 @@ def speed_metrics(
     sampling: np.ndarray,  # seconds that each rank sampled [ranks]
     gpu: str,
 ) -> dict[str, float]:
-    """Return the speed metrics of a step, from its other `metrics`. `gpu` is the name of the GPU."""
+    """Return the speed metrics of a step, from its other `metrics`."""
     speed = {f"seconds/{phase}": value for phase, value in stopwatch.seconds.items()}
     speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
     # The other ranks wait for the slowest one.

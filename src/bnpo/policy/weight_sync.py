@@ -6,10 +6,11 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -18,7 +19,6 @@ from transformers.core_model_loading import revert_weight_conversion
 from bnpo.files import InputError, RunError
 from bnpo.policy.folder import running
 from bnpo.policy.lora import Weight, named_weights
-from bnpo.policy.patches import gathered
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
@@ -54,13 +54,12 @@ class SyncError(RunError):
 def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order, and then its buffers. A collective.
 
-    LoRA is merged into the weights. Names and shapes are those of a checkpoint. transformers renames some tensors as it
-    loads them, and joins those of all experts of a layer to one. With `tied_too` a tied head also comes under its own
-    name: vLLM keeps its old head if it is left out. The tensors are clones, since the gathered ones are freed with
-    their group, and the receiver may hold them for longer.
+    LoRA is merged into the weights. Names and shapes are those of a checkpoint: transformers renames some tensors as it
+    loads them, and joins those of a layer's experts. With `tied_too` a tied head also comes under its own name: vLLM
+    keeps its old head if it is left out. The tensors are clones, since the gathered ones are freed with their group.
     """
     for group in _weight_groups(model, tied_too):
-        with gathered(part for _, weight in group for part in weight.parts()):
+        with _gathered(weight for _, weight in group):
             clones = {name: weight.merged().clone() for name, weight in group}
         tensors = deque(revert_weight_conversion(model, clones).items())
         clones.clear()
@@ -84,11 +83,13 @@ def _weight_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tupl
         yield group
 
 
-def compared_names(model: torch.nn.Module) -> dict[str, str]:
-    """Return the compared weights: the first (embedding), the middle layer's, the last (head).
+def _gathered(weights: Iterable[Weight]) -> deepspeed.zero.GatheredParameters:
+    """Return a context in which all parts of the weights are whole. A collective."""
+    return deepspeed.zero.GatheredParameters([part for weight in weights for part in weight.parts()])
 
-    Keys are the names of their tensors in a checkpoint, values those of the model's own weights.
-    """
+
+def compared_names(model: torch.nn.Module) -> dict[str, str]:
+    """Return the compared weights, of embedding, middle layer and head: tensor in a checkpoint -> the model's."""
     weights = dict(named_weights(model, tied_too=True))
     names = list(weights)
     layers = [int(match[1]) for match in (re.search(r"\.(\d+)\.", name) for name in names) if match]
@@ -104,9 +105,8 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
     """Raise SyncError on all ranks if a compared parameter differs from the sampler's in any bit. A collective.
 
     `sampler_tensors` are this rank's, by name: shards if several ranks share a sampler, of which this one has number
-    `place`. vLLM keeps a few tensors in bf16, whatever the number format of the model. Bits are compared because an
-    update at a learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so
-    `measure_sync` alone would not see that an update was lost.
+    `place`. Bits are compared because an update at a learning rate of 1e-6 changes log-probabilities by less than the
+    arithmetic of bf16 does, so that `measure_sync` alone would not see that an update was lost.
     """
     own_names = compared_names(model)
     weights = dict(named_weights(model, tied_too=True))
@@ -116,9 +116,9 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
     ends = (first,) if tied else (first, last)
     if missing := [name for name in ends if name not in sampler_tensors]:
         raise SyncError(f"weight sync after step {step}: the sampler holds no tensor {missing[0]} to compare")
-    # Every rank holds the same names in the same order, so that all of them gather the same parameters.
+    # Every rank holds the same names in the same order, so all gather the same parameters.
     compared = {own_names[name]: weights[own_names[name]] for name in sampler_tensors}
-    with gathered(part for weight in compared.values() for part in weight.parts()):
+    with _gathered(compared.values()):
         tensors = revert_weight_conversion(model, {name: weight.merged() for name, weight in compared.items()})
         differing = [
             name
@@ -134,9 +134,7 @@ def check_equal(model: torch.nn.Module, sampler_tensors: Mapping[str, torch.Tens
 
 
 def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return equal parts of a learner's tensor and a sampler's: the sampler's shard number `place`, without padding.
-
-    A sampler may hold a shard along any dimension, and rows of padding behind the last.
+    """Return equal parts of a learner's tensor and a sampler's: its shard `place` of any dimension, without padding.
 
     >>> [part.tolist() for part in comparable(torch.arange(5), torch.tensor([3, 4, 0]), place=1)]
     [[3, 4], [3, 4]]
@@ -179,11 +177,9 @@ class StartCheck:
 def prove_start(learner: "Learner", sampler: "Sampler", ids: list[int]) -> StartCheck:
     """Check that learner and sampler compute the log-probabilities that the model's own `forward` computes.
 
-    The sampler gets the learner's weights first. The token ids `ids` are a text of the task, which is repeated or cut
-    as needed. How far two correct computations differ depends on the model, its number format and the text, so it is
-    measured: the model's own code runs a second time with embeddings that are off by one rounding. Differences of more
-    than ROUNDING_FACTOR times that (or more than --sync-tolerance, if it is set) raise InputError on all ranks. A
-    collective.
+    The token ids `ids` are a text of the task, which is repeated or cut as needed. How far two correct computations
+    differ is measured: the model's own code runs again with embeddings that are off by one rounding. Differences of
+    more than ROUNDING_FACTOR times that, or --sync-tolerance, raise InputError on all ranks. A collective.
     """
     # The learner packs a second answer behind the first: layers that are no attention would let them mix. The second
     # one is the first one reversed. Models round improbable text more, as they do with the answers of base models.
@@ -249,9 +245,9 @@ def _refuse_differences(check: StartCheck, config: "TrainConfig") -> None:
 def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int, bound: float) -> float:
     """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
-    Each rank takes the longest answer of its own part. If one differs by more than `bound` (`StartCheck.sync_bound`),
-    the next longest follow: rounding is unusually large in some answers, while lost weights move all of them. Raises
-    SyncError on all ranks if COMPARED_ANSWERS differ by more. A collective.
+    Each rank takes its longest answer, and the next longest if one differs by more than `bound`: rounding is unusually
+    large in some answers, while lost weights move all. Raises SyncError on all ranks if COMPARED_ANSWERS do. A
+    collective.
     """
     own_answers = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
     by_length = sorted(own_answers, key=lambda i: len(experience.answers[i]), reverse=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -29,11 +28,10 @@ from bnpo.files import (
     write_json_lines,
     writing,
 )
-from bnpo.policy.folder import MERGED
+from bnpo.policy.folder import MERGED, check_weights
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
-from bnpo.ranks import gather
 
 STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
 """Folders of a run that have one entry per step."""
@@ -43,8 +41,7 @@ STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
 class Progress:
     """How far a run is: the file trainer/progress.json of a checkpoint."""
 
-    # Later steps depend on this, the weights, the optimizer, and torch's random state. The seeds of sampling are
-    # functions of the step.
+    # Later steps depend on this, the weights and the optimizer. The seeds of sampling are functions of the step.
 
     step: int = 0  # steps that are done
     place: int = 0  # behind the last question, in the order of `questions_at`
@@ -78,9 +75,8 @@ def save_checkpoint(
 ) -> None:
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
-    The folder is a Hugging Face model, or a peft adapter (see `save_model`). Its subfolder trainer/ holds each rank's
-    part of the optimizer, `progress`, and a manifest with the size of every file but the model card `card`, which users
-    may edit.
+    The folder is a Hugging Face model, or a peft adapter (see `save_model`), with the model card `card`. Its subfolder
+    trainer/ holds each rank's part of the optimizer, and `progress`.
 
     A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
     """
@@ -100,17 +96,10 @@ def save_checkpoint(
         # rank writes into trainer/ before rank 0 has created it.
         save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged)
         learner.save(trainer)
-        sizes = {}
-        for file in files_of_rank(unfinished, dist.get_rank()):
+        for file in unfinished.rglob("*"):  # whoever wrote it: flushing what is on disk costs nothing
             flush(file)
-            sizes[str(file.relative_to(unfinished))] = file.stat().st_size
-        sizes.pop("README.md", None)
-        # A collective: when it returns, all ranks have flushed their files, and rank 0 may rename the folder.
-        sizes_of_ranks = gather(sizes)
+        dist.barrier()  # all ranks have flushed their files, and rank 0 may rename the folder
         if rank_0:
-            manifest = {name: size for rank_sizes in sizes_of_ranks for name, size in rank_sizes.items()}
-            write_json(trainer / "manifest.json", manifest)
-            flush(trainer / "zero")
             flush(unfinished)
             unfinished.rename(folder)
             flush(folder.parent)
@@ -187,17 +176,6 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> N
         write_json(folder / "model.safetensors.index.json", index)
 
 
-def files_of_rank(folder: Path, rank: int) -> list[Path]:
-    """Return the files that `rank` has written: its part of the optimizer, and on rank 0 all that are no such part."""
-    files = []
-    for path in folder.rglob("*"):
-        part = re.search(r"zero_pp_rank_(\d+)_", path.name)  # DeepSpeed's file name
-        writer = int(part[1]) if part else 0
-        if writer == rank and path.is_file():
-            files.append(path)
-    return files
-
-
 def delete_old_checkpoints(run: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints (0: none), except those that run/last and run/best link to."""
     linked = [(run / name).resolve() for name in ("last", "best")]
@@ -222,9 +200,12 @@ def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
     if not folders:
         return ResumePoint()
     folder = folders[-1]
-    check_files(folder, folders[:-1])
     trainer = folder / "trainer"
-    progress = Progress(**json.loads((trainer / "progress.json").read_text(encoding="utf-8")))
+    try:
+        check_weights(folder)
+        progress = Progress(**read_json(trainer / "progress.json", "it was edited"))
+    except (InputError, TypeError) as error:
+        raise InputError(f"{error}. Delete {folder}; --resume then continues from the checkpoint before it") from error
     # The converter writes the file latest_universal last.
     if progress.ranks != ranks and not (trainer / "latest_universal").exists():
         convert = ["python", "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(trainer / "zero")]
@@ -234,20 +215,6 @@ def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
             f"{shlex.join(convert)}"
         )
     return ResumePoint(folder, progress)
-
-
-def check_files(folder: Path, earlier: list[Path]) -> None:
-    """Raise InputError if a file of the checkpoint `folder` has another size than in its manifest."""
-    start = f"continues from {earlier[-1]}" if earlier else "starts from the beginning"
-    cure = f"Delete {folder}; --resume then {start}"
-    path = folder / "trainer" / "manifest.json"
-    manifest = read_json(path, cure)
-    if "trainer/progress.json" not in manifest:
-        raise InputError(f"{path}: does not list the checkpoint's files. {cure}")
-    for name, size in manifest.items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != size:
-            raise InputError(f"{file}: differs from the manifest: truncated, edited or missing. {cure}")
 
 
 def rewind(run: Path, progress: Progress) -> None:
@@ -290,34 +257,25 @@ def model_card(run: Path, step: int) -> str:
         pipeline_tag="text-generation",
         tags=["reinforcement-learning", "bnpo"],
     )
+    batch = f"{config['questions_per_step']} questions x {config['samples_per_question']} answers per step"
     lines = [
         f"# {Path(base).name} after {step} steps of reinforcement learning",
         "",
         f"- **Base model**: {base}",
-        f"- **Method**: `--algo {config['algo']}`, {config['questions_per_step']} questions x "
-        f"{config['samples_per_question']} answers per step, learning rate {config['lr']:g}, rewards "
+        f"- **Method**: `--algo {config['algo']}`, {batch}, learning rate {config['lr']:g}, rewards "
         f"{', '.join(config['rewards'])}, seed {config['seed']}",
     ]
     for name, facts in sources.items():
         revision = f", revision {facts['revision']}" if facts["revision"] else ""
         lines.append(f"- **Data**: {name}, {facts['problems']} problems, SHA-256 `{facts['sha256']}`{revision}")
-    lines += ["", *_score_lines(run, step), "", "The command of the run:", ""]
+    evaluated = [folder for folder in (run / "evals").glob("step-*") if (step_of(folder) or 0) <= step]
+    if evaluated:
+        newest = max(evaluated, key=lambda folder: step_of(folder) or 0)
+        results = json.loads((newest / "results.json").read_text(encoding="utf-8"))["results"]
+        for name, scores in results.items():
+            score = f"{100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} %"
+            lines.append(f"- **{name}**: pass@1 {score} at {newest.name}, {scores['problems']} problems")
     arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
-    ranks = os.environ.get("WORLD_SIZE", "1")
-    lines.append(f"    deepspeed --num_gpus {ranks} {shlex.join(arguments)}")
+    command = f"deepspeed --num_gpus {os.environ.get('WORLD_SIZE', '1')} {shlex.join(arguments)}"
+    lines.append(f"- **Command**: `{command}`")
     return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"
-
-
-def _score_lines(run: Path, step: int) -> list[str]:
-    """Return a table of the newest evaluation of the run that is not later than `step`."""
-    steps = [step_of(folder) for folder in (run / "evals").glob("step-*")]
-    evaluated = max((other for other in steps if other is not None and other <= step), default=None)
-    if evaluated is None:
-        return ["This model has not been evaluated during its training."]
-    results = json.loads((run / "evals" / step_name(evaluated) / "results.json").read_text(encoding="utf-8"))
-    lines = [f"Scores after step {evaluated}, pass@1 in percent with standard errors:", ""]
-    lines += ["| data set | problems x repetitions | pass@1 |", "| --- | ---: | ---: |"]
-    for name, scores in results["results"].items():
-        answers = f"{scores['problems']} x {scores['repetitions']}"
-        lines.append(f"| {name} | {answers} | {100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} |")
-    return lines

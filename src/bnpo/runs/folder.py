@@ -1,15 +1,13 @@
 """A run's folder: locked while a process trains in it, and claimed by a new run. Imports no torch."""
 
-import logging
 from pathlib import Path
 
 from filelock import FileLock
 
 from bnpo.config import FREE, TrainConfig, json_settings
-from bnpo.environment import copy_output
 from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "console*.log", "end.json", "evals", "findings.json", "last")
+RUN_FILES = ("bad", "best", "checkpoints", "config.json", "end.json", "evals", "findings.json", "last")
 RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
 """What a run writes into its folder, and --overwrite deletes."""
 ASIDE, DELETED = ".overwritten", ".deleted"
@@ -104,17 +102,6 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     if changes:
         problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"
         raise InputError(f"{problem}. Use the old settings, or --allow-changes {','.join(changes)}")
-
-
-def copy_console(folder: Path) -> None:
-    """Append all that this process prints from now on to <folder>/console.log. For every rank. Raises InputError."""
-    with writing(folder):
-        copy_output(folder / "console.log")
-    # Tracebacks of errors that users see in one line go to the file only.
-    logger = logging.getLogger("bnpo")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(logging.FileHandler(folder / "console.log", encoding="utf-8"))
-    logger.propagate = False
 
 
 def _run_files(folder: Path) -> list[Path]:

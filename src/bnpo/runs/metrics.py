@@ -30,7 +30,7 @@ class Step:
 
     def metrics(self, reward_names: Sequence[str]) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them."""
-        metrics = self.update.metrics() | batch_metrics(self, reward_names)
+        metrics = self.update.metrics | batch_metrics(self, reward_names)
         metrics["sync/difference"] = self.sync_difference
         return metrics | speed_metrics(metrics, self.stopwatch, self.rollouts.sampling_seconds, gpu_name())
 

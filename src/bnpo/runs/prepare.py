@@ -1,25 +1,19 @@
 """Read and check everything that a run needs, before a process group or a model exists."""
 
-import ast
 import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig, check_config, differences
-from bnpo.data import (
-    asks_for_tags,
-    chat_template,
-    check_enough,
-    content_hash,
-    encode_problems,
-    load_sources,
-)
+from bnpo.data import asks_for_tags, chat_template, check_enough, content_hash, encode_problems, load_sources
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
@@ -28,7 +22,7 @@ from bnpo.planning.memory import MemoryPlan, plan_here
 from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
 from bnpo.policy.model_check import check_model
 from bnpo.policy.sampling import EngineSettings
-from bnpo.ranks import check_compiler, gather, trains_in_float16
+from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
 from bnpo.runs.folder import ASIDE, check_apart, check_changes, check_output_dir, lock_run, put_back
@@ -59,9 +53,8 @@ class PreparedRun:
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(done.place, count)
         epochs_left = batch.epochs - epoch - 1
-        return (
-            done.step + (count - asked) // batch.questions_per_step + epochs_left * (count // batch.questions_per_step)
-        )
+        steps_of_epoch = count // batch.questions_per_step
+        return done.step + (count - asked) // batch.questions_per_step + epochs_left * steps_of_epoch
 
     def check_agreement(self) -> None:
         """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
@@ -96,7 +89,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     folder = config.folder.output_dir
     if rank == 0:
         recover_folder(folder)
-    check_compiler()
     if config.hardware.dtype == "float16" and not trains_in_float16():
         raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
     problems, source_facts = load_sources(config.data.train_data, config.columns)
@@ -125,12 +117,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
-    grader = Grader(
-        config.data.rewards,
-        grader=config.data.grader,
-        users_range=config.data.reward_range,
-        example=kept_problems[0].answer,
-    )
+    data, example = config.data, kept_problems[0].answer
+    grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
     try:
         lock = lock_run(folder) if rank == 0 else None
         # The folder was read without the lock, when another process could still train in it.
@@ -178,10 +166,7 @@ def plan_sampler(config: TrainConfig, model: Path, longest: int) -> tuple[Memory
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the folder `model`, with the template of the run.
-
-    Raises InputError if a model of this kind cannot be trained on texts of up to `longest` tokens. Reads no weights.
-    """
+    """Return the tokenizer of `model` with the run's template. Raises InputError if the model cannot be trained."""
     check_model(model, longest)
     tokenizer, data = load_tokenizer(model, longest), config.data
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.
@@ -230,20 +215,7 @@ def _sha256(text: str) -> str:
 
 def local_sources(file: Path) -> set[Path]:
     """Return a Python file, and the files beside it that it imports, also through each other."""
-    found, waiting = {file}, [file]
-    while waiting:
-        try:
-            tree = ast.parse(waiting.pop().read_bytes())
-        except (OSError, SyntaxError):  # the import refuses it with a line of its own
-            continue
-        for node in ast.walk(tree):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-            if isinstance(node, ast.ImportFrom):
-                modules = [node.module or "", *(f"{node.module or ''}.{name}" for name in modules)]
-            for module in modules:
-                path = file.parent.joinpath(*module.split("."))
-                for source in (path.with_suffix(".py"), path / "__init__.py"):
-                    if source.is_file() and source not in found:
-                        found.add(source)
-                        waiting.append(source)
-    return found
+    finder = ModuleFinder([str(file.parent)])
+    with suppress(OSError, SyntaxError):  # the import refuses it with a line of its own
+        finder.run_script(str(file))
+    return {file, *(Path(module.__file__) for module in finder.modules.values() if module.__file__)}

@@ -20,7 +20,7 @@ from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, WatchedAnswers, trained_groups
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
-from bnpo.runs.folder import claim_folder, copy_console, delete_earlier_run, put_back, write_config
+from bnpo.runs.folder import claim_folder, delete_earlier_run, put_back, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -52,8 +52,7 @@ class Run:
             (self._folder / "end.json").unlink(missing_ok=True)
         elif dist.get_rank() == 0:
             claim_folder(self._config, prepared.data_facts)
-        dist.barrier()  # until an earlier run has been moved aside with its console.log
-        copy_console(self._folder)
+        dist.barrier()  # until an earlier run has been moved aside
         self._ranks.on_failure = self._write_end
         return self
 
@@ -81,12 +80,9 @@ class Run:
                 write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler, float]:
-        """Load learner and sampler, from the checkpoint if the run is resumed, and open the metrics.
+        """Load learner and sampler, open the metrics, and return both with the bound of `measure_sync`.
 
-        Also return the largest difference between the two that `measure_sync` takes for rounding.
-
-        Raises InputError if the disk cannot be written, or learner or sampler do not compute what the model's own code
-        does.
+        Raises InputError if learner or sampler do not compute what the model's own code does.
         """
         prepared = self._prepared
         if dist.get_rank() == 0:
@@ -130,7 +126,7 @@ class Run:
         write_config(config, facts)
         self._tracker = Tracker(config, prepared.steps, self.progress.step)
         if config.folder.resume:
-            self._tracker.say(f"continuing after step {self.progress.step}")
+            print(f"continuing after step {self.progress.step}", flush=True)
 
     @property
     def is_new(self) -> bool:
@@ -216,7 +212,7 @@ class Run:
             self._first_rollouts = []
             findings = find(answers)
             for finding in findings:
-                self._tracker.say(f"first {last} steps: {finding.text}")
+                print(f"first {last} steps: {finding.text}", flush=True)
             if findings:
                 with writing(self._folder):
                     write_json(self._folder / "findings.json", [finding._asdict() for finding in findings])
@@ -248,11 +244,11 @@ class Run:
         """Write a checkpoint. Raises InputError for a full disk."""
         step, keep = self.progress.step, self._config.folder.keep
         started = time.perf_counter()
-        # Saving needs GPU memory, so the sampler sleeps meanwhile. It loses its weights by that and gets them again.
+        # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they are copied again.
         slept = self._sampler.sleep()  # False on CPUs
         card = model_card(self._folder, step) if self._tracker else ""  # rank 0 writes it
         save_checkpoint(self._learner, self._prepared.task.tokenizer, self._folder, self.progress, card, keep)
         if slept:
             refresh_sampler(self._learner, self._sampler, self.progress.step)
         if self._tracker:
-            self._tracker.say(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s")
+            print(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s", flush=True)

@@ -5,23 +5,20 @@ import math
 import os
 import secrets
 import shlex
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from bnpo.config import TrainConfig, flat_settings
-from bnpo.files import line_of, step_name, write_json_lines, writing
+from bnpo.files import InputError, line_of, step_name, write_json_lines, writing
 
 BAD_BATCHES = 10
 """Number of batches of skipped updates that are kept: the last ones."""
-INIT_SECONDS = 5.0
-"""Time that W&B's server has to answer at the start. After it the run is recorded offline."""
 FINISH_SECONDS = 15.0
 """Time for uploading the rest to W&B at the end."""
 TABLE_ROWS = 128
@@ -29,7 +26,7 @@ TABLE_ROWS = 128
 
 
 class Tracker:
-    """Writes metrics.jsonl and shows the progress: a bar on a terminal, otherwise lines. Rank 0 only."""
+    """Writes metrics.jsonl and prints a line per step. Rank 0 only."""
 
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = run = config.folder.output_dir
@@ -37,23 +34,17 @@ class Tracker:
             self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
         self._wandb = None if wandb_mode(config) == "disabled" else WandbLog(config)
-        style = {"desc": "step", "bar_format": "{desc} {n}/{total} |{bar}| {remaining} left{postfix}"}
-        # nrows: without it tqdm shows nothing on a terminal that reports the size 0.
-        self._bar = tqdm(total=steps, initial=done, disable=not sys.stderr.isatty(), nrows=2, **style)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray) -> None:
-        """Record a training step, with the mean reward of each of its questions [n], and show the progress."""
+        """Record a training step, with the mean reward of each of its questions [n], and print a line."""
         self.write(step, metrics, mean_rewards)
         line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
         line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
-        self._bar.set_postfix_str(line, refresh=False)
-        self._bar.update()
-        if self._bar.disable:
-            # Only steps of this start: an earlier start may have run on other hardware.
-            seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
-            left = tqdm.format_interval(seconds_per_step * (self._steps - step))
-            print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
+        # Only steps of this start: an earlier start may have run on other hardware.
+        seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
+        left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
+        print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
 
     def write(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None = None) -> None:
         """Add a line to metrics.jsonl, for a training step or for the start (0)."""
@@ -79,14 +70,9 @@ class Tracker:
         for old in sorted((self._run / "bad").iterdir())[:-BAD_BATCHES]:
             old.unlink()
 
-    def say(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._bar.write(line)
-
     def close(self) -> None:
-        """Close the file and the bar, end the W&B run, and say if it was not uploaded completely."""
+        """Close the file, end the W&B run, and say if it was not uploaded completely."""
         self._metrics.close()
-        self._bar.close()
         if self._wandb:
             self._wandb.close()
 
@@ -100,9 +86,8 @@ def wandb_mode(config: TrainConfig) -> str:
 class WandbLog:
     """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
-    wandb uploads in a process of its own. If the server does not answer, `wandb.init` waits 90 s and raises an error,
-    and `finish` waits without a limit. This class records offline after INIT_SECONDS and ends after FINISH_SECONDS.
-    An error of W&B is printed in one line, and the training continues. W&B's own variables are respected.
+    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error of W&B is printed in one
+    line, and the training continues.
     """
 
     def __init__(self, config: TrainConfig):
@@ -118,70 +103,55 @@ class WandbLog:
             environment.setdefault(variable, str(id_file.parent))
         import wandb  # takes a second, and most runs do not use it
 
-        self._wandb, self._run, self._said, self._not_uploaded = wandb, None, set(), False
-        limits = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
-        settings = {
-            "project": environment.get("WANDB_PROJECT", "bnpo"),
-            "name": environment.get("WANDB_NAME", folder.name),
-            "id": environment.get("WANDB_RUN_ID", id_file.read_text()),
-            "dir": environment.get("WANDB_DIR", folder),
-            "config": flat_settings(config),
-            "settings": wandb.Settings(silent=True, console="off", **limits),
-        }
         mode = wandb_mode(config)
-        with self._failing("W&B cannot be reached ({}). The run is recorded offline"):
-            # resume: without it the server would replace the run of the same id by a new one.
-            self._run = wandb.init(mode=mode, resume="allow" if mode == "online" else None, **settings)
-        if self._run is None:
-            self._not_uploaded = True
-            with self._failing("W&B records nothing ({})"):
-                wandb.teardown()  # or the id of the failed attempt would still be in use
-                self._run = wandb.init(mode="offline", **settings)
-        if self._run:
-            # W&B's own steps only grow: it would drop the rows of a run that was resumed from an earlier step.
-            self._run.define_metric("*", step_metric="step")
-
-    @contextmanager
-    def _failing(self, line: str):
-        """Print `line`, once, if W&B fails within the context."""
+        self._wandb, self._failed = wandb, False
+        limits = {"finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
         try:
-            yield
-        except Exception as error:  # of many kinds; none is a reason to end the run
-            if line not in self._said:
-                self._said.add(line)
-                print(line.format(line_of(error)), flush=True)
+            self._run = wandb.init(
+                mode=mode,
+                project=environment.get("WANDB_PROJECT", "bnpo"),
+                name=environment.get("WANDB_NAME", folder.name),
+                id=environment.get("WANDB_RUN_ID", id_file.read_text()),
+                dir=environment.get("WANDB_DIR", folder),
+                config=flat_settings(config),
+                # Without it the server would replace the run of the same id by a new one.
+                resume="allow" if mode == "online" else None,
+                settings=wandb.Settings(silent=True, console="off", **limits),
+            )
+        except Exception as error:  # of many kinds
+            cure = "record it offline with WANDB_MODE=offline, and upload it later with `wandb sync`"
+            raise InputError(f"--wandb: W&B cannot start ({line_of(error)}); {cure}") from error
+        # W&B's own steps only grow: it would drop the rows of a run that was resumed from an earlier step.
+        self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None) -> None:
-        """Log the metrics of a step and the mean rewards of its questions [n]. Scores become the run's summary, too."""
-        if self._run:
-            with self._failing("W&B lacks metrics ({}). The run continues"):
-                histogram = {} if mean_rewards is None else {"groups/reward": self._wandb.Histogram(mean_rewards)}
-                self._run.log({"step": step} | metrics | histogram)
-                scores = {name: value for name, value in metrics.items() if name.startswith("eval/")}
-                self._run.summary.update(scores)
+        """Log the metrics of a step and the mean rewards of its questions [n]."""
+        with self._failing():
+            histogram = {} if mean_rewards is None else {"groups/reward": self._wandb.Histogram(mean_rewards)}
+            self._run.log({"step": step} | metrics | histogram)
 
     def log_table(self, name: str, step: int, rows: Sequence[dict]) -> None:
         """Log the first TABLE_ROWS answers of a step as a table."""
-        if self._run and rows:
-            # Each reward gets a column of its own.
-            flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]
-            columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
-            with self._failing("W&B lacks tables ({}). The run continues"):
-                table = self._wandb.Table(
-                    columns=columns, data=[[row.get(key) for key in columns] for row in flat_rows]
-                )
-                self._run.log({"step": step, name: table})
+        flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]  # each reward gets a column of its own
+        columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
+        with self._failing():
+            data = [[row.get(key) for key in columns] for row in flat_rows]
+            self._run.log({"step": step, name: self._wandb.Table(columns=columns, data=data)})
 
     def close(self) -> None:
         """End the W&B run, and say if it was not uploaded completely."""
-        if not self._run:
-            return
         folder = Path(self._run.dir).parent
         try:
             self._run.finish()
         except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
-            self._not_uploaded = True
-        if self._not_uploaded:
-            print(
-                f"W&B did not get everything. To upload the run: {shlex.join(['wandb', 'beta', 'sync', str(folder)])}"
-            )
+            print(f"W&B did not get everything. To upload the run: {shlex.join(['wandb', 'sync', str(folder)])}")
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Print a line the first time that W&B fails within the context."""
+        try:
+            yield
+        except Exception as error:  # of many kinds; none is a reason to end the run
+            if not self._failed:
+                self._failed = True
+                print(f"W&B lacks data of this run ({line_of(error)}). The run continues", flush=True)
