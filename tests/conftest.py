@@ -41,7 +41,7 @@ if CUDA_BUILD:
 hypothesis.settings.register_profile("bnpo", deadline=None)
 hypothesis.settings.load_profile("bnpo")
 
-pytest_plugins = ("examples", "processes", "results_files")
+pytest_plugins = ("examples", "processes")
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""

@@ -160,22 +160,6 @@ def test_what_workers_and_refusals_need_imports_nothing_heavy_and_changes_nothin
 
 @pytest.mark.program
 @pytest.mark.parametrize(
-    ("given", "threads"),
-    [({}, None), ({"LOCAL_SIZE": str(2 * len(os.sched_getaffinity(0)))}, "1"), ({"OMP_NUM_THREADS": "7"}, "7")],
-)
-def test_the_environment_gets_what_is_not_set(given, threads):
-    """Threads for the ranks of a launcher alone: a program that starts one must not pass its own share on."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "VLLM_LOGGING_LEVEL": "INFO"} | given
-    code = "import json, os; from bnpo.environment import setup_environment; setup_environment(); "
-    command = [sys.executable, "-c", code + "print(json.dumps(dict(os.environ)))"]
-    after = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-    assert after["VLLM_LOGGING_LEVEL"] == "INFO"
-    assert (after["PYTORCH_NVML_BASED_CUDA_CHECK"], after["VLLM_WORKER_MULTIPROC_METHOD"]) == ("1", "spawn")
-    assert after.get("OMP_NUM_THREADS") == threads
-
-
-@pytest.mark.program
-@pytest.mark.parametrize(
     ("program", "message"),
     [
         (("train.py", "--preset", "tiny", "--lr", "0"), "error: --lr: is 0.0, must be greater than 0"),

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import Problem, content_hash, load_problems
-from bnpo.evaluation.program import EvalConfig, check, run
+from bnpo.evaluation.program import EvalConfig, run
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import SUITES, Dataset, Suite, dataset_problems, encode_prompts, load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
@@ -217,20 +217,6 @@ def test_folders_that_cannot_be_graded_are_refused(folder, tmp_path):
     write_json(folder / "protocol.json", protocol | {"suite": protocol["suite"] | {"language": "en"}})
     assert "protocol.json is of another version (" in refused(regrade=folder)
     assert (folder / "samples.jsonl").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({}, "--ckpt: name the model to evaluate, or a folder of samples with --regrade"),
-        ({"regrade": "x", "seed": 3}, "--seed: has no effect with --regrade, which keeps the samples; leave it out"),
-        ({"ckpt": "x", "grader": "strict"}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
-        ({"ckpt": "x", "grader": "none.py:f"}, "--grader: no file none.py; write path/to/file.py:function"),
-    ],
-)
-def test_flags_that_do_not_go_together(flags, message):
-    with pytest.raises(InputError, match=message):
-        check(EvalConfig(**flags))
 
 
 def test_references_that_no_answer_can_equal_are_refused(tmp_path):

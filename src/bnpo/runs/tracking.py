@@ -125,12 +125,10 @@ class WandbLog:
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None) -> None:
-        """Log the metrics of a step and the mean rewards of its questions [n]. Scores become the run's summary, too."""
+        """Log the metrics of a step and the mean rewards of its questions [n]."""
         with self._failing():
             histogram = {} if mean_rewards is None else {"groups/reward": self._wandb.Histogram(mean_rewards)}
             self._run.log({"step": step} | metrics | histogram)
-            scores = {name: value for name, value in metrics.items() if name.startswith("eval/")}
-            self._run.summary.update(scores)
 
     def log_table(self, name: str, step: int, rows: Sequence[dict]) -> None:
         """Log the first TABLE_ROWS answers of a step as a table."""
