@@ -13,7 +13,6 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.policy import folder
 from bnpo.policy.folder import load_tokenizer, model_folder
 from bnpo.policy.model_check import check_model
 from check_model import two_layers
@@ -143,12 +142,6 @@ def test_weights_that_are_cut_off_or_no_weights(model, content, message):
     file.write_bytes(content(file.read_bytes()))
     with pytest.raises(InputError, match=message):
         model_folder(str(model))
-
-
-def test_the_model_of_a_preset_that_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(folder, "SMOLLM2", tmp_path / "none")
-    with pytest.raises(InputError, match=r"`python scripts/get_model\.py smollm2` gets it"):
-        model_folder(str(tmp_path / "none"))
 
 
 def test_a_tokenizer_that_cannot_be_loaded(model):

@@ -66,10 +66,8 @@ def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
         ("NVIDIA GeForce RTX 4090", 165.2),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9),
         ("NVIDIA RTX 6000 Ada Generation", None),
-        ("NVIDIA L40", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
-        ("NVIDIA GB200", None),
     ],
 )
 def test_peaks_by_the_names_of_gpus(name, peak):

@@ -124,19 +124,6 @@ def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
     assert f"({100 * (0.745 + 0.9 * 0.734) / 2:.1f})" in to_markdown(tables(both, second))
 
 
-def test_table_2_tells_decomposition_apart(write):
-    files = [write("ad", "paper-format", suite={"template": "think"})]
-    files.append(write("plain", "paper-format", run={"algo": "grpo", "decompose": False}, suite={"template": "think"}))
-    [table] = tables(*files)
-    assert table.title.startswith("Table 2")
-    rows = table.blocks["Qwen2.5-1.5B-Instruct"]
-    assert [row for row in rows if "paper" not in row] == ["GRPO", "AD-BNPO"]
-    assert list(rows).index("AD-BNPO, paper") == list(rows).index("AD-BNPO") + 1
-    assert setting_notes(*files) == [
-        "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all our rows"
-    ]
-
-
 def test_training_runs_share_a_row(write):
     files = [
         write(f"seed{seed}", "paper-1.5b", {"MATH500": (0.7 + 0.04 * seed, 0.02)}, run={"seed": seed})

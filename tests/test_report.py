@@ -157,15 +157,6 @@ def test_ids_that_questions_share_keep_their_answers_apart(run):
     assert texts[12][2]["texts"] == ["a"]
 
 
-def test_a_summary_for_a_terminal(run, capsys):
-    program.main(program.Args((run,), text=True))
-    lines = r"run +\S*run: still running or killed after step 4\nreward +0\.25 -> 0\.5\n"
-    assert re.match(lines, capsys.readouterr().out)
-    write_json(run / "end.json", {"step": 4, "why": "done"})
-    program.main(program.Args((run, run), text=True))
-    assert capsys.readouterr().out.count("run: done after step 4\n") == 2
-
-
 @pytest.mark.program
 def test_a_run_that_has_only_begun(browser, run):
     (run / "metrics.jsonl").write_text('{"step": 1, "rew')
