@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnpo.files import whole_json_lines
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -62,7 +64,7 @@ class Visitor:
 
 def lines_of(run: Path) -> list[dict]:
     """Return the metrics of every step, without an unfinished last line."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
+    return whole_json_lines(run / "metrics.jsonl")
 
 
 def answers_of(run: Path) -> list[dict]:

@@ -41,7 +41,7 @@ if CUDA_BUILD:
 hypothesis.settings.register_profile("bnpo", deadline=None)
 hypothesis.settings.load_profile("bnpo")
 
-pytest_plugins = ("examples", "processes", "results_files")
+pytest_plugins = ("examples", "processes")
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"sampler", "program"}
 """Markers of tests that may start one."""
@@ -246,6 +246,11 @@ def report_of(ranks: int, program: str, *arguments: object):
 def json_lines(file: Path) -> list:
     """Return the values of a file of JSON lines."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Return the texts of all files below `folder` by path."""
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
 @contextmanager

@@ -14,7 +14,6 @@ FOLDERS = (".", "src", "scripts", "dev", "benchmarks", "tests", "tests/programs"
 """Folders on the path of imports, from `root`."""
 HEAVY = {"deepspeed", "torch", "torchaudio", "torchvision", "transformers", "trl", "vllm"}
 """Packages that read the environment, or set up logging, when they are imported."""
-CALL = "setup_environment"
 
 
 class Code:
@@ -29,11 +28,8 @@ class Code:
 
     def files(self) -> list[Path]:
         """Return the files with code of this repository."""
-        folders = {folder.split("/")[0] for folder in FOLDERS} - {"."}
-        found = [*self.root.glob("*.py")]
-        for folder in folders:
-            found += (self.root / folder).rglob("*.py")
-        return sorted(found)
+        below = [file for folder in FOLDERS[1:-1] for file in (self.root / folder).rglob("*.py")]
+        return sorted([*self.root.glob("*.py"), *below])
 
     def forgotten_in(self, file: Path) -> Iterator[str]:
         """Yield the entry points in `file` that import a heavy package before the call."""
@@ -115,7 +111,7 @@ def parents_of(module: str) -> list[str]:
 
 
 def is_call(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and ast.unparse(node.value) == f"{CALL}()"
+    return isinstance(node, ast.Expr) and ast.unparse(node.value) == "setup_environment()"
 
 
 def outside_functions(node: ast.AST) -> Iterator[ast.AST]:

@@ -6,6 +6,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from bnpo.algorithm.estimators import ALGORITHMS, Algorithm
 from bnpo.algorithm.loss import AGGREGATIONS
 from bnpo.config import (
     FREE,
@@ -23,7 +24,7 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import claim_folder, delete_earlier_run, lock_run, put_back
 from bnpo.runs.prepare import local_sources, prepare_run
-from conftest import refused
+from conftest import files_of, refused
 
 
 def parse(*flags):
@@ -144,7 +145,6 @@ def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_pa
         (["--rewards=accuracy,~/mine.py:f"], "data", "rewards", ("accuracy", "/home/me/mine.py:f")),
         (["--eval-suite=~/suite.json"], "logging", "eval_suite", "/home/me/suite.json"),
         (["--system-prompt=Be ~/brief."], "data", "system_prompt", "Be ~/brief."),
-        (["--output-dir=a~/b"], "folder", "output_dir", Path("a~/b")),
     ],
 )
 def test_a_tilde_is_the_home_wherever_a_path_begins(flags, group, name, value, monkeypatch):
@@ -162,6 +162,7 @@ def test_config_files_of_windows_and_of_the_home_are_read(tmp_path, monkeypatch)
 
 def test_choices_of_flags_are_those_of_the_code():
     assert get_args(Aggregation) == AGGREGATIONS
+    assert get_args(Algorithm) == tuple(ALGORITHMS)
     assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
     assert flat_settings(PRESETS["tiny"]).keys() >= FREE
@@ -207,10 +208,6 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     assert (run / "last" / "config.json").exists()
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
-
-
 @pytest.mark.parametrize("killed_at", range(8))
 def test_an_earlier_run_is_whole_until_the_new_one_has_made_a_step(killed_at, tmp_path, monkeypatch):
     """Killed at every rename, of 4 files and 2 folders: `put_back` finds the old run, as it does when called twice."""
@@ -219,7 +216,7 @@ def test_an_earlier_run_is_whole_until_the_new_one_has_made_a_step(killed_at, tm
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text('{"preset": "tiny"}')
     (run / "last").symlink_to("checkpoints/step-000001")
-    before, rename, calls = contents(run), Path.rename, []
+    before, rename, calls = files_of(run), Path.rename, []
 
     def killed(path: Path, target: Path) -> Path:
         if len(calls) == killed_at:
@@ -236,13 +233,13 @@ def test_an_earlier_run_is_whole_until_the_new_one_has_made_a_step(killed_at, tm
             put_back(run)
     assert len(calls) == killed_at
     put_back(run)
-    assert contents(run) == before
+    assert files_of(run) == before
     assert (run / "last").resolve() == run / "checkpoints" / "step-000001"
     claim_folder(new, {})
     assert (run / "mine.txt").exists()
     delete_earlier_run(run)
     assert not put_back(run)
-    assert set(contents(run)) == {"config.json", "mine.txt"}
+    assert set(files_of(run)) == {"config.json", "mine.txt"}
 
 
 def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):

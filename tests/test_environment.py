@@ -61,12 +61,22 @@ def test_entry_points_that_forget_are_found(tmp_path, file, content, forgotten):
     assert Code(tmp_path).forgetful() == [f"{file}: {entry_point}" for entry_point in forgotten]
 
 
-@pytest.mark.parametrize(("ranks", "threads"), [("1", 6), ("4", 1), ("16", 1)])
-def test_the_ranks_of_a_machine_share_its_cores(monkeypatch, ranks, threads):
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [
+        ({}, None),  # without a launcher: a program that starts one must not pass its own share on
+        ({"LOCAL_SIZE": "1"}, "6"),
+        ({"LOCAL_SIZE": "4"}, "1"),
+        ({"LOCAL_SIZE": "2", "OMP_NUM_THREADS": "5"}, "5"),
+    ],
+)
+def test_ranks_share_the_cores_of_a_machine_and_values_of_the_user_are_kept(monkeypatch, given, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)))
-    monkeypatch.setenv("LOCAL_SIZE", ranks)
+    for name, value in (given | {"VLLM_LOGGING_LEVEL": "INFO"}).items():
+        monkeypatch.setenv(name, value)
     setup_environment()
-    assert os.environ["OMP_NUM_THREADS"] == str(threads)
+    assert os.environ.get("OMP_NUM_THREADS") == threads
+    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {"VLLM_LOGGING_LEVEL": "INFO"}
 
 
 def test_programs_beside_the_interpreter_come_first_once():

@@ -3,6 +3,7 @@
 import shlex
 from math import exp, lgamma, sqrt
 from statistics import fmean, stdev, variance
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Method
+from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Algorithm, Method
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
@@ -139,6 +140,26 @@ def test_formulas_written_again(batch, alpha, beta):
     for algo, values in expected.items():
         result = advantages(algo, rewards, extra, **settings.get(algo, {}))
         np.testing.assert_allclose(result, values, rtol=1e-9, atol=1e-11, err_msg=algo)
+
+
+@pytest.mark.parametrize(
+    ("algo", "rewards", "expected"),
+    [
+        # Accuracies 1/4 and 3/4: V = 1/8 - (3/16) / 3, so a = b = 3/2. A right answer of the first gets 1 - (3/2) / 6.
+        ("eb", [[1, 0, 0, 0], [1, 1, 1, 0]], [[3 / 4, *[-5 / 12] * 3], [*[5 / 12] * 3, -3 / 4]]),
+        # For the second question, the others have v = (1/4 + 0) / 2, the mean 1/4, s = 1/16 and l = 4/9.
+        ("shrinkage", [[1, 0], [1, 1], [0, 0]], [[1, -1], [1 / 3, 1 / 3], [-1 / 3, -1 / 3]]),
+        # Each bin of the histogram has half of the questions: f = 1/2 for both, F = 1/2 and 1.
+        ("curverl", [[1, 0, 0, 0], [1, 1, 1, 0]], [[3 / 4, *[-1 / 4] * 3], [*[1 / 8] * 3, -3 / 8]]),
+    ],
+)
+def test_advantages_by_hand(algo, rewards, expected):
+    found = compute_advantages(Method(algo), np.array(rewards)[:, :, None]).values
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_every_name_of_algo_has_its_function():
+    assert tuple(ALGORITHMS) == get_args(Algorithm)
 
 
 @given(batch=batches(max_rewards=1))

@@ -193,8 +193,9 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
         (("--repetitions", "many"), {}, "'many' is not NAME=N or N"),
         (("--limit", "1"), {}, "--limit: is 1"),
         (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
-        (("--tensor-parallel", "0"), {}, "--tensor-parallel: is 0, must be greater than 0"),
-        (("--gpu-memory", "1.5"), {}, "--gpu-memory: is 1.5, must be less than or equal to 1"),
+        (("--regrade", "x"), {}, "--ckpt: has no effect with --regrade, which keeps the samples; leave it out"),
+        (("--grader", "strict"), {}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
+        (("--grader", "none.py:f"), {}, "--grader: no file none.py; write path/to/file.py:function"),
         (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),
         ((), NO_DATA, "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads"),
         ((), {"max_answer_tokens": 3072}, "prompts and answers of up to 3136 tokens do not fit the context of"),
@@ -236,8 +237,3 @@ def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp
     )
     assert [job.evaluation.suite.name for job in jobs] == ["arithmetic", "arithmetic"]
     assert [job.folder for job in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]
-
-
-def test_a_model_and_itself_do_not_share_a_folder():
-    with pytest.raises(InputError, match="--base: is the same as --ckpt and would use the same folder"):
-        run(EvalConfig(str(TINY_MODEL), base=str(TINY_MODEL)))

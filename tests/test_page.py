@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from bnpo.report.page import write_page
 from browser import Visitor, answers_of, lines_of
@@ -84,18 +83,6 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
     assert visitor.column("status") == ["done", "still running or killed"]
-
-
-def test_the_slider_moves_the_density_to_that_steps_alpha_and_beta(visitor, run):
-    visitor.open("view=density")
-    slider, lines = visitor.tab.locator("[name=step]"), {line["step"]: line for line in lines_of(run)}
-    for step in (1, 4, 6):
-        slider.fill(str(step - 1))
-        visitor.settle()
-        x, y = visitor.plots()["density"]
-        alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
-        assert y == pytest.approx(scipy.stats.beta.pdf(x, alpha, beta).tolist())
-        assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
 
 
 def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor, run):

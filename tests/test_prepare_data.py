@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-import hub_rows
 import prepare_data as script
 from bnpo.files import InputError, write_json_lines
 from conftest import json_lines, python
@@ -114,14 +113,6 @@ def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
         with pytest.raises(InputError, match=rf"{path}.* {message}.*; delete amc23.jsonl and run this again"):
             script.prepare("amc23", tmp_path)
         assert path.read_bytes() == text
-
-
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [(r"first \boxed{1}, then $\boxed{\frac{3}{4}}$.", r"\frac{3}{4}"), (r"so \fbox{ 5 }", "5"), (r"$\boxed 2$.", "2")],
-)
-def test_the_last_box_is_the_answer(solution, answer):
-    assert hub_rows.last_box(solution) == answer
 
 
 def run(*flags: object, home: Path, endpoint: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess:

@@ -66,14 +66,6 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_toke
         assert SYSTEM not in other
 
 
-@pytest.mark.parametrize(("thinking", "end"), [(None, ""), ("on", ""), ("off", "<think>\n\n</think>\n\n")])
-def test_thinking_is_handed_to_the_template(tokenizer, thinking, end):
-    with_template(tokenizer, QWEN3)
-    prompt = render_prompt(tokenizer, "1+1=?", chat_template(tokenizer, "chat", "Be exact.", thinking))
-    start = "<|im_start|>system\nBe exact.<|im_end|>\n<|im_start|>user\n1+1=?<|im_end|>\n<|im_start|>assistant\n"
-    assert prompt == start + end
-
-
 def test_a_base_model_gets_its_template_from_a_file(tokenizer, tmp_path):
     file = tmp_path / "base.jinja"
     file.write_text("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:")

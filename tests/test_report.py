@@ -23,38 +23,52 @@ from paper.goodness import beta_p_value, fitted_counts
 WORDS = np.array([f"word{i}" for i in range(2000)])
 
 
-def write_run(run: Path, steps: int, recorded: int, groups: int, words: int) -> Path:
-    """Write a run of `steps` steps with recorded answers of `recorded` of them, to `groups` questions each."""
-    rng, m = np.random.default_rng(0), 10
-    flags = ["--preset", "tiny", "--questions-per-step", str(groups), "--samples-per-question", str(m)]
+M = 16
+"""Answers to a question."""
+
+
+def write_run(run: Path, batches: dict[int, np.ndarray], *flags: str, steps: int = 0, words: int = 5, lengths=None):
+    """Write a run with the recorded answers of some steps, whose rewards [n, m] are `batches`. Return its folder."""
+    rng, (n, m) = np.random.default_rng(0), next(iter(batches.values())).shape
+    flags = ("--preset", "tiny", "--questions-per-step", str(n), "--samples-per-question", str(m), *flags)
     config, _ = parse_train_config([*flags, "--output-dir", str(run)], has_cuda=False)
     names = ("grad_norm", "entropy", "answers/mean_tokens", "beta/alpha", "beta/beta", "beta/a", "beta/b")
     names += ("seconds/generate", "seconds/update", "seconds/total", "sampler_learner_gap_mean", "reward/se")
-    lines = [{"step": 1 + step, "reward/mean": 0.25, **dict.fromkeys(names, 1 + step % 9)} for step in range(steps)]
+    lines = [
+        {"step": step, "reward/mean": 0.25, **dict.fromkeys(names, step % 9 + 1)}
+        for step in range(1, 1 + max(steps, *batches))
+    ]
     lines[-1]["reward/mean"] = 0.5
     run.mkdir()
     write_json(run / "config.json", flat_settings(config) | {"answer_tags": False})
     write_json_lines(run / "metrics.jsonl", lines)
-    for step in range(1, 1 + steps, steps // recorded):
+    for step, rewards in batches.items():
+        tokens = np.full((n, m), words) if lengths is None else lengths
+        values = compute_advantages(config.method, rewards[:, :, None], lengths=tokens).values
         rows = []
-        for place in range(groups * m):
-            answer = " ".join(rng.choice(WORDS, words)) + " \\boxed{7}"
-            question = {"id": f"q{place // m}", "prompt": "What is $3 + 4$?", "reference": "7"}
-            right = float(rng.random() < 0.5)
-            row = {"answer": answer, "tokens": words, "rewards": {"accuracy": right}, "cut_off": False}
-            rows.append(question | row | {"advantage": right - 0.5})
+        for i, j in np.ndindex(n, m):
+            question = {"id": f"q{i}", "prompt": "What is $3 + 4$?", "reference": "7", "cut_off": False}
+            answer = {"answer": " ".join(rng.choice(WORDS, words)) + " \\boxed{7}", "tokens": int(tokens[i, j])}
+            rows.append(question | answer | {"rewards": {"accuracy": rewards[i, j]}, "advantage": values[i, j]})
         write_json_lines(run / "rollouts" / f"{step_name(step)}.jsonl", rows)
     return run
 
 
+def with_right(*counts: int) -> np.ndarray:
+    """Return rewards [n, M] with so many right answers to each question."""
+    return (np.arange(M) < np.array(counts)[:, None]).astype(float)
+
+
 @pytest.fixture
 def run(tmp_path) -> Path:
-    return write_run(tmp_path / "run", steps=4, recorded=2, groups=2, words=5)
+    rewards = np.random.default_rng(0).integers(0, 2, (2, 10)).astype(float)
+    return write_run(tmp_path / "run", {1: rewards, 3: rewards}, steps=4)
 
 
 def test_a_long_run_says_what_is_left_out_and_how_to_choose(browser, tmp_path):
     """pytest -s prints the seconds that this takes, which depend on the load of the machine."""
-    run = write_run(tmp_path / "long", steps=2000, recorded=250, groups=5, words=800)
+    rewards = np.random.default_rng(0).integers(0, 2, (5, 10)).astype(float)
+    run = write_run(tmp_path / "long", dict.fromkeys(range(1, 2001, 8), rewards), steps=2000, words=800)
     started = time.perf_counter()
     write_page(tmp_path / "long.html", [run])
     made = time.perf_counter() - started
@@ -143,15 +157,6 @@ def test_ids_that_questions_share_keep_their_answers_apart(run):
     assert texts[12][2]["texts"] == ["a"]
 
 
-def test_a_summary_for_a_terminal(run, capsys):
-    program.main(program.Args((run,), text=True))
-    lines = r"run +\S*run: still running or killed after step 4\nreward +0\.25 -> 0\.5\n"
-    assert re.match(lines, capsys.readouterr().out)
-    write_json(run / "end.json", {"step": 4, "why": "done"})
-    program.main(program.Args((run, run), text=True))
-    assert capsys.readouterr().out.count("run: done after step 4\n") == 2
-
-
 @pytest.mark.program
 def test_a_run_that_has_only_begun(browser, run):
     (run / "metrics.jsonl").write_text('{"step": 1, "rew')
@@ -179,42 +184,6 @@ def test_steps_choose(browser, run):
     seen = Visitor(browser, run / "few.html")
     seen.open("view=answers")
     assert seen.message() == "20 of 20 answers"
-
-
-M = 16
-
-
-@pytest.fixture
-def write(tmp_path):
-    """Return a function that writes a run whose batches have the given counts of right answers [steps][n]."""
-
-    def run(counts, *flags, lengths=None):
-        folder = tmp_path / "run"
-        flags = ("--preset", "tiny", *flags, "--samples-per-question", str(M), "--output-dir", str(folder))
-        config, _ = parse_train_config(list(flags), has_cuda=False)
-        folder.mkdir()
-        write_json(folder / "config.json", flat_settings(config) | {"answer_tags": False})
-        lines = [{"step": step, "reward/mean": 0.5} for step in range(1, 1 + len(counts))]
-        write_json_lines(folder / "metrics.jsonl", lines)
-        for step, right in enumerate(counts, start=1):
-            rewards = (np.arange(M) < np.array(right)[:, None]).astype(float)[:, :, None]
-            tokens = np.ones(rewards.shape[:2], int) if lengths is None else lengths
-            values = compute_advantages(config.method, rewards, lengths=tokens).values
-            rows = [
-                {
-                    "id": f"q{i}",
-                    "tokens": int(tokens[i, j]),
-                    "rewards": {"accuracy": rewards[i, j, 0]},
-                    **{"prompt": f"What is {i}?", "reference": "7", "answer": "\\boxed{7}", "cut_off": False},
-                    "advantage": values[i, j],
-                }
-                for i in range(len(right))
-                for j in range(M)
-            ]
-            write_json_lines(folder / "rollouts" / f"step-{step:06d}.jsonl", rows)
-        return folder
-
-    return run
 
 
 def test_fitted_counts_have_the_moments_of_the_counts():
@@ -258,8 +227,8 @@ def test_bias_and_deviation_of_the_fit(capsys):
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]) == 9
 
 
-def test_batches_that_are_not_whole_are_left_out(write):
-    folder = write([[1, 2, 3]])
+def test_batches_that_are_not_whole_are_left_out(tmp_path):
+    folder = write_run(tmp_path / "run", {1: with_right(1, 2, 3)})
     file = folder / "rollouts" / "step-000001.jsonl"
     assert read_batch(file, M).ids == ["q0", "q1", "q2"]
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
@@ -267,11 +236,12 @@ def test_batches_that_are_not_whole_are_left_out(write):
 
 
 @pytest.mark.parametrize("algo", ["bnpo", "opo", "shrinkage"])
-def test_what_every_estimator_would_have_made_of_a_batch(write, algo):
+def test_what_every_estimator_would_have_made_of_a_batch(tmp_path, algo):
     """The estimator of the run has its own advantages again, with cosine 1. Others have those of the real functions."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, size=(6, M))
-    folder = write([[0, 2, 5, 8, 13, 16]], "--algo", algo, lengths=lengths)
+    rewards = with_right(0, 2, 5, 8, 13, 16)
+    folder = write_run(tmp_path / "run", {1: rewards}, "--algo", algo, lengths=lengths)
     config = json.loads((folder / "config.json").read_text())
     batch = read_batch(folder / "rollouts" / "step-000001.jsonl", M)
     found = counterfactual(batch, config)
@@ -291,8 +261,9 @@ def test_what_every_estimator_would_have_made_of_a_batch(write, algo):
 
 
 @pytest.mark.program
-def test_the_page_shows_them(browser, write):
-    folder = write([[0, 2, 5, 8], [1, 1, 4, 16]], "--algo", "grpo")
+def test_the_page_shows_them(browser, tmp_path):
+    batches = {1: with_right(0, 2, 5, 8), 2: with_right(1, 1, 4, 16)}
+    folder = write_run(tmp_path / "run", batches, "--algo", "grpo")
     write_page(folder / "page.html", [folder])
     seen = Visitor(browser, folder / "page.html")
     seen.open("view=density&step=2")

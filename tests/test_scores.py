@@ -1,7 +1,6 @@
 """Scores, their errors, what a difference must be to be found, and the files of an evaluation."""
 
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.records import Samples, claim_results_folder
 from bnpo.evaluation.scores import (
-    average,
     compare,
     describe_detectable,
     describe_difference,
@@ -72,11 +70,6 @@ def test_pass_at_k_ends():
 )
 def test_majority(correct, answers, share):
     assert majority_vote(np.array([correct]), [answers]) == pytest.approx(share)
-
-
-def test_average_of_data_sets():
-    scores = [{"pass1": 0.5, "se": 0.03}, {"pass1": 0.1, "se": 0.04}]
-    assert average(scores) == {"pass1": pytest.approx(0.3), "se": pytest.approx(0.025)}
 
 
 def test_the_bootstrap_interval_covers_and_p_values_are_uniform_under_no_difference():
@@ -171,14 +164,10 @@ def test_with_unrelated_scores_the_second_bound_holds():
 
 def evaluated(folder, right, suite="mine"):
     datasets = {"a": {"problems": len(right), "repetitions": 2, "sha256": "0"}}
-    write_json_lines(
-        folder / "samples.jsonl",
-        [
-            {"dataset": "a", "index": i, "repetition": r, "correct": x}
-            for i, xs in enumerate(right)
-            for r, x in enumerate(xs)
-        ],
-    )
+    samples = [
+        {"dataset": "a", "index": i, "repetition": j, "correct": right[i][j]} for i, j in np.ndindex(np.shape(right))
+    ]
+    write_json_lines(folder / "samples.jsonl", samples)
     write_json(folder / "protocol.json", {"suite": {"name": suite, "datasets": datasets}, "grader": "default"})
     return folder
 
@@ -251,28 +240,6 @@ def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, 
     again.close()
     assert list(again.records) == list(records)[:3]
     assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
-
-
-def test_the_memory_of_20_000_samples_holds_no_texts(tmp_path):
-    """Texts of 8,000 characters, which is 160 MB in all, are written, taken up again and read."""
-    suite = override(load_suite("arithmetic"), ("2000",), limit=10)
-    requests = Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0).requests()
-    assert len(requests) == 20_000
-    tracemalloc.start()
-    samples = Samples(tmp_path, requests)
-    for n, request in enumerate(requests):
-        name, index, repetition = request
-        record = {"dataset": name, "id": f"test/{index}", "index": index, "repetition": repetition, "seed": n}
-        record |= {"answer": "5", "correct": True, "verdicts": {"default": True, "paper": False}, "vote": "5"}
-        samples.add(record | {"tokens": 10, "finish_reason": "stop", "text": f"{n:08}" * 1000})
-    samples.close()
-    again = Samples(tmp_path, requests)
-    assert sum(len(record["text"]) for _, record, _ in again.read()) == 160_000_000
-    again.close()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(samples.records) == len(again.records) == 20_000
-    assert peak < 80e6  # of two sets of records
 
 
 def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):

@@ -48,8 +48,8 @@ def trained(folder: Path) -> Watched:
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     config = GRPOConfig(
         output_dir=str(folder),
-        use_cpu=True,
-        bf16=False,
+        **{"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "save_strategy": "no"},
+        **{"report_to": "none", "logging_steps": 1, "disable_tqdm": True},
         per_device_train_batch_size=len(QUESTIONS) * ANSWERS,
         num_generations=ANSWERS,
         max_completion_length=8,
@@ -57,11 +57,6 @@ def trained(folder: Path) -> Watched:
         learning_rate=1e-3,
         reward_weights=[1.0, 0.2, 0.0],
         loss_type="dapo",
-        gradient_checkpointing=False,
-        save_strategy="no",
-        report_to="none",
-        logging_steps=1,
-        disable_tqdm=True,
     )
     trainer = Watched(
         method=Method("bnpo"),

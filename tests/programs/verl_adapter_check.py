@@ -2,6 +2,10 @@
 
 import json
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 import numpy as np
 import torch
 from omegaconf import OmegaConf

@@ -6,7 +6,7 @@ group. All arithmetic is in float64 on the batch of all ranks. docs/estimators.m
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -323,8 +323,10 @@ def curverl(batch: Batch) -> Estimate:
     return reinforce(batch)[0] * weights[:, None], None
 
 
-ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {name: globals()[name] for name in get_args(Algorithm)}
-"""The function of each estimator, which has the estimator's name."""
+FUNCTIONS: tuple[Callable[[Batch], Estimate], ...] = (bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo)
+FUNCTIONS += (reinforce, reinforce_pp, reinforce_pp_baseline, remax, rloo, shrinkage, weight)
+ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {function.__name__: function for function in FUNCTIONS}
+"""The function of each estimator, by its name."""
 
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 """Estimators that need `Batch.lengths`."""
