@@ -323,8 +323,8 @@ def curverl(batch: Batch) -> Estimate:
     return reinforce(batch)[0] * weights[:, None], None
 
 
-FUNCTIONS = (bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo, reinforce, reinforce_pp, reinforce_pp_baseline)
-FUNCTIONS += (remax, rloo, shrinkage, weight)
+FUNCTIONS: tuple[Callable[[Batch], Estimate], ...] = (bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo)
+FUNCTIONS += (reinforce, reinforce_pp, reinforce_pp_baseline, remax, rloo, shrinkage, weight)
 ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {function.__name__: function for function in FUNCTIONS}
 """The function of each estimator, by its name."""
 
