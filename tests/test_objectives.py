@@ -16,6 +16,7 @@ from bnpo.algorithm.weights import (
     weight_values,
 )
 from bnpo.config import check_config, parse_train_config
+from bnpo.planning.dry_run import objective_lines
 from conftest import refused
 from paper.objectives import FITS, atlas, beta_moments, group_gains
 from test_estimators import slope
@@ -148,3 +149,14 @@ def test_eb_leaves_the_expected_gradient_as_it_is_in_a_large_batch():
     for low in (0.05, 0.2, 0.5, 0.8):
         inside = slopes[(p[:, 0] >= low) & (p[:, 0] < low + 0.15)]
         assert abs(inside.mean() - 1) < 4 * inside.std() / np.sqrt(len(inside))
+
+
+def test_a_dry_run_says_what_a_weight_maximises():
+    """By hand: two answers differ with probability 2 p (1 - p), so the weight 4 counts half, and the objective is 2 p."""
+    flags = ("--preset", "tiny", "--algo", "weight", "--weight", "4", "--samples-per-question", "2")
+    config, _ = parse_train_config(list(flags), has_cuda=False)
+    title, accuracies, weights, objective = objective_lines(config)
+    assert "with 2 answers" in title
+    points = [float(word) for word in accuracies.split()[2:]]
+    assert [float(word) for word in weights.split()[1:]] == [2.0] * len(points)
+    assert [float(word) for word in objective.split()[1:]] == pytest.approx([2 * p for p in points])

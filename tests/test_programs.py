@@ -51,7 +51,7 @@ def tiny_run(tmp_path_factory) -> Path:
 def test_console_and_config(tiny_run):
     console = (tiny_run / "console").read_text()
     config = json.loads((tiny_run / "config.json").read_text())
-    assert console.startswith("preset tiny (asked for)\n")
+    assert console.startswith("preset tiny (from --preset)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
     assert re.search(rf"\n  steps +{config['steps']} +preset: \d+\n", console)  # what differs from the preset
     lines = re.findall(

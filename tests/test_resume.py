@@ -52,8 +52,8 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
     run = reference.with_name("killed")
     # The first at the sync's start: later it could miss a fast one, and come after a checkpoint.
     went_on = soak.survive(run, 2, [("sync", 2, 0.0), ("save", 3, 0.5), ("sample", 3, 0.5)], train)
-    assert went_on[:2] == [0, 0]
-    assert went_on[3] > went_on[2] > 0
+    assert went_on[0] == 0
+    assert went_on[2] > went_on[1] > 0
     assert soak.outcome(run) == soak.outcome(reference)
     rows, _ = soak.outcome(reference)
     assert [row["step"] for row in rows] == list(range(11))
@@ -209,7 +209,7 @@ def test_a_signal_finishes_the_step(signalled):
     steps, console = steps_of(signalled), signalled.with_suffix(".log").read_text()
     assert 0 <= steps - int(signalled.with_name("steps").read_text()) <= 2
     assert (signalled / "last").resolve().name == f"step-{steps:06d}"
-    assert console.startswith("preset tiny (asked for)\n")  # nothing of launcher and libraries
+    assert console.startswith("preset tiny (from --preset)\n")  # nothing of launcher and libraries
     assert console.count("stopping after this step; a second signal stops at once") == 1
     assert f"stopped (--resume continues): {steps} steps" in console
     assert json.loads((signalled / "end.json").read_text()) == {"step": steps, "why": "signalled"}

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_type_hints
+from types import NoneType
+from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
 
 import docstring_parser
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
-from tyro.constructors import PrimitiveConstructorSpec
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from bnpo.algorithm.advantages import needs_groups
 from bnpo.algorithm.estimators import Method
@@ -77,7 +78,7 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """While fewer than n questions have answers of different rewards, draw n more, at most this many times (DAPO's
+    """Draw n more questions, at most this many times, until n questions have answers whose rewards differ (DAPO's
     dynamic sampling). The learner takes such questions first. BNPO's fit uses all that were drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
@@ -165,12 +166,12 @@ class HardwareSettings:
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free, but not more than it needs."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, but not more than is of use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
     sync_tolerance: Positive[float] | None = None
-    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. The
-    default is measured at the start."""
+    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. By
+    default, the limit follows from the rounding that is measured at the start."""
 
 
 @dataclass(frozen=True)
@@ -389,7 +390,7 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
             raise InputError(f"--preset {asked.preset}: --config sets all defaults, and is of preset {saved.preset}")
         return saved, f"with the settings of {asked.config}"
     if asked.preset != "auto":
-        return PRESETS[asked.preset], "asked for"
+        return PRESETS[asked.preset], "from --preset"
     found = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
     return PRESETS["paper-1.5b" if has_cuda else "tiny"], found
 
@@ -415,6 +416,26 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
 
 
+FLAG_TYPES = ConstructorRegistry()
+
+
+@FLAG_TYPES.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Show INT in the help for `int | None`, where tyro shows {None}|INT. The word None is read all the same."""
+    inner = [member for member in get_args(info.type) if member is not NoneType]
+    if len(inner) != 1 or NoneType not in get_args(info.type):
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner[0], info.markers))
+    return replace(
+        spec,
+        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs > 1 else spec.nargs,
+        choices=(*spec.choices, "None") if spec.choices else None,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+    )
+
+
 @cache
 def _join_help_lines(config: type) -> None:
     """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
@@ -423,14 +444,21 @@ def _join_help_lines(config: type) -> None:
             _join_help_lines(hint)
     for setting in docstring_parser.parse_from_object(config).params:
         hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
-        config.__annotations__[setting.arg_name] = Annotated[hint, tyro.conf.arg(help=text)]
+        annotation = tyro.conf.arg(help=text, help_behavior_hint=_default_in_help)
+        config.__annotations__[setting.arg_name] = Annotated[hint, annotation]
+
+
+def _default_in_help(default: str) -> str:
+    """Return what the help says of a default. Where there is none, the text of the flag says what happens."""
+    return "" if default in ("", "None", "''") else f"(default: {default})"
 
 
 def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
     """Return the settings that command line `argv` sets in a dataclass `config`. tyro exits on wrong flags."""
     _join_help_lines(config)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    return parse_command(config, argv, config=(tyro.conf.OmitArgPrefixes,), console_outputs=prints, **options)
+    options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": FLAG_TYPES, "console_outputs": prints}
+    return parse_command(config, argv, **options)
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:

@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n questions with m answers and K rewards each, the same on all ranks. Resampling makes n larger."""
+    """n questions with m answers and K rewards each, the same on all ranks. With resampling, n counts all drawn."""
 
     questions: np.ndarray  # [n], indices of the task's problems
     answers: list[list[Answer]]  # [n][m]
@@ -181,13 +181,13 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
         greedy_answers=[answers[0] for answers, _ in greedy_groups],
         greedy_rewards=greedy_rewards,
         failures=failures,
-        # Of the last draw, since the stopwatch adds up.
+        # Those of the last draw: the stopwatch adds up over the draws.
         sampling_seconds=np.array([rank.sampling_seconds for rank in all_ranks[-dist.get_world_size() :]]),
     )
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray, n: int) -> Experience:
-    """Return the learner's input: N = n m answers in the order of the questions, from advantages [questions, m]."""
+    """Return the learner's input: the N = n m answers of `trained_groups`, from advantages [questions drawn, m]."""
     groups = trained_groups(rollouts.rewards, n)
     prompts, answers, sampler_logprobs = [], [], []
     for group in groups:

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from transformers import PreTrainedTokenizerBase
 
+from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
@@ -284,12 +285,24 @@ def evaluation_seconds(config: EvalConfig, inputs: Inputs, suite: Suite) -> dict
     return {"sampling": sampling, "start": START_SECONDS}
 
 
+def objective_lines(config: TrainConfig) -> list[str]:
+    """Return what training with --algo weight maximises as a table, line by line: exact for rewards of 0 and 1."""
+    if config.method.weight is None:
+        return []
+    m = config.batch.samples_per_question
+    gain = gains(*config.method.weights(shares(m), m, config.batch.questions_per_step))  # [m]
+    values = {"accuracy p": ACCURACIES, "weight": exact_weight(ACCURACIES, gain)}
+    values["objective"] = exact_objective(ACCURACIES, gain)
+    lines = [f"what training maximises with {m} answers per question, exactly for rewards of 0 and 1:"]
+    return lines + [f"{name:<11}" + "".join(f"{value:>10.4g}" for value in row) for name, row in values.items()]
+
+
 def dry_run_training(config: TrainConfig) -> None:
     """Print what `train.py` would do. Raises InputError for what it would refuse."""
     inputs = training_inputs(config)
     plan = plan_training(config, inputs)
     print(json.dumps(json_settings(config), indent=2))
-    print(*inputs.lines, *plan.lines, sep="\n")
+    print(*inputs.lines, *objective_lines(config), *plan.lines, sep="\n")
     if plan.seconds:
         print(*estimate_lines(plan.seconds, config), sep="\n")
 

@@ -68,7 +68,7 @@ class TokenSums:
         self._largest_gap = torch.maximum(self._largest_gap, gap.max().double())
 
     def metrics(self, *, updates: int, with_entropy: bool) -> dict[str, float]:
-        """Return means over `updates`, and over the trained tokens of all ranks if there are any. A collective."""
+        """Return the loss per update, the number of trained tokens, and means over them. All ranks must call it."""
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest_gap, op=dist.ReduceOp.MAX)
         tokens, loss, low, high, gap, entropy = self._sums.tolist()
@@ -133,7 +133,7 @@ class Learner:
         return self._engine.module.model
 
     def save(self, folder: Path) -> None:
-        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. An update draws no numbers."""
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. No update uses random numbers."""
         # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
@@ -150,7 +150,7 @@ class Learner:
             raise InputError(f"{folder / tag}: is no trainer state of this run; resume from another checkpoint")
         if universal:
             separate_step_counters(self._engine.optimizer.optimizer)
-        # DeepSpeed has set these to the checkpoint's values. Here are this start's, which --allow-changes may differ.
+        # DeepSpeed has set these to the checkpoint's values. Those of this start may differ (--allow-changes).
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
@@ -205,7 +205,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        `mini_batches` are all but the first of the step, whose own pass computes them: no update has come before it.
+        `mini_batches` are all but the first of the step. Its training pass computes them, as no update comes before it.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -275,7 +275,7 @@ class Learner:
         answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
         double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
         model = self.model
-        # An embedding that is not the head, too, is only a look-up table.
+        # An embedding that is not tied to the head is only a look-up table.
         table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
         multiplied = [parameter for parameter in model.parameters() if parameter is not table]
         parameters = sum(parameter.ds_numel for parameter in multiplied)
@@ -298,7 +298,7 @@ REDUCE_BUCKET = 50_000_000
 
 
 def prefetch_bucket(layer: int) -> int:
-    """Return how many elements ZeRO-3 prefetches: a whole layer, or else every layer would wait for its rest."""
+    """Return how many elements ZeRO-3 prefetches: at least a layer. With less, every layer waits for the rest."""
     return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 

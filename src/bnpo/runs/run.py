@@ -72,7 +72,7 @@ class Run:
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
-        """Write end.json. If the run has made no step, put the run back that it was to overwrite. Rank 0 only."""
+        """Write end.json. If the run has made no step, restore the run that it was going to overwrite. Rank 0 only."""
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
             if self.progress.step == 0 and put_back(self._folder):
                 print(f"{self._folder}: holds the earlier run again, since the new one made no step", flush=True)
@@ -116,7 +116,10 @@ class Run:
         return share
 
     def _open_records(self, share: float | None) -> None:
-        """Delete what a resumed run wrote after its checkpoint, only now that it can go on, and open the metrics."""
+        """Open the metrics. If the run is resumed, first delete what it wrote after its checkpoint.
+
+        This happens only now, when nothing can fail any more that would end the run before its next step.
+        """
         prepared, config = self._prepared, self._config
         if prepared.resumed:
             rewind(self._folder, self.progress)
@@ -125,7 +128,7 @@ class Run:
             facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
         write_config(config, facts)
         self._tracker = Tracker(config, prepared.steps, self.progress.step)
-        if config.folder.resume:
+        if prepared.resumed:
             print(f"continuing after step {self.progress.step}", flush=True)
 
     @property
@@ -222,7 +225,7 @@ class Run:
         task, batch = self._prepared.task, self._config.batch
         trained = trained_groups(step.rollouts.rewards, batch.questions_per_step)  # [n], of the questions drawn
         groups = token_groups(step.advantages, trained)
-        # Each rank knows the learner's log-probabilities of the answers that it trained on, by place among these.
+        # Each rank knows the learner's log-probabilities of the answers that it trained on, by index in the experience.
         own_logprobs, learner_logprobs = {}, {}
         for i, logprobs in step.update.old_logprobs.items():
             question, sample = divmod(i, batch.samples_per_question)
