@@ -169,7 +169,7 @@ def test_answers_end_with_the_special_token_that_the_template_writes_behind_them
 
 def test_an_empty_prompt_is_refused(tokenizer):
     assert encode_prompt(tokenizer, "", "{{ messages[0].content }}!")
-    with pytest.raises(InputError, match="the prompt of the problem '' is empty; correct the problem"):
+    with pytest.raises(InputError, match="the prompt of the problem '' is empty; correct it"):
         encode_prompt(tokenizer, "", "{{ messages[0].content }}")
 
 
