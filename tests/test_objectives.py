@@ -152,7 +152,7 @@ def test_eb_leaves_the_expected_gradient_as_it_is_in_a_large_batch():
 
 
 def test_a_dry_run_says_what_a_weight_maximises():
-    """By hand: two answers differ with probability 2 p (1 - p), so the weight 4 counts half, and the objective is 2 p."""
+    """By hand: two answers differ with probability 2 p (1 - p), so the weight 4 counts half: the objective is 2 p."""
     flags = ("--preset", "tiny", "--algo", "weight", "--weight", "4", "--samples-per-question", "2")
     config, _ = parse_train_config(list(flags), has_cuda=False)
     title, accuracies, weights, objective = objective_lines(config)
