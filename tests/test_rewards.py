@@ -363,3 +363,4 @@ def test_the_learner_takes_groups_with_a_signal_first(groups, taken):
 def test_a_group_has_a_signal_if_any_reward_differs():
     rewards = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 1]], [[0, 1], [1, 1]]])  # [n, m, K]
     assert has_signal(rewards).tolist() == [False, True, True]
+    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]  # the second is only recorded

@@ -58,10 +58,10 @@ def one_step(
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):
-            experience = make_experience(task, rollouts, advantages, config.batch.questions_per_step)  # [N]
+            experience = make_experience(task, rollouts, advantages, config)  # [N]
             update = learner.update(experience, learning_rate(config, number))
 
-        # The new weights into vLLM, and proof that they arrived.
+        # The new weights into vLLM, and a check that they arrived.
         with stopwatch("sync"):
             refresh_sampler(learner, sampler, number + 1)
             sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)

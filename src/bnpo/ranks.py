@@ -102,11 +102,13 @@ class Ranks:
     def __exit__(self, kind, error, trace) -> None:
         if not isinstance(error, Exception):  # KeyboardInterrupt and SystemExit are no failures to explain
             return
-        if dist.get_rank() == 0:
-            self.on_failure(f"{kind.__name__}: {error}")
         # A collective fails when another rank has ended, which shows its error. If all ranks find the same error, the
         # first one of the machine shows it. The launcher then signals the others, which have nothing to add.
-        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
+        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)  # torch has no class for gloo's errors
+        if dist.get_rank() == 0:
+            self.on_failure(f"{kind.__name__}: {error}")
+        if self._interrupt.requested and not is_echo:
+            return  # the user has stopped the run, so the signal is not the launcher's, and this error is its own
         waited_since = time.monotonic()
         while is_echo or os.environ["LOCAL_RANK"] != "0":
             if self._interrupt.requested:

@@ -1,6 +1,7 @@
 """The rollouts of one step: every rank samples and grades answers to its share of the questions; all are gathered."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -125,22 +126,26 @@ def collect_batch(
         questions = np.concatenate([questions, drawn])
         all_ranks += _collect(task, drawn, step, sampler, config, stopwatch)
         rollouts = _concatenate(questions, all_ranks, config)
-        if has_signal(rollouts.rewards).sum() >= n:
+        if has_signal(rollouts.rewards, config.method.reward_weights).sum() >= n:
             break
     return rollouts, place
 
 
-def has_signal(rewards: np.ndarray) -> np.ndarray:
-    """Return for each of n questions whether its answers differ in a reward, [n], from rewards [n, m, K]."""
-    return (rewards != rewards[:, :1]).any(axis=(1, 2))
+def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
+    """Return for each of n questions whether its answers differ in a reward, [n], from rewards [n, m, K].
+
+    Rewards with weight 0 in --reward-weights are only recorded, so they do not count.
+    """
+    counted = rewards if weights is None else rewards[:, :, np.array(weights) != 0]
+    return (counted != counted[:, :1]).any(axis=(1, 2))
 
 
-def trained_groups(rewards: np.ndarray, n: int) -> np.ndarray:
+def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None = None) -> np.ndarray:
     """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [questions, m, K].
 
     Those whose answers differ in a reward are taken first, and others fill the batch.
     """
-    return np.sort(np.argsort(~has_signal(rewards), kind="stable")[:n])
+    return np.sort(np.argsort(~has_signal(rewards, weights), kind="stable")[:n])
 
 
 @dataclass(frozen=True)
@@ -186,9 +191,10 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
     )
 
 
-def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray, n: int) -> Experience:
+def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray, config: TrainConfig) -> Experience:
     """Return the learner's input: the N = n m answers of `trained_groups`, from advantages [questions drawn, m]."""
-    groups = trained_groups(rollouts.rewards, n)
+    n, weights = config.batch.questions_per_step, config.method.reward_weights
+    groups = trained_groups(rollouts.rewards, n, weights)
     prompts, answers, sampler_logprobs = [], [], []
     for group in groups:
         for answer in rollouts.answers[group]:

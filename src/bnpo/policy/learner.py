@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 import deepspeed
 import numpy as np
@@ -16,7 +17,7 @@ from transformers.integrations import HfDeepSpeedConfig
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import TrainConfig
-from bnpo.files import InputError
+from bnpo.files import InputError, line_of
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
@@ -141,13 +142,18 @@ class Learner:
         """Read what `save` has written to <folder>/zero with the same number of ranks.
 
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
+        Raises InputError for damage.
         """
         self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
-        loaded, _ = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        cure = f"Delete {folder.parent}; --resume then continues from the checkpoint before it"
+        try:
+            loaded, _ = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
+        except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
+            raise InputError(f"{folder / tag}: is damaged ({line_of(error)}). {cure}") from error
         if loaded is None:  # DeepSpeed only warns
-            raise InputError(f"{folder / tag}: is no trainer state of this run; resume from another checkpoint")
+            raise InputError(f"{folder / tag}: is no trainer state of this run. {cure}")
         if universal:
             separate_step_counters(self._engine.optimizer.optimizer)
         # DeepSpeed has set these to the checkpoint's values. Those of this start may differ (--allow-changes).

@@ -91,7 +91,7 @@ def _gathered(weights: Iterable[Weight]) -> deepspeed.zero.GatheredParameters:
 def compared_names(model: torch.nn.Module) -> dict[str, str]:
     """Return the compared weights, of embedding, middle layer and head: tensor in a checkpoint -> the model's."""
     weights = dict(named_weights(model, tied_too=True))
-    names = list(weights)
+    names = [name for name in weights if not name.endswith("bias")]  # the last one is the head
     layers = [int(match[1]) for match in (re.search(r"\.(\d+)\.", name) for name in names) if match]
     middle_layer = f".{max(layers) // 2}."
     compared = {}

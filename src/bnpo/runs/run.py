@@ -223,7 +223,8 @@ class Run:
     def _save_answers(self, step: Step) -> None:
         """Write all answers of a step as text, and for two questions also token by token. A collective."""
         task, batch = self._prepared.task, self._config.batch
-        trained = trained_groups(step.rollouts.rewards, batch.questions_per_step)  # [n], of the questions drawn
+        weights = self._config.method.reward_weights
+        trained = trained_groups(step.rollouts.rewards, batch.questions_per_step, weights)  # [n], of those drawn
         groups = token_groups(step.advantages, trained)
         # Each rank knows the learner's log-probabilities of the answers that it trained on, by index in the experience.
         own_logprobs, learner_logprobs = {}, {}
