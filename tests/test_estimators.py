@@ -3,7 +3,6 @@
 import shlex
 from math import exp, lgamma, sqrt
 from statistics import fmean, stdev, variance
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Algorithm, Method
+from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Method
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
@@ -156,10 +155,6 @@ def test_formulas_written_again(batch, alpha, beta):
 def test_advantages_by_hand(algo, rewards, expected):
     found = compute_advantages(Method(algo), np.array(rewards)[:, :, None]).values
     np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-def test_every_name_of_algo_has_its_function():
-    assert tuple(ALGORITHMS) == get_args(Algorithm)
 
 
 @given(batch=batches(max_rewards=1))
