@@ -221,10 +221,9 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
     start = [sys.executable, "eval.py", *flags, "--output-dir", str(tmp_path / "out")]
     result = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    [error] = [line for line in result.stderr.splitlines() if line.startswith("error: ")] or [result.stderr]
-    assert re.fullmatch(
-        rf"error: {model}: vLLM cannot run this model \(.*\); correct that, or use another model", error
-    )
+    # Anywhere: a sampler that is ended while it prints leaves a line without an end.
+    message = rf"error: {model}: vLLM cannot run this model \(.*\); correct that, or use another model\n"
+    assert re.search(message, result.stderr)
     assert "Traceback" not in result.stderr
 
 
