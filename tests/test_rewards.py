@@ -332,7 +332,7 @@ def test_findings_of_the_rollouts_of_steps():
         grades = grader(texts, ["2"] * len(texts))
         counts = Counter({"timeout": 1})
         rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
-        return Rollouts(np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
+        return Rollouts(np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
 
     found = FirstAnswers.of([step(r"\boxed{2}", "2"), step("", r"\boxed{3}")], task, ["accuracy"], "default")
     assert found.rewards[:, :, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]

@@ -99,7 +99,7 @@ class SamplingSettings:
     top_k: Positive[int] | None = None
     """Draw every token from the K most likely ones only. The learner's log-probabilities leave out the same tokens."""
     top_k_in_learner: bool = True
-    """With --top-k, --no-top-k-in-learner keeps all tokens in the learner's log-probabilities, as most frameworks do.
+    """With --top-k, --no-top-k-in-learner keeps all tokens in the learner's log-probabilities, as TRL does.
     The gradient is then biased, since it is not that of the distribution that was sampled."""
     max_prompt_tokens: Positive[int] = 1024
     """Longest prompt in tokens, template included. Longer questions are left out and counted."""

@@ -58,7 +58,7 @@ def one_step(
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):
-            experience = make_experience(task, rollouts, advantages, config)  # [N]
+            experience = make_experience(task, rollouts, advantages)  # [N]
             update = learner.update(experience, learning_rate(config, number))
 
         # The new weights into vLLM, and a check that they arrived.

@@ -37,6 +37,7 @@ class Rollouts:
     """n questions with m answers and K rewards each, the same on all ranks. With resampling, n counts all drawn."""
 
     questions: np.ndarray  # [n], indices of the task's problems
+    trained: np.ndarray  # indices of the questions that the learner takes, all but with resampling
     answers: list[list[Answer]]  # [n][m]
     rewards: np.ndarray  # [n, m, K]
     failed: np.ndarray  # [n, m], True where a reward could not be computed
@@ -178,10 +179,12 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
     greedy_rewards = None
     if config.method.algo == "remax":
         greedy_rewards = np.concatenate([grades.rewards for _, grades in greedy_groups])  # [n, K]
+    rewards = np.stack([grades.rewards for _, grades in groups])  # [n, m, K]
     return Rollouts(
         questions=questions,
+        trained=trained_groups(rewards, config.batch.questions_per_step, config.method.reward_weights),
         answers=[answers for answers, _ in groups],
-        rewards=np.stack([grades.rewards for _, grades in groups]),
+        rewards=rewards,
         failed=np.stack([grades.failed for _, grades in groups]),
         greedy_answers=[answers[0] for answers, _ in greedy_groups],
         greedy_rewards=greedy_rewards,
@@ -191,14 +194,12 @@ def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: T
     )
 
 
-def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray, config: TrainConfig) -> Experience:
-    """Return the learner's input: the N = n m answers of `trained_groups`, from advantages [questions drawn, m]."""
-    n, weights = config.batch.questions_per_step, config.method.reward_weights
-    groups = trained_groups(rollouts.rewards, n, weights)
+def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
+    """Return the learner's input: the N answers to `rollouts.trained`, from advantages [questions drawn, m]."""
     prompts, answers, sampler_logprobs = [], [], []
-    for group in groups:
+    for group in rollouts.trained:
         for answer in rollouts.answers[group]:
             prompts.append(task.prompts[rollouts.questions[group]])
             answers.append(answer.token_ids)
             sampler_logprobs.append(answer.logprobs)
-    return Experience(prompts, answers, sampler_logprobs, advantages[groups].ravel())
+    return Experience(prompts, answers, sampler_logprobs, advantages[rollouts.trained].ravel())

@@ -155,6 +155,8 @@ def rank_memory(
     reduction = 4 * max(bucket, 0 if adapter else shape.head) * (2 if on_cpu and ranks > 1 else 1)
     # AdamW works on groups of gradients in one piece, which offloaded ones are already.
     grouped = 4 * min(partition, zero.sub_group_size + ceil(shape.head / ranks)) * (not offloads)
+    if hardware.dtype == "float16" and not offloads:
+        grouped = max(grouped, 5 * partition)  # the check for overflows of the whole partition
     passed = largest_pass(shape, config, ranks, 0 if on_cpu else reduction, device)  # CPUs reduce after the pass
     phases = {
         "backward": held + passed + Counter(weights=gathered),

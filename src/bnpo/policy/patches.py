@@ -139,7 +139,7 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 def leave_out_ranks(worker) -> None:
     """Let vLLM's sampler in `worker` compute no ranks of drawn tokens, on CPUs: 6 % of sampling with SmolLM2-135M.
 
-    Nothing here reads them. Remove it when vLLM can be told so.
+    Nothing here reads them. Remove it when vLLM has a setting for this.
     """
     from vllm.v1.outputs import LogprobsTensors
 

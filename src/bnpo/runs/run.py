@@ -17,7 +17,7 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
-from bnpo.rollouts import Rollouts, WatchedAnswers, trained_groups
+from bnpo.rollouts import Rollouts, WatchedAnswers
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.runs.folder import claim_folder, delete_earlier_run, put_back, write_config
@@ -222,16 +222,15 @@ class Run:
 
     def _save_answers(self, step: Step) -> None:
         """Write all answers of a step as text, and for two questions also token by token. A collective."""
-        task, batch = self._prepared.task, self._config.batch
-        weights = self._config.method.reward_weights
-        trained = trained_groups(step.rollouts.rewards, batch.questions_per_step, weights)  # [n], of those drawn
+        task, m = self._prepared.task, self._config.batch.samples_per_question
+        trained = step.rollouts.trained
         groups = token_groups(step.advantages, trained)
         # Each rank knows the learner's log-probabilities of the answers that it trained on, by index in the experience.
         own_logprobs, learner_logprobs = {}, {}
         for i, logprobs in step.update.old_logprobs.items():
-            question, sample = divmod(i, batch.samples_per_question)
+            question, sample = divmod(i, m)
             if trained[question] in groups:
-                own_logprobs[int(trained[question]) * batch.samples_per_question + sample] = logprobs
+                own_logprobs[int(trained[question]) * m + sample] = logprobs
         for rank_logprobs in gather(own_logprobs):
             learner_logprobs |= rank_logprobs
         if self._tracker:
