@@ -19,7 +19,6 @@ from mpmath import mp
 from mathequal.formula import (
     CLOSE,
     DIGITS,
-    Point,
     Undefined,
     names,
     parse,
@@ -241,12 +240,13 @@ def same_functions(first: Value, second: Value) -> bool:
     if len(shared) != 1 or not all(map(_VARIABLE.fullmatch, shared)):
         raise Undefined("no functions of one variable")
     with mp.workdps(DIGITS):
+        terms = [_terms(formula, letters) for formula, letters in zip(formulas, constants, strict=True)]
         rows = []
         for point in points(shared):
             with suppress(Undefined):
-                rows.append(
-                    [_row(formula, point, letters) for formula, letters in zip(formulas, constants, strict=True)]
-                )
+                row = [[real_value(term, point) for term in side] for side in terms]
+                if max(map(abs, row[0] + row[1])) < _LARGE:
+                    rows.append(row)
         if len(rows) < max(map(len, constants)) + 3:
             raise Undefined("too few points")
         one, other = (mpmath.matrix(side) for side in zip(*rows, strict=True))  # [points, 1 + constants]
@@ -270,24 +270,13 @@ def _function_names(*sides: Value) -> set[str]:
     return {match[1] for match in matches}
 
 
-def _row(formula: sympy.Expr, point: Point, constants: list[str]) -> list[mpmath.mpf]:
-    """Return the value of a formula without its constants, and the factor of each constant."""
-
-    def at(*numbers: float) -> mpmath.mpf:
-        number = real_value(formula, {**point, **dict(zip(constants, map(mpmath.mpf, numbers), strict=True))})
-        if abs(number) > _LARGE:
-            raise Undefined("too large")
-        return number
-
-    count = len(constants)
-    without = at(*[0] * count)
-    factors = [at(*(int(i == j) for j in range(count))) - without for i in range(count)]
-    for sign in (1, -1):
-        others = [sign * (-1) ** i * (i + 1.5) for i in range(count)]
-        expected = without + mpmath.fdot(others, factors)
-        if abs(at(*others) - expected) > CLOSE * max(1, abs(expected)):
-            raise Undefined("not linear")
-    return [without, *factors]
+def _terms(formula: sympy.Expr, constants: list[str]) -> list[sympy.Expr]:
+    """Return a formula without its constants, and the factor of each. Raises Undefined if it is not linear in them."""
+    symbols = [sympy.Symbol(name, real=True) for name in constants]
+    factors = [formula.diff(symbol) for symbol in symbols]
+    if names(*factors) & set(constants):
+        raise Undefined("not linear")
+    return [formula.xreplace(dict.fromkeys(symbols, sympy.Integer(0))), *factors]
 
 
 def _holds_all(functions: mpmath.matrix, others: mpmath.matrix) -> bool:
