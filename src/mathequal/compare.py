@@ -142,22 +142,16 @@ def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
 
 
 def in_any_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
-    """Whether there is a one-to-one match of equal values, found by augmenting paths."""
+    """Whether each value equals another one of `second`, the first one that is left."""
     if len(first) != len(second):
         return False
-    fits = [[equal(one, other) for other in second] for one in first]
-    row_of: dict[int, int] = {}
-
-    def place(row: int, tried: set[int]) -> bool:
-        for column in range(len(fits)):
-            if fits[row][column] and column not in tried:
-                tried.add(column)
-                if column not in row_of or place(row_of[column], tried):
-                    row_of[column] = row
-                    return True
-        return False
-
-    return all(place(row, set()) for row in range(len(fits)))
+    remaining = list(second)
+    for item in first:
+        place = next((place for place, other in enumerate(remaining) if equal(item, other)), None)
+        if place is None:
+            return False
+        del remaining[place]
+    return True
 
 
 @rule_for(Scalar, Scalar)
@@ -252,7 +246,8 @@ def _groups(first: Group, second: Group) -> bool:
     for one, other in ((first, second), (second, first)):
         if roots := _unnamed_roots(one, other):
             return in_any_order(one.items, roots)
-        if one.names and _named_otherwise(one.names, other.items):
+        own_names = [item.names[0] for item in other.items if isinstance(item, Equation) and item.names[0]]
+        if one.names and own_names and own_names != list(one.names):  # x=1, x=2 is not the point x=1, y=2
             return False
     first, second = _in_axis_order(first), _in_axis_order(second)
     if kinds <= {"", "{}"}:
@@ -280,12 +275,6 @@ def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
     if set(names) - letters or len(names) not in (0, len(other.items)):
         return []
     return [item.sides[-1] if isinstance(item, Equation) else item for item in other.items]
-
-
-def _named_otherwise(names: Sequence[str], items: Sequence[Value]) -> bool:
-    """Whether items have names of their own: x=1, x=2 is not the point x=1, y=2."""
-    own = [item.names[0] for item in items if isinstance(item, Equation) and item.names[0]]
-    return bool(own) and own != list(names)
 
 
 def _in_axis_order(group: Group) -> Group:

@@ -93,9 +93,21 @@ def value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc] | None =
 
 def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpmath.mpc:
     arguments = [_value(argument, point, steps) for argument in expression.args]
-    number = _value_from_arguments(expression, arguments, point)
-    if isinstance(expression, sympy.Rational):
+    name = type(expression).__name__
+    if isinstance(expression, sympy.Symbol):
+        number = point[expression.name]
+    elif isinstance(expression, sympy.Float):
+        number = mpmath.mpf(str(expression))  # as it was written
+    elif isinstance(expression, sympy.Rational):
         steps += [mpmath.mpf(int(expression.p)), mpmath.mpf(int(expression.q))]
+        number = steps[-2] / steps[-1]
+    elif isinstance(expression, AppliedUndef):  # a number that depends on the name, the arguments and the point
+        weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
+        number = mpmath.sin(weighted_sum + zlib.crc32(f"{name}{int(point.get('', 0))}".encode()))
+    elif _FUNCTIONS_OF_MPMATH.fullmatch(name):
+        number = getattr(mpmath, name)(*arguments)
+    else:
+        number = _FUNCTIONS[name](*arguments)  # any other function is a LookupError
     steps.append(number)
     return number
 
@@ -103,22 +115,6 @@ def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpm
 def _sizes(steps: list[mpmath.mpc]) -> list[int]:
     """Return the binary exponents of the numbers that are not zero."""
     return [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]
-
-
-def _value_from_arguments(expression: sympy.Expr, arguments: list[mpmath.mpc], point: Point) -> mpmath.mpc:
-    if isinstance(expression, sympy.Symbol):
-        return point[expression.name]
-    if isinstance(expression, sympy.Float):
-        return mpmath.mpf(str(expression))  # as it was written
-    if isinstance(expression, sympy.Rational):
-        return mpmath.mpf(int(expression.p)) / int(expression.q)
-    name = type(expression).__name__
-    if isinstance(expression, AppliedUndef):  # a number that depends on the name, the arguments and the point
-        weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
-        return mpmath.sin(weighted_sum + zlib.crc32(f"{name}{int(point.get('', 0))}".encode()))
-    if _FUNCTIONS_OF_MPMATH.fullmatch(name):
-        return getattr(mpmath, name)(*arguments)
-    return _FUNCTIONS[name](*arguments)  # any other function is a LookupError
 
 
 def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:

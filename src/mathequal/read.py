@@ -4,7 +4,7 @@ The readers here are of answers that have parts, which they read in turn. values
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations, product
@@ -56,14 +56,6 @@ def split_at_commas(formula: str) -> list[str]:
     return split(formula, _COMMA_OUTSIDE_NUMBERS if has_spaces and has_grouped_digits else ",")[0]
 
 
-MAX_PERMUTED = 5
-"""Items of a tuple whose permutations are listed."""
-PERMUTATIONS = re.compile(
-    r"(?:and |or )?(?:all |any )?(?:of )?(?:its |their |the |these )?(cyclic )?permutations?"
-    r"(?: thereof| of (?:it|them|these))?"
-)
-
-
 def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
     """Return items with those of every list, such as a plus-minus sign makes, in its place."""
     parts: list[Value] = []
@@ -97,15 +89,6 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     starts = range(0, len(sides), width)
     tuples = [Group("(", ")", sides[start : start + width], tuple(names[:width])) for start in starts]
     return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
-
-
-def shifts(items: tuple[Value, ...]) -> Iterable[tuple[Value, ...]]:
-    return (items[k:] + items[:k] for k in range(len(items)))
-
-
-def all_orders(items: tuple[Value, ...], orders: Callable[..., Iterable[tuple[Value, ...]]]) -> Group:
-    """Return a list of the different tuples that `orders` makes of items."""
-    return Group("", "", tuple(dict.fromkeys(Group("(", ")", order) for order in orders(items))))
 
 
 # \begin{...} ... \end{...}, perhaps with a name or a brace in front
@@ -268,23 +251,6 @@ def _plus_minus(text: str) -> Value | None:
     return Group("", "", _parts(formulas))
 
 
-_PERMUTED = re.compile(rf"(.+?)[\s,]*(?:\\l(?:and|or)\s*)?({WORD})", re.DOTALL)
-
-
-def _permutations(text: str) -> Value | None:
-    """Read `(1,2,3)` and its permutations."""
-    match = _PERMUTED.fullmatch(text)
-    phrase = PERMUTATIONS.fullmatch(shown(match[2])) if match else None
-    if not match or not phrase:
-        return None
-    found: dict[Value, None] = {}  # a set, in order
-    for item in flattened([_value(match[1])]):
-        if not isinstance(item, Group) or len(item.items) > MAX_PERMUTED:
-            return None
-        found |= dict.fromkeys(all_orders(item.items, shifts if phrase[1] else permutations).items)
-    return Group("", "", tuple(found))
-
-
 def _negative(text: str) -> Value | None:
     """Read `-(1,2)`, which is (-1,-2)."""
     group = _group(text[1:]) if text.startswith("-") else None
@@ -329,8 +295,10 @@ def _equation(text: str, sides: list[str], read_sides: tuple[Value, ...], approx
         if len(letters) == len(left.items) == len(right.items):
             if left.opening == "(":  # (x, y) = (1, 2)
                 return replace(right, names=tuple(map(function_name, letters)))
-            if left.opening == "{" and len(letters) <= MAX_PERMUTED:  # {a, b} = {1, 2}
-                return all_orders(right.items, permutations)
+            if left.opening == "{" and len(letters) < 6:  # {a, b} = {1, 2}
+                return Group(
+                    "", "", tuple(dict.fromkeys(Group("(", ")", order) for order in permutations(right.items)))
+                )
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
@@ -407,7 +375,6 @@ def _item(text: str) -> Value:
 _READERS = [
     values.read_words,
     values.read_two_units,
-    _permutations,
     _ratio,
     values.read_clock,
     _block,

@@ -115,11 +115,6 @@ BEFORE_WORDS = table(
         lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
     ),
     (r"^\s*@text[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
-    # all permutations of (1,2,3)
-    (
-        r"(?i)^\s*@text(?:all )?(?:the )?(cyclic )?permutations of\s*\}?\s*(\(.*\))\s*\}?$",
-        lambda match: rf"{match[2]}\text{{ and its {match[1] or ''}permutations}}",
-    ),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula

@@ -265,30 +265,13 @@ _ALL_WITH = re.compile(
 )
 
 
-# "When $n=2$, the number is 7; when $n \\ge 3$, the number is $n^2+2$", after dollar signs and \( are gone
-_CASE = re.compile(
-    r"\s*(?:and\s)?(?:for|when|if)\s+([^,.;]*?[=<>\\][^,.;]*?),\s+([^,.;]*?)\b(?:is|are|equals|we have)\s+([^,;]*?)"
-    r"\s*(?:[.;,]|$)",
-    re.IGNORECASE,
-)
-
-
-def _in_cases(text: str) -> str:
-    """Return the cases of a sentence as LaTeX has them."""
-    cases = _CASE.findall(text)
-    if len(cases) < 2 or _CASE.sub("", text).strip() or any(_DENIAL.search(words) for _, words, _ in cases):
-        return text
-    rows = (f"{value} & {condition}" for condition, _, value in cases)
-    return r"\begin{cases}" + r"\\".join(rows) + r"\end{cases}"
-
-
 def without_sentence(text: str) -> str:
     r"""Return `7` for `\text{The answer is }7` and `f(x)=2x` for `f(x)=2x \text{ for all } x`."""
     preface = _PREFACE.match(text)
     if preface and not _DENIAL.search(preface[0]):
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
-    text = _restatement(_EXPLANATION.sub("", _in_cases(text)))
+    text = _restatement(_EXPLANATION.sub("", text))
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
     if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text) or _FORMULA_FOR_ALL.match(text):
