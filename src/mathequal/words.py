@@ -39,14 +39,14 @@ PLAIN_COMMANDS = rf"{FUNCTIONS}|pi|theta|alpha|beta|phi|lambda|omega"
 
 
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
-_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\d{3}){1,9})?(?:\.\d{1,30})?"
-_NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\cdot\s*10\^(?:\{{(-?\d{{1,2}})\}}|(\d)))?", re.ASCII)
-# \frac{3}{4}, 3/4, and with a whole number in front 1\frac{1}{2} and 1 1/2
-_FRACTION = re.compile(
-    r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
+_NUMBER = re.compile(
+    r"[+]?(-?(?:\d{1,500}|\d{1,3}(?:,\d{3}){1,9})?(?:\.(\d{1,500}))?)(?:\s*\\cdot\s*10\^\{?(-?\d|(?<=\{)-?\d\d)\}?)?",
     re.ASCII,
 )
-_PLAIN_DECIMAL = re.compile(r"[+-]?[\d,]*\.(\d+)(?:\s*\\cdot\s*10\^(?:\{(-?\d{1,2})\}|(\d)))?", re.ASCII)
+# \frac{3}{4}, 3/4, and with a whole number in front 1\frac{1}{2} and 1 1/2
+_FRACTION = re.compile(
+    r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{)?(-?\d{1,30})(?:\}\{|\s*/\s*)(-?\d{1,30})\}?", re.ASCII
+)
 
 
 def plain_number(latex: str) -> Fraction | None:
@@ -57,13 +57,11 @@ def plain_number(latex: str) -> Fraction | None:
     """
     decimal = _NUMBER.fullmatch(latex)
     if decimal and re.search(r"\d", decimal[1]):
-        return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** int(decimal[2] or decimal[3] or 0)
+        return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** int(decimal[3] or 0)
     fraction = _FRACTION.fullmatch(latex)
     if not fraction:
         return None
-    whole, top, bottom = (
-        int(digits or 0) for digits in (fraction[2], fraction[3] or fraction[5], fraction[4] or fraction[6])
-    )
+    whole, top, bottom = (int(digits or 0) for digits in fraction.groups()[1:])
     if bottom == 0 or (fraction[2] and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
         return None
     size = whole + Fraction(top, bottom)
@@ -72,8 +70,8 @@ def plain_number(latex: str) -> Fraction | None:
 
 def decimal_places(latex: str) -> int:
     """Return how many decimals a plain decimal has, 0 for anything else."""
-    match = _PLAIN_DECIMAL.fullmatch(latex)
-    return max(len(match[1]) - int(match[2] or match[3] or 0), 0) if match else 0
+    match = _NUMBER.fullmatch(latex)
+    return max(len(match[2]) - int(match[3] or 0), 0) if match and match[2] else 0
 
 
 def fewest_decimal_places(first: str, second: str) -> int:
