@@ -105,8 +105,7 @@ def verdict(reference: str, answer: str) -> bool:
     return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
 
 
-Rule = Callable[..., bool]
-"""A function of two values, of the types that it is registered for."""
+Rule = Callable[..., bool]  # a function of two values, of the types that it is registered for
 _RULES: dict[tuple[type, type], Rule] = {}
 
 
@@ -254,11 +253,6 @@ def _groups(first: Group, second: Group) -> bool:
         # A list of words is often a ranking; single letters are choices.
         has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
         compare = in_order if has_words else in_any_order
-        counts, others = _counts(first.items), _counts(second.items)
-        if counts and counts.keys() == others.keys():
-            return all(equal(counts[things], others[things]) for things in counts)
-        if bool(counts) != bool(others):  # 7, 4 and 7 goats, 4 sheep: only the order tells which is which
-            compare = in_order
         return compare(first.items, second.items)
     if len(kinds) == 1 or kinds == {"", "()"}:
         return in_order(first.items, second.items)
@@ -283,12 +277,6 @@ def _in_axis_order(group: Group) -> Group:
         return group
     by_name = dict(zip(group.names, group.items, strict=True))
     return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
-
-
-def _counts(items: Sequence[Value]) -> dict[str, Value]:
-    """Return counts of different things by the first letters of the things: 3 adults, 4 children. Else nothing."""
-    counts = {item.things[:4]: item for item in items if isinstance(item, Scalar) and item.things}
-    return counts if len(counts) == len(items) else {}
 
 
 @rule_for(Scalar, Group)

@@ -31,8 +31,7 @@ _RANGES = ((1.1, 3), (0.1, 0.9), (3, 7), (-3, -1.1), (-0.9, -0.1), (-4, 4), (-4,
 """The range of every variable at each point. At the last points variables have different signs."""
 _FURTHER_RANGES = ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
 """Ranges of further points, for formulas that are real in few places."""
-_NEEDED = 3
-"""Points at which two formulas must agree."""
+_NEEDED = 3  # points at which two formulas must agree
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 _GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
 _WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)

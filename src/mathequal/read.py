@@ -78,6 +78,9 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
         if all(group.names for group in tuples):
             return Group("", "", tuple(tuples))
     items = flattened(items)
+    things = tuple(item.things[:4] for item in items if isinstance(item, Scalar) and item.things)
+    if len(set(things)) == len(items) > 1:  # 3 adults, 4 children
+        return Group("(", ")", items, things)
     pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
     names = [function_name(pair.names[0] or "") for pair in pairs]
     sides = tuple(pair.sides[1] for pair in pairs)
@@ -137,8 +140,7 @@ def _cases(name: str, rows: list[list[str]]) -> Value | None:
 
 MAX_DEPTH = 30
 """Brackets inside each other. What is nested deeper is a formula, without a closer look."""
-MAX_SIGNS = 6
-"""Plus-minus signs, each of which doubles the values."""
+MAX_SIGNS = 6  # plus-minus signs, each of which doubles the values
 
 _RELATION = r"=|\\approx(?![a-zA-Z])|\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>"
 _EQUALITY = {"=", r"\approx"}

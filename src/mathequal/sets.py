@@ -221,8 +221,7 @@ _CERTAIN = re.compile(r"C|[cC]_\d")
 _VARIABLE = re.compile("[stuvxyz]|theta")
 # y, x(t) or F(x), but not y', f^{-1}(x) or P
 _NAME = re.compile(r"([f-hs-zFGH])(?:\([a-z]\))?")
-_LARGE = 10**9
-"""Formulas are compared where neither has larger values, which would hide small ones."""
+_LARGE = 10**9  # formulas are compared where neither has larger values, which would hide small ones
 
 
 def same_functions(first: Value, second: Value) -> bool:

@@ -10,8 +10,7 @@ AND, OR = r"\land ", r"\lor "
 # product of letters. The first character of the plane begins every word.
 _PLANE = 0xF0000
 PRIVATE = "[\U000f0000-\U000fffff]"
-WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"
-"""The part of a regular expression that matches a moved word or phrase."""
+WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"  # the part of a regular expression that matches a moved word or phrase
 
 
 def moved(phrase: str) -> str:
