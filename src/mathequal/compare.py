@@ -18,7 +18,7 @@ from mathequal.formula import Undefined, is_real, names, parse, rounded, same_va
 from mathequal.read import read
 from mathequal.sets import same_functions, same_set, same_solutions
 from mathequal.text import spelled
-from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Value, Word
 from mathequal.words import plain_number, shown, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
@@ -199,7 +199,11 @@ _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
 
 @rule_for(Scalar, Word)
 def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
-    r"""`B` is `\text{B}`."""
+    r"""`B` is `\text{B}`, and the ratio `9:24` may be a time of day."""
+    time = re.fullmatch(r"\\frac\{(\d\d?)\}\{(\d\d)\}", scalar.latex)
+    if time:
+        hour = int(time[1])
+        return word.text in {f"{each % 24}:{time[2]}:00" for each in ([hour, hour + 12] if hour <= 12 else [hour])}
     letters = re.sub(r"\s|\\text|[{}]", "", scalar.latex)
     return letters.isalpha() and letters.casefold() == word.text
 
@@ -215,19 +219,6 @@ def _words(first: Word, second: Word) -> bool:
     if verdict and gives_reason and verdict == verdict_of(second.text):
         return True
     return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
-
-
-@rule_for(Time, Time)
-def _times(first: Time, second: Time) -> bool:
-    if first.ratio and second.ratio:  # neither has `am` or `pm`: 8:34 is not 20:34
-        return first.moments == second.moments
-    return not first.moments.isdisjoint(second.moments)
-
-
-@rule_for(Time, Scalar, Group)
-def _time_and_value(time: Time, value: Value) -> bool:
-    """`9:24` and `10:20:30` may be ratios."""
-    return time.ratio is not None and equal(time.ratio, value)
 
 
 @rule_for(Group, Group)
@@ -334,7 +325,7 @@ def _matrix_and_scalar(matrix: Matrix, scalar: Scalar) -> bool:
     return r"\begin" in scalar.latex and same_value(Scalar(matrix.latex), scalar)
 
 
-@rule_for(Equation, Scalar, Word, Time, Group, Matrix, Region, Relation)
+@rule_for(Equation, Scalar, Word, Group, Matrix, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
@@ -417,7 +408,7 @@ def _conditions(value: Value) -> list[Relation]:
     return [condition for part in conditions for condition in part] if all(conditions) else []
 
 
-_KINDS = {"Word": "the word", "Time": "a time of day", "Equation": "an equation"}
+_KINDS = {"Word": "the word", "Equation": "an equation"}
 _KINDS |= {"Relation": "a condition", "Matrix": "a matrix", "Region": "a set of numbers"}
 _GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
 

@@ -180,14 +180,13 @@ def _parts(formulas: Iterable[str]) -> tuple[Value, ...]:
 
 
 def _ratio(text: str) -> Value | None:
-    """Read `1:2`, which is a fraction, or `1:2:3`. Both may also be a time of day."""
+    """Read `1:2`, which is a fraction, or `1:2:3`."""
+    text = re.sub(r"^0(?=\d\s*:)|(?<=:\d\d):00$", "", text)  # 05:00 and 5:00:00, which are times of day
     terms, colons = split(text, ":")
     if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text):
         return None
     fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]  # so 2:4:6 is 1:2:3
-    ratio = fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
-    time = values.read_clock(text)
-    return replace(time, ratio=ratio) if time else ratio
+    return fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
 
 
 def _conditions(text: str) -> Value | None:

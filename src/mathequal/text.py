@@ -167,8 +167,7 @@ BEFORE_WORDS = table(
     (r"\\(?:overline|overrightarrow|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),
     # \det A and \Pr(A) name a value
     (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
-    # \mathrm{sin} is \sin, \operatorname{max} is \max
-    (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
+    # \mathrm{sin} is \sin
     (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({PLAIN_COMMANDS}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
@@ -200,11 +199,6 @@ AFTER_WORDS = table(
     # ^\circ and ^{\circ}
     (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ@end|\\degree@end)|\\degree@end", r"\\degree "),
     (r"\\?%", r"\\percent "),
-    # x > 1 \wedge x < 3
-    (
-        r"(?s)^.*(?:[<>]|\\[gl]e(?![a-z])).*$",
-        lambda match: re.sub(r"\\(vee|wedge)(?![a-zA-Z])", lambda sign: OR if sign[1] == "vee" else AND, match[0]),
-    ),
     # sqrt(x+1), √(1+√2), sqrt2 and √x
     (_ROOT, r"\\sqrt{\1}"),
     (_ROOT, r"\\sqrt{\1}"),
@@ -239,9 +233,8 @@ AFTER_WORDS = table(
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
     # {}_5C_2
     (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
-    # 0 (mod 128)
-    (r"\(\s*\\?(?:bmod|mod)\s*\{?(\w+)\}?\s*\)", r"\\pmod{\1}"),
-    (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
+    # 0 (mod 128), 3 \pmod 7
+    (r"\(\s*\\?b?mod\s*\{?(\w+)\}?\s*\)|\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1\2}"),
     # 10 (mod 7) is 3 (mod 7)
     (
         r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
