@@ -26,31 +26,23 @@ _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
 
 
-# Letters for any whole number beside \pi, and for any constant behind a formula in x
+# Letters for any whole number beside \pi, for any constant behind a formula in x, and for x of f(x) = ...
 _ANY_NUMBER = (
     re.compile(
         r"(?=.*(?:\\pi|\\mathbb\s*\{?\s*Z))(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"
     ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
+    re.compile(r"\s*\$?\s*[a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?\(([a-z])\)\s*="),
 )
 # A C or c_1 that may be a constant of integration
 _MAYBE_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C|c\s*_)")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
+_TOKEN = re.compile(r"\\mathbb\s*\{?\s*[A-Z]|\\[a-zA-Z]+|[a-zA-Z]{3,}|[a-zA-Z]")
 _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
-_FUNCTION_OF = re.compile(rf"\s*\$?\s*{_CALL.pattern}\s*=")
 
 
-def _with_same_variable(reference: str, answer: str) -> str:
-    """Return `f(x)=2x` for the answer `f(y)=2y`, if the reference is `f(x)=...`; if it has both, they change places."""
-    matches = _FUNCTION_OF.match(reference), _FUNCTION_OF.match(answer)
-    if not (matches[0] and matches[1] and matches[0][1] == matches[1][1]):
-        return answer
-    new_names = {matches[0][2]: matches[1][2], matches[1][2]: matches[0][2]}
-    return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]{3,}|[a-zA-Z]", lambda match: new_names.get(match[0], match[0]), answer)
-
-
-def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
-    r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
+def _with_same_letters(reference: str, answer: str) -> str:
+    r"""Return `answer` with the letters of `reference` where they mean the same: x for X, \pi k for \pi n."""
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
     bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_|[1-9])", f"{reference} {answer}")}
     single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}  # choices and constants, but not C_1
@@ -59,8 +51,9 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
         matches = pattern.match(reference), pattern.match(answer)
         if matches[0] and matches[1]:
             names[matches[1][1]] = matches[0][1]
-    new_names = {old: new for old, new in names.items() if new in others - letters and old not in others}
-    return reference, _LETTER.sub(lambda match: new_names.get(match[0], match[0]), answer)
+    free = others.difference(_TOKEN.findall(answer))
+    new_names = {old: new for old, new in names.items() if new in free and old not in others}
+    return _TOKEN.sub(lambda match: new_names.get(match[0], match[0]), answer)
 
 
 # C. x = 42, Option C: 42 and \\textbf{(C) }42
@@ -86,7 +79,7 @@ def verdict(reference: str, answer: str) -> bool:
     bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
     if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
         return True
-    expected, given = map(read, _with_same_letters(reference, _with_same_variable(reference, answer)))
+    expected, given = read(reference), read(_with_same_letters(reference, answer))
     if equal(expected, given):
         return True
     has_constant = _MAYBE_CONSTANT.search(reference) or _MAYBE_CONSTANT.search(answer)
