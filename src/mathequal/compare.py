@@ -18,7 +18,7 @@ from mathequal.formula import Undefined, is_real, names, parse, rounded, same_va
 from mathequal.read import read
 from mathequal.sets import same_functions, same_set, same_solutions
 from mathequal.text import spelled
-from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Value, Word
+from mathequal.values import LETTER, Equation, Group, Region, Relation, Scalar, Value, Word
 from mathequal.words import plain_number, shown, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
@@ -214,6 +214,9 @@ def _words(first: Word, second: Word) -> bool:
     return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
 
 
+_MATRICES = {"rows", "row", "column"}
+
+
 @rule_for(Group, Group)
 def _groups(first: Group, second: Group) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
@@ -238,9 +241,9 @@ def _groups(first: Group, second: Group) -> bool:
         has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
         compare = in_order if has_words else in_any_order
         return compare(first.items, second.items)
-    if len(kinds) == 1 or kinds == {"", "()"}:
-        return in_order(first.items, second.items)
-    return False
+    # A matrix is a tuple of rows, each of which is a tuple, as is a column. But a row is no column.
+    is_matrix = len(kinds & _MATRICES) == 1 and kinds - _MATRICES < {"", "()", "[]"}
+    return (len(kinds) == 1 or kinds == {"", "()"} or is_matrix) and in_order(first.items, second.items)
 
 
 def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
@@ -269,6 +272,8 @@ def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
 
     `32 or 2^5` is one value in two spellings. `x+1, x \\ne 2` is x+1.
     """
+    if group.latex:  # \\frac12\\begin{pmatrix}
+        return r"\begin" in scalar.latex and same_value(Scalar(group.latex), scalar)
     formula, *conditions = group.items or (group,)
     is_plain = group.opening == "" and not group.alternatives
     if is_plain and conditions and all(_excludes(item, formula) for item in conditions):
@@ -295,30 +300,7 @@ def _excludes(condition: Value, formula: Value) -> bool:
     return len(letter) == 1 and bool(re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex))
 
 
-@rule_for(Matrix, Matrix)
-def _matrices(first: Matrix, second: Matrix) -> bool:
-    return len(first.rows) == len(second.rows) and all(map(in_order, first.rows, second.rows))
-
-
-@rule_for(Matrix, Group)
-def _matrix_and_group(matrix: Matrix, group: Group) -> bool:
-    """A column or a row is a tuple, and a tuple of rows is a matrix."""
-    if group.items and all(isinstance(item, Group) and item.opening != "case" for item in group.items):
-        return _matrices(matrix, Matrix(tuple(item.items for item in group.items if isinstance(item, Group))))
-    entries = [entry for row in matrix.rows for entry in row]
-    is_row = len(matrix.rows) == 1
-    is_column = len(entries) == len(matrix.rows)  # a row has one entry at least
-    is_tuple = group.opening + group.closing in ("()", "[]", "")
-    return (is_row or is_column) and is_tuple and in_order(entries, group.items)
-
-
-@rule_for(Matrix, Scalar)
-def _matrix_and_scalar(matrix: Matrix, scalar: Scalar) -> bool:
-    r"""`\frac12\begin{pmatrix}...` is a formula."""
-    return r"\begin" in scalar.latex and same_value(Scalar(matrix.latex), scalar)
-
-
-@rule_for(Equation, Scalar, Word, Group, Matrix, Region, Relation)
+@rule_for(Equation, Scalar, Word, Group, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
@@ -402,8 +384,9 @@ def _conditions(value: Value) -> list[Relation]:
 
 
 _KINDS = {"Word": "the word", "Equation": "an equation"}
-_KINDS |= {"Relation": "a condition", "Matrix": "a matrix", "Region": "a set of numbers"}
+_KINDS |= {"Relation": "a condition", "Region": "a set of numbers"}
 _GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
+_GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
 
 
 def reason(reference: str, answer: str) -> str:

@@ -11,7 +11,7 @@ from itertools import permutations, product
 
 from mathequal import values
 from mathequal.text import spelled
-from mathequal.values import Equation, Group, Matrix, Region, Relation, Scalar, Value, Word, is_constant
+from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, Word, is_constant
 from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, plain_number, shown
 
 # \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
@@ -118,7 +118,10 @@ def _block(text: str) -> Value | None:
         return _value(", ".join("".join(row) for row in rows))
     if kind not in _MATRICES or name or brace or _SIGN.search(block):
         return None
-    return Matrix(tuple(_parts(row) for row in rows), text)
+    if all(len(row) == 1 for row in rows):
+        return Group("column", "", _parts(entry for [entry] in rows), latex=text)
+    matrix = tuple(Group("row", "", _parts(row), latex=text) for row in rows)
+    return Group("rows", "", matrix, latex=text) if len(rows) > 1 else matrix[0]
 
 
 def _condition(word: re.Match) -> str:

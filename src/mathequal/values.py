@@ -50,19 +50,18 @@ class Relation:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval."""
+    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval.
+
+    A matrix is a group of rows, that is, opened by "rows". If it has only one row or column, it is that "row" or
+    "column".
+    """
 
     opening: str
     closing: str
     items: tuple["Value", ...]
     names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
     alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
-
-
-@dataclass(frozen=True)
-class Matrix:
-    rows: tuple[tuple["Value", ...], ...]
-    latex: str = field(default="", compare=False, repr=False)
+    latex: str = field(default="", compare=False, repr=False)  # of a matrix
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Region:
 
 
 REALS = Group("(", ")", (Scalar(r"-\infty"), Scalar(r"\infty")))
-Value = Scalar | Word | Equation | Relation | Group | Matrix | Region
+Value = Scalar | Word | Equation | Relation | Group | Region
 
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
