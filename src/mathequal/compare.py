@@ -99,17 +99,6 @@ def verdict(reference: str, answer: str) -> bool:
 
 
 Rule = Callable[..., bool]  # a function of two values, of the types that it is registered for
-_RULES: dict[tuple[type, type], Rule] = {}
-
-
-def rule_for(first: type, *others: type) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule for the first type and any of the others, in either order."""
-
-    def register(rule: Rule) -> Rule:
-        _RULES.update({(first, other): rule for other in others})
-        return rule
-
-    return register
 
 
 def equal(first: Value, second: Value) -> bool:
@@ -146,7 +135,6 @@ def in_any_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
     return True
 
 
-@rule_for(Scalar, Scalar)
 def _scalars(first: Scalar, second: Scalar) -> bool:
     if first.product or second.product:  # 5 m is also 5 times m
         products = [Scalar(scalar.product or scalar.latex) for scalar in (first, second)]
@@ -190,7 +178,6 @@ _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
 """The units that are numbers: 20 % is 20 as well as 0.2."""
 
 
-@rule_for(Scalar, Word)
 def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
     r"""`B` is `\text{B}`, and the ratio `9:24` may be a time of day."""
     time = re.fullmatch(r"\\frac\{(\d\d?)\}\{(\d\d)\}", scalar.latex)
@@ -205,7 +192,6 @@ _REASON = re.compile(r"(?:yes|no|true|false)(?:\.|,? (?:because|since|as)\b)")
 """Yes with a reason; but "yes, Alice wins" is more than yes."""
 
 
-@rule_for(Word, Word)
 def _words(first: Word, second: Word) -> bool:
     verdict = verdict_of(first.text)
     gives_reason = verdict in (first.text, second.text) or any(map(_REASON.match, (first.text, second.text)))
@@ -217,7 +203,6 @@ def _words(first: Word, second: Word) -> bool:
 _MATRICES = {"rows", "row", "column"}
 
 
-@rule_for(Group, Group)
 def _groups(first: Group, second: Group) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
@@ -266,7 +251,6 @@ def _in_axis_order(group: Group) -> Group:
     return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
 
 
-@rule_for(Scalar, Group)
 def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
     """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
 
@@ -300,7 +284,6 @@ def _excludes(condition: Value, formula: Value) -> bool:
     return len(letter) == 1 and bool(re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex))
 
 
-@rule_for(Equation, Scalar, Word, Group, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
@@ -339,7 +322,6 @@ def _same_side(side: Value, last: Value, approximate: bool) -> bool:
     return rounded(side, last)
 
 
-@rule_for(Equation, Equation)
 def _equations(first: Equation, second: Equation) -> bool:
     names = first.names[0] or "", second.names[0] or ""
     if names[0] == names[1] != "":
@@ -355,8 +337,6 @@ def _equations(first: Equation, second: Equation) -> bool:
     return is_curve and same_solutions(first, second)
 
 
-@rule_for(Relation, Relation, Region, Group)
-@rule_for(Region, Relation, Region, Group)
 def _sets(first: Value, second: Value) -> bool:
     """Sets of numbers, or conditions on several variables that are the same one by one."""
     first_conditions, second_conditions = _conditions(first), _conditions(second)
@@ -382,6 +362,18 @@ def _conditions(value: Value) -> list[Relation]:
     conditions = [_conditions(part) for part in parts]
     return [condition for part in conditions for condition in part] if all(conditions) else []
 
+
+_SETS = product((Relation, Region), (Relation, Region, Group))
+_RULES: dict[tuple[type, type], Rule] = {
+    (Scalar, Scalar): _scalars,
+    (Scalar, Word): _scalar_and_word,
+    (Scalar, Group): _scalar_and_group,
+    (Word, Word): _words,
+    (Group, Group): _groups,
+    (Equation, Equation): _equations,
+    **{(Equation, other): _equation_and_value for other in (Scalar, Word, Group, Region, Relation)},
+    **dict.fromkeys(_SETS, _sets),
+}  # the rule of each two types, in either order
 
 _KINDS = {"Word": "the word", "Equation": "an equation"}
 _KINDS |= {"Relation": "a condition", "Region": "a set of numbers"}

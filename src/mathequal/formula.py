@@ -472,5 +472,4 @@ def rounded(first: Scalar, second: Scalar) -> bool:
         exact_value, decimal_value = value(parse(exact), {}), value(parse(decimal), {})
         difference = abs(exact_value - decimal_value)
         half_last_place = mpmath.mpf(10) ** -decimal_places(decimal.latex) / 2
-        within_last_place = difference <= half_last_place * (1 + mpmath.mpf(10) ** -30)
-        return bool(within_last_place and difference * 100 <= abs(exact_value))
+        return bool(difference <= min(half_last_place * (1 + CLOSE), abs(exact_value) / 100))

@@ -189,10 +189,8 @@ def same_solutions(first: Equation, second: Equation) -> bool:
 
 def same_set(first: Value, second: Value) -> bool:
     """Whether two sets are the same; or two relations of several variables, up to a factor above zero."""
-    try:
+    with suppress(Undefined):
         return same_region(first, second)
-    except Undefined:
-        pass
     if not (isinstance(first, Relation) and isinstance(second, Relation)):
         return False
     one, other = _ascending(first), _ascending(second)

@@ -102,11 +102,8 @@ BEFORE_WORDS = table(
         " ",
     ),
     # "5 only", \implies 5
-    (
-        r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})"
-        r"|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
-        " ",
-    ),
+    (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})", " "),
+    (r"(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$", " "),
     (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)@end", " "),
     # all real numbers except 2
     (

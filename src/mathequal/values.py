@@ -226,11 +226,6 @@ _TWO_UNITS = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)\s*({WORD})")
 _PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
 
 
-def _product(amount: str, factor: int) -> str:
-    number = plain_number(amount)
-    return rf"({amount})\cdot {factor}" if number is None else str(number * factor)
-
-
 def read_two_units(text: str) -> Scalar | None:
     """Read an amount in a unit and in a part of it."""
     match = _TWO_UNITS.fullmatch(text)
@@ -252,7 +247,8 @@ def read_formula(text: str) -> Scalar | Word:
         phrase = re.sub(r"^\(([^()]*)\)$", r"\1", phrase)  # 5 (cm)
         multiple, _, counted = phrase.partition(" ")
         if multiple in words.MULTIPLES:  # 3 million
-            amount, phrase = _product(amount, words.MULTIPLES[multiple]), counted
+            number, factor, phrase = plain_number(amount), words.MULTIPLES[multiple], counted
+            amount = rf"({amount})\cdot {factor}" if number is None else str(number * factor)
         found = unit(phrase) if phrase else ""
         if found is not None:
             formula, unit_name, things = amount, found, "" if found else phrase
