@@ -7,7 +7,7 @@ r"""Compare sets: of real numbers, points of a curve, and functions with constan
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
@@ -58,9 +58,7 @@ def same_region(first: Value, second: Value) -> bool:
 def _numbers_to_try(ends: list[mpmath.mpf]) -> list[mpmath.mpf]:
     """Return every end, a number between each two of them, and one below and above them all."""
     ends = sorted(ends)
-    distinct = ends[:1] + [end for previous, end in pairwise(ends) if end - previous > _SAME_END]
-    if not distinct:
-        return [mpmath.mpf(0)]
+    distinct = ends[:1] + [end for previous, end in pairwise(ends) if end - previous > _SAME_END] or [mpmath.mpf(0)]
     between = [(low + high) / 2 for low, high in pairwise(distinct)]
     return [*distinct, distinct[0] - 1, distinct[-1] + 1, *between]
 
@@ -77,9 +75,12 @@ def _set_of(region: Value) -> _Set:
         number = _number(parse(region))
         return _Set([number], lambda x: abs(x - number) <= _SAME_END)
     if isinstance(region, Relation | Equation):
-        return _solutions(region)
+        return _solutions(
+            region.sides, region.operators if isinstance(region, Relation) else ("=",) * len(region.sides)
+        )
     if isinstance(region, Group) and len(region.items) == 2 and region.opening + region.closing in _INTERVALS:
-        return _interval(region)
+        signs = ("<" if region.opening == "(" else r"\le", "<" if region.closing == ")" else r"\le")
+        return _solutions((region.items[0], Scalar("x"), region.items[1]), signs)
     if not isinstance(region, Region | Group) or (isinstance(region, Group) and _has_points(region)):
         raise Undefined("no set of numbers")
     joint, parts = (region.operator, region.parts) if isinstance(region, Region) else ("list", region.items)
@@ -104,22 +105,9 @@ def _has_points(region: Group) -> bool:
     return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)
 
 
-def _interval(interval: Group) -> _Set:
-    low, high = (_number(parse(limit)) for limit in interval.items)
-
-    def contains(x: mpmath.mpf) -> bool:
-        at_low, at_high = abs(x - low) <= _SAME_END, abs(x - high) <= _SAME_END
-        if (at_low and interval.opening == "(") or (at_high and interval.closing == ")"):
-            return False
-        return low <= high if at_low or at_high else low < x < high
-
-    return _Set([limit for limit in (low, high) if mpmath.isfinite(limit)], contains)
-
-
-def _solutions(relation: Relation | Equation) -> _Set:
+def _solutions(chain: Sequence[Value], operators: Sequence[str]) -> _Set:
     """Return the numbers for which a chain of relations holds."""
-    sides = [parse(side) for side in relation.sides]
-    operators = relation.operators if isinstance(relation, Relation) else ("=",) * (len(sides) - 1)
+    sides = list(map(parse, chain))
     pairs = list(zip(sides, operators, sides[1:], strict=False))
     with_variables = [(left, right) for left, _, right in pairs if names(left, right)]
     if not with_variables:
@@ -132,7 +120,9 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
     """Return where the sides of a relation are equal, or where one of them has no value."""
     if left in _INFINITIES or right in _INFINITIES:
         return []
-    [variable] = left.free_symbols | right.free_symbols
+    variable, *others = left.free_symbols | right.free_symbols
+    if others:
+        raise Undefined("a relation of several variables")
     x = sympy.Symbol("x", real=True)
     difference = sympy.nsimplify((left - right).xreplace({variable: x}), rational=True).doit()
     roots: list[sympy.Expr] = []
