@@ -120,6 +120,9 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
     """Return where the sides of a relation are equal, or where one of them has no value."""
     if left in _INFINITIES or right in _INFINITIES:
         return []
+    for side, bound in ((left, right), (right, left)):
+        if side.is_Symbol and not names(bound):  # no solver is needed, which could take long
+            return [_number(bound)]
     variable, *others = left.free_symbols | right.free_symbols
     if others:
         raise Undefined("a relation of several variables")
