@@ -167,7 +167,7 @@ TWO_REWARDS = np.array([[[0.0, 3], [-1, 3]]])
         (Method("bnpo"), np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
         (Method("bnpo"), np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan.*--reward-range"),
         (Method("bnpo"), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, r"reward 0 .* is -1.0, outside \[0, 1\]"),
-        (Method("bnpo"), [[[0.0], [1.0]], [[1.0]]], {}, "question 1 has 1 answers, question 0 has 2"),
+        (Method("bnpo"), [[[0.0], [1.0]], [[1.0]]], {}, "sample the same number of answers to every question"),
         (Method("bnpo"), np.zeros((2, 0, 1)), {}, "none empty"),
         (Method("bnpo"), np.zeros((2, 3)), {}, "must be"),
         (Method("remax"), BLANK, {}, "sample one greedy answer per question"),

@@ -17,13 +17,6 @@ class Advantages(NamedTuple):
     fits: list[BetaFit]  # from bnpo: one, or one per reward with `decompose`; from other estimators: none
 
 
-def needs_groups(method: Method, rewards: int) -> bool:
-    """Return whether all advantages are 0 where each question has one answer, with `rewards` rewards."""
-    different = np.linspace(0.1, 1, 4 * rewards).reshape(4, 1, rewards)  # [4, 1, K]
-    others = {"greedy_rewards": np.zeros((4, rewards)), "lengths": np.ones((4, 1))}
-    return not compute_advantages(method, different, **others).values.any()
-
-
 def compute_advantages(
     method: Method,
     rewards: np.ndarray | Sequence,  # [n, m, K]
@@ -43,8 +36,8 @@ def compute_advantages(
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
 
-    Raises ValueError for rewards that are ragged, not finite or outside their range (the message names the question),
-    or if the estimator lacks an argument. Raises InputError for wrong settings.
+    Raises ValueError for rewards that are ragged, not finite or outside their range, or if the estimator lacks an
+    argument. Raises InputError for wrong settings.
     """
     algo = method.algo
     if algo not in ALGORITHMS:
@@ -101,18 +94,16 @@ def _checked_greedy(
 
 def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:
     """Return `rewards` as float64 [n, m, K]. Raises ValueError if they have another shape or are empty."""
-    if not isinstance(rewards, np.ndarray):
-        # numpy's own error about ragged lists would not name the question.
-        for question, group in enumerate(rewards):
-            if len(group) != len(rewards[0]):
-                raise ValueError(
-                    f"question {question} has {len(group)} answers, question 0 has {len(rewards[0])}: "
-                    "sample the same number of answers to every question, or drop the question"
-                )
-    rewards = np.asarray(rewards, dtype=np.float64)
-    if rewards.ndim != 3 or 0 in rewards.shape:
-        raise ValueError(f"rewards have shape {rewards.shape}; they must be [questions, answers, rewards], none empty")
-    return rewards
+    try:
+        array = np.asarray(rewards, dtype=np.float64)
+    except ValueError:  # ragged lists
+        array = np.empty(0)
+    if array.ndim != 3 or 0 in array.shape:
+        raise ValueError(
+            "rewards must be [questions, answers, rewards], none empty: "
+            "sample the same number of answers to every question, or drop the question"
+        )
+    return array
 
 
 def _to_unit_interval(rewards: np.ndarray, ranges: np.ndarray | Sequence, kind: str) -> np.ndarray:

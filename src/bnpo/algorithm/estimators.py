@@ -333,3 +333,6 @@ NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 
 ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
+
+WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")
+"""Estimators that learn from one answer per question. The advantages of the others are then all 0."""
