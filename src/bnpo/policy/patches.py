@@ -134,23 +134,3 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 
     processor._apply_head = apply_head
     model.forget_wide_head = held.clear
-
-
-def leave_out_ranks(worker) -> None:
-    """Let vLLM's sampler in `worker` compute no ranks of drawn tokens, on CPUs: 6 % of sampling with SmolLM2-135M.
-
-    Nothing here reads them. Remove it when vLLM has a setting for this.
-    """
-    from vllm.v1.outputs import LogprobsTensors
-
-    sampler = worker.model_runner.sampler
-    own = sampler.gather_logprobs
-
-    def gather_logprobs(logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
-        if num_logprobs:
-            return own(logprobs, num_logprobs, token_ids)
-        token_ids = token_ids[:, None]  # [answers, 1]
-        ranks = torch.zeros(len(token_ids), dtype=torch.int64)
-        return LogprobsTensors(token_ids.to(torch.int32), logprobs.gather(1, token_ids), ranks)
-
-    sampler.gather_logprobs = gather_logprobs
