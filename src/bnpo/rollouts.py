@@ -75,9 +75,11 @@ def collect(
     different rewards. If `step` is None, the seeds are those of the watched questions. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
-    groups: list[GradedGroup] = []  # [questions taken so far], in the order of the draws
+    taken: list[np.ndarray] = []  # those of `draws` whose questions were answered
+    groups: list[GradedGroup] = []  # [questions taken so far]
     greedy_groups: list[GradedGroup] = []  # the same, or []
-    for taken, questions in enumerate(draws, 1):
+    for questions in draws:
+        taken.append(questions)
         own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
         own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
@@ -88,7 +90,7 @@ def collect(
         if has_signal(rewards, reward_weights).sum() >= n:
             break
     return Rollouts(
-        questions=np.concatenate(draws[:taken]),
+        questions=np.concatenate(taken),
         trained=trained_groups(rewards, n, reward_weights),
         answers=[group.answers for group in groups],
         rewards=rewards,

@@ -184,6 +184,11 @@ class MicroBatch:
             values = np.concatenate([per_answer[i] for i in self.indices])
         return torch.from_numpy(values).to(self.input_ids.device, dtype)  # [answer tokens]
 
+    def by_answer(self, values: torch.Tensor) -> dict[int, np.ndarray]:
+        """Return `values` [answer tokens] as arrays [tokens] by the answers' indices in the batch. {} for a filler."""
+        parts = np.split(values.cpu().numpy(), self.lengths.cumsum()[:-1])
+        return {int(index): part for index, part in zip(self.indices, parts, strict=False)}
+
 
 def collate(
     prompts: Sequence[list[int]], answers: Sequence[list[int]], indices: np.ndarray, device: torch.device | str

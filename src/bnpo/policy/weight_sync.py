@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import deepspeed
@@ -18,16 +19,13 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.files import InputError, RunError
 from bnpo.policy.folder import running
-from bnpo.policy.lora import Weight, named_weights
+from bnpo.policy.lora import named_weights
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
     from bnpo.config import TrainConfig
     from bnpo.policy.learner import Experience, Learner
     from bnpo.policy.sampler import Sampler
-
-GROUP_BYTES = 2**30
-"""Bytes of parameters gathered at once: few collectives, and little memory beside the model."""
 
 ROUNDING_FACTOR = 3.0
 """Two correct computations may differ by this many times what one more rounding of the embeddings changes. With a real
@@ -58,7 +56,9 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
     loads them, and joins those of a layer's experts. With `tied_too` a tied head also comes under its own name: vLLM
     keeps its old head if it is left out. The tensors are clones, since the gathered ones are freed with their group.
     """
-    for group in _weight_groups(model, tied_too):
+    # Layer by layer: few collectives, and little memory beside the model.
+    for _, weights in groupby(named_weights(model, tied_too=tied_too), key=lambda named: layer_number(named[0])):
+        group = list(weights)
         with deepspeed.zero.GatheredParameters([part for _, weight in group for part in weight.parts()]):
             clones = {name: weight.merged().clone() for name, weight in group}
         tensors = deque(revert_weight_conversion(model, clones).items())
@@ -70,27 +70,19 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
     yield from revert_weight_conversion(model, buffers).items()
 
 
-def _weight_groups(model: torch.nn.Module, tied_too: bool) -> Iterator[list[tuple[str, Weight]]]:
-    """Yield the named weights of a model in groups of at least GROUP_BYTES, the last one smaller."""
-    group, size = [], 0
-    for name, weight in named_weights(model, tied_too=tied_too):
-        size += weight.parameter.ds_numel * weight.parameter.element_size()
-        group.append((name, weight))
-        if size >= GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def layer_number(name: str) -> int | None:
+    """Return the number of the layer that a weight belongs to, from its name. None: to no layer.
+
+    >>> layer_number("model.layers.1.mlp.up_proj.weight"), layer_number("lm_head.weight")
+    (1, None)
+    """
+    number = re.search(r"\.(\d+)\.", name)
+    return int(number[1]) if number else None
 
 
 def is_compared(name: str, layers: int) -> bool:
-    """Return whether a weight, by its name in a checkpoint, is compared: those of the middle layer and of no layer.
-
-    >>> [is_compared(f"model.{name}.weight", 4) for name in ("embed_tokens", "layers.1.mlp.up_proj", "layers.2.norm")]
-    [True, True, False]
-    """
-    layer = re.search(r"\.(\d+)\.", name)
-    return layer is None or int(layer[1]) == (layers - 1) // 2
+    """Return whether a sync compares the weight `name`, one of a middle layer or of none, in a model of `layers`."""
+    return layer_number(name) in (None, (layers - 1) // 2)
 
 
 def check_equal(
