@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface
-from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
@@ -43,7 +42,7 @@ class Policy(torch.nn.Module):
     def __init__(self, model: torch.nn.Module, vocab_size: int):
         super().__init__()
         self.model = model
-        self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model))
+        self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model.config))
 
     def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None, with_entropy: bool = False):
         """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
@@ -83,38 +82,25 @@ def _round(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> 
     return (embeddings * factors).to(embeddings.dtype)
 
 
-class _Outputs(MoeModelOutputWithPast):
-    """Outputs of the layers. All but the hidden states are None."""
+def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
+    """Return what the model's own `forward` does to the output of its head: scale it, cap it, or nothing (None).
 
-    def __getattr__(self, _: str) -> None:
+    `prove_start` refuses a model that does something else.
+    """
+    scale = getattr(config, "logit_scale", None)  # Cohere
+    divisor = getattr(config, "logits_scaling", None)  # Granite
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    if scale is divisor is cap is None:
         return None
 
-
-class _GivenHidden(torch.nn.Module):
-    """Stands for the layers of a model, and for each of its parts: returns its input as their last hidden states."""
-
-    def __getattr__(self, _: str) -> "_GivenHidden":
-        return self
-
-    def forward(self, *_, inputs_embeds: torch.Tensor, **__) -> _Outputs:
-        return _Outputs(last_hidden_state=inputs_embeds)
-
-
-def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
-    """Return what the model's own `forward` does to the output of its head, such as a scale or a cap. None: nothing.
-
-    This is that `forward` itself, in a copy of the model whose layers and head return their input.
-    """
-    with torch.device("meta"):
-        rest = type(model)(model.config)
-    setattr(rest, rest.base_model_prefix, _GivenHidden())
-    rest.set_output_embeddings(torch.nn.Identity())
-
     def steps(logits: torch.Tensor) -> torch.Tensor:
-        return rest(inputs_embeds=logits[None], use_cache=False).logits[0]
+        if scale is not None:
+            logits = logits * scale
+        if divisor is not None:
+            logits = logits / divisor
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    example = torch.linspace(-50.0, 50.0, 8, device="cpu")[None]
-    return None if torch.equal(steps(example), example) else steps
+    return steps
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:
