@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate, Method
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
 
 ROUNDING = 1e-6
 """Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""
@@ -45,51 +45,35 @@ def compute_advantages(
     rewards = _to_unit_interval(_as_array(rewards), ranges, "answer")  # [n, m, K]
     n, m, k = rewards.shape
     method.check(n, m, k)
-    greedy_rewards = _checked_greedy(greedy_rewards, (n, k), ranges) if algo == "remax" else np.zeros((n, k))  # [n, K]
-    if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
+    greedy = np.zeros((n, k))  # [n, K], not used
+    if algo == "remax":
+        if np.shape(greedy_rewards) != (n, k):
+            raise ValueError(f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per question")
+        greedy = _to_unit_interval(np.array(greedy_rewards, float)[:, None], ranges, "greedy answer")[:, 0]
+    if algo in NEEDS_LENGTHS and np.shape(lengths) != (n, m):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     lengths = None if lengths is None else np.asarray(lengths)  # [n, m]
-    reward_weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
 
+    weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
     if method.decompose:  # each reward alone; then the weighted average of their advantages
-        alone = np.ones(1)
-        parts = [(rewards[:, :, [i]], alone, greedy_rewards[:, [i]]) for i in range(k)]
-        outer_weights = reward_weights  # [parts]
+        parts = [(rewards[:, :, [i]], np.ones(1), greedy[:, [i]], weights[i]) for i in range(k)]
     else:
-        parts, outer_weights = [(rewards, reward_weights, greedy_rewards)], np.ones(1)
-    estimates = [_estimate(method, *part, lengths) for part in parts]
-    weighted = [w * advantages for w, (advantages, _) in zip(outer_weights, estimates, strict=True)]  # parts x [n, m]
-    values = np.sum(weighted, axis=0) / outer_weights.sum()  # [n, m]
+        parts = [(rewards, weights, greedy, 1.0)]
+    weighted, fits = [], []  # weighted: parts x [n, m]
+    for part, inner_weights, part_greedy, outer_weight in parts:
+        divisor = inner_weights.sum() if algo in ON_UNIT_INTERVAL else 1.0
+        combined = (part * inner_weights).sum(axis=2) / divisor  # [n, m]
+        combined_greedy = (part_greedy * inner_weights).sum(axis=1) / divisor  # [n]
+        batch = Batch(combined, method, part, inner_weights, combined_greedy, lengths)
+        advantages, fit = ALGORITHMS[algo](batch)  # [n, m]
+        weighted.append(outer_weight * advantages)
+        fits += [] if fit is None else [fit]
+    values = np.sum(weighted, axis=0) / sum(outer_weight for *_, outer_weight in parts)  # [n, m]
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).mean())
-    return Advantages(values, [fit for _, fit in estimates if fit is not None])
-
-
-def _estimate(
-    method: Method,
-    rewards: np.ndarray,  # [n, m, K], like the next two of one part
-    reward_weights: np.ndarray,  # [K]
-    greedy_rewards: np.ndarray,  # [n, K]
-    lengths: np.ndarray | None,  # [n, m]
-) -> Estimate:
-    """Return what the estimator of `method` makes of the weighted sum, or average, of rewards in [0, 1]."""
-    divisor = reward_weights.sum() if method.algo in ON_UNIT_INTERVAL else 1.0
-    combined = (rewards * reward_weights).sum(axis=2) / divisor  # [n, m]
-    greedy = (greedy_rewards * reward_weights).sum(axis=1) / divisor  # [n]
-    return ALGORITHMS[method.algo](Batch(combined, method, rewards, reward_weights, greedy, lengths))
-
-
-def _checked_greedy(
-    greedy_rewards: np.ndarray | None, shape: tuple[int, int], ranges: np.ndarray | Sequence
-) -> np.ndarray:  # [n, K] in [0, 1]
-    if greedy_rewards is None:
-        raise ValueError("remax needs greedy_rewards [n, K]: sample one greedy answer per question and grade it")
-    greedy_rewards = np.asarray(greedy_rewards, dtype=np.float64)
-    if greedy_rewards.shape != shape:
-        raise ValueError(f"greedy_rewards has shape {greedy_rewards.shape}, not [n, K] = {shape}")
-    return _to_unit_interval(greedy_rewards[:, None], ranges, "greedy answer")[:, 0]
+    return Advantages(values, fits)
 
 
 def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:

@@ -80,12 +80,9 @@ class Lengths:
 
     def pieces(self, limit: float) -> list[np.ndarray]:
         """Return the answer indices of each group, cut into pieces that cost at most `limit` or have one answer."""
-        if not len(self.groups):
-            return []
-        order = np.argsort(self.groups, kind="stable")  # [answers], group after group
-        starts = np.diff(self.groups[order], prepend=-1).nonzero()[0][1:]  # [groups - 1], of the groups in `order`
         pieces = []
-        for group in np.split(order, starts):
+        for number in np.unique(self.groups):
+            group = np.flatnonzero(self.groups == number)  # answer indices
             prompt = self.prompt_tokens[group[0]]
             costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
             # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
@@ -171,18 +168,12 @@ class MicroBatch:
     indices: np.ndarray  # [answers], places of the answers in the batch; empty in a filler of zero weight
 
     def flat(
-        self,
-        per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
-        dtype: torch.dtype = torch.float32,
+        self, per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray, dtype=torch.float32
     ) -> torch.Tensor:
         """Return the values [answer tokens] of this micro-batch from those of the batch, [tokens] or one per answer."""
-        if len(self.indices) == 0:
-            values = np.zeros(self.lengths.sum())
-        elif isinstance(per_answer, np.ndarray):
-            values = np.repeat(per_answer[self.indices], self.lengths)
-        else:
-            values = np.concatenate([per_answer[i] for i in self.indices])
-        return torch.from_numpy(values).to(self.input_ids.device, dtype)  # [answer tokens]
+        values = [np.broadcast_to(per_answer[i], n) for i, n in zip(self.indices, self.lengths, strict=False)]
+        flat = np.concatenate(values or [np.zeros(1)])  # the filler has one token, of zero weight
+        return torch.from_numpy(flat).to(self.input_ids.device, dtype)  # [answer tokens]
 
     def by_answer(self, values: torch.Tensor) -> dict[int, np.ndarray]:
         """Return `values` [answer tokens] as arrays [tokens] by the answers' indices in the batch. {} for a filler."""
