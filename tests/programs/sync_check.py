@@ -20,7 +20,7 @@ from bnpo.data import encode_prompt
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler, SamplingError
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import SyncError, check_equal, is_compared, measure_sync, sync_weights, whole_weights
+from bnpo.policy.weight_sync import SyncError, check_equal, is_compared, measure_sync, refresh_sampler, whole_weights
 from bnpo.ranks import gather
 
 
@@ -60,7 +60,7 @@ class Pair:
         return experience, self.learner.update(experience, lr=1e-3).metrics["sampler_learner_gap_max"]
 
     def compared(self) -> dict:
-        """The learner's weights that `sync_weights` compares."""
+        """The learner's weights that `refresh_sampler` compares."""
         model = self.learner.model
         layers = model.config.num_hidden_layers
         return {name: whole for name, whole in whole_weights(model, tied_too=True) if is_compared(name, layers)}
@@ -83,7 +83,7 @@ def main() -> None:
     report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(pair.names))}
     for step in (1, 2, 3):
         experience, _ = pair.update()
-        sync_weights(learner, sampler, step)
+        refresh_sampler(learner, sampler, step)
         report["differences"].append(measure_sync(learner, sampler, experience, step, pair.sync_bound))
         report["ids_ok"] = max(map(max, experience.answers)) < pair.vocabulary
 
@@ -91,7 +91,7 @@ def main() -> None:
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
-        ("whole", lambda: sync_weights(learner, sampler, 4)),
+        ("whole", lambda: refresh_sampler(learner, sampler, 4)),
     ):
         load()
         report["errors"][case] = pair.errors(experience)

@@ -1,7 +1,7 @@
 """The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived.
 
 `prove_start` compares learner and sampler with the model's own code before the first update. After every update,
-`sync_weights` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
+`refresh_sampler` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
 """
 
 import re
@@ -125,27 +125,20 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
 
 
 def refresh_sampler(learner: "Learner", sampler: "Sampler", step: int) -> None:
-    """Wake the sampler with the learner's weights. Raises SyncError. A collective."""
-    sampler.wake("weights")
-    sync_weights(learner, sampler, step)
-    sampler.wake("kv_cache")  # only now, since gathering the weights needs memory, too
-
-
-def sync_weights(learner: "Learner", sampler: "Sampler", step: int) -> None:
-    """Give the sampler the learner's weights. Raise SyncError on all ranks if compared tensors differ. A collective.
-
-    The sampler's weights must be awake. Its cache should still be asleep: gathering needs memory.
-    """
+    """Wake the sampler with the learner's weights. Raises SyncError if some did not arrive. A collective."""
+    layers = learner.model.config.num_hidden_layers
     compared: dict[str, torch.Tensor] = {}
 
     def weights() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in whole_weights(learner.model, tied_too=True):
-            if is_compared(name, learner.model.config.num_hidden_layers):
+            if is_compared(name, layers):
                 compared[name] = tensor
             yield name, tensor
 
+    sampler.wake("weights")
     sampler.load_weights(weights())
     check_equal(compared, sampler.parameters(list(compared)), step, sampler.place)
+    sampler.wake("kv_cache")  # only now, since gathering the weights needs memory, too
 
 
 @dataclass(frozen=True)
