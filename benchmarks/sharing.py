@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 from common import launch, row
@@ -28,8 +29,7 @@ import torch
 import torch.distributed as dist
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bnpo.algorithm import batching
-from bnpo.algorithm.batching import MicroBatch, Sequences
+from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
 from bnpo.policy.learner import Experience
@@ -81,8 +81,9 @@ def packing(shared: bool) -> Iterator[None]:
     if shared:
         yield
         return
-    without_groups = mock.patch.object(batching, "groups_of", lambda prompts: np.arange(len(prompts)))
-    with mock.patch.object(module, "collate", whole_sequences), without_groups:
+    lengths_of = Lengths.of
+    alone = mock.patch.object(Lengths, "of", lambda *ids: replace(lengths_of(*ids), groups=np.arange(len(ids[0]))))
+    with mock.patch.object(module, "collate", whole_sequences), alone:
         yield
 
 

@@ -17,12 +17,6 @@ the value of the prompt token are stored again for each answer. They are about a
 that have as many key heads as query heads."""
 
 
-def groups_of(prompts: Sequence[list[int]]) -> np.ndarray:
-    """Return the group number [answers] of each answer, from 0. Answers with the same prompt are one group."""
-    numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
-    return np.array([numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts], dtype=np.int64)
-
-
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
     """Return the indices of each rank's items: from the largest on, each goes to the rank with the lowest load.
 
@@ -70,8 +64,10 @@ class Lengths:
 
     @classmethod
     def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> "Lengths":
-        """Return the lengths of prompts and answers, token ids, one prompt per answer."""
-        return cls(_token_counts(prompts), _token_counts(answers), groups_of(prompts))
+        """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal prompts are one group."""
+        numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
+        groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
+        return cls(_token_counts(prompts), _token_counts(answers), np.array(groups, dtype=np.int64))
 
     def cost(self, part: np.ndarray) -> float:
         """Return the cost in tokens of the answers with indices `part`, all of one group, in a micro-batch."""
@@ -103,13 +99,20 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     or if a cut lowers the highest load of a rank. All ranks have the same number of micro-batches, at least one. Some
     may be empty.
     """
+
+    def divide(limit: float) -> list[list[np.ndarray]]:
+        pieces = lengths.pieces(limit)
+        shares = share_out(np.array([lengths.cost(piece) for piece in pieces]), ranks)
+        return [[pieces[i] for i in share] for share in shares]
+
+    def highest_load(pieces_per_rank: list[list[np.ndarray]]) -> float:
+        return max(sum(map(lengths.cost, pieces)) for pieces in pieces_per_rank)
+
     # Try smaller and smaller pieces, from a rank's share of the batch to a 16th of it. Small pieces are easier to
     # balance, but repeat more prompts. Of equally good divisions `min` takes the first, with the largest pieces.
     share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
-    divisions = [_divide(lengths, ranks, min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)]
-    pieces_per_rank = min(divisions, key=lambda division: _highest_load(lengths, division))
     plans = []
-    for pieces in pieces_per_rank:
+    for pieces in min((divide(min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)), key=highest_load):
         costs = np.array([lengths.cost(piece) for piece in pieces])  # [pieces]
         micro_batches = []
         for items in pack(costs, budget):
@@ -123,17 +126,6 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     for micro_batches in plans:
         micro_batches += [np.empty(0, dtype=np.int64)] * (count - len(micro_batches))
     return plans
-
-
-def _divide(lengths: Lengths, ranks: int, limit: float) -> list[list[np.ndarray]]:
-    """Return the pieces of every rank. Each costs at most `limit` or has one answer."""
-    pieces = lengths.pieces(limit)
-    shares = share_out(np.array([lengths.cost(piece) for piece in pieces]), ranks)
-    return [[pieces[i] for i in share] for share in shares]
-
-
-def _highest_load(lengths: Lengths, pieces_per_rank: list[list[np.ndarray]]) -> float:
-    return max(sum(map(lengths.cost, pieces)) for pieces in pieces_per_rank)
 
 
 @dataclass(frozen=True)

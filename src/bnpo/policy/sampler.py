@@ -4,7 +4,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -66,7 +66,8 @@ class Sampler:
             )
         if not on_gpu:
             self._llm.apply_model(hold_wide_head)
-        self._next_request_id = 0
+        # Ids are never used again: an answer to an earlier call cannot be taken for one of a later call.
+        self._request_ids = count()
         self._sharing_ranks = get_tp_group().cpu_group if shared else None
         self.place = get_tp_group().rank_in_group if shared else 0
         """The number of this rank among those that share its engine."""
@@ -134,13 +135,11 @@ class Sampler:
 
         A request is a key, (number of the prompt, whether it is greedy), with token ids and vLLM's SamplingParams.
         """
-        engine, unanswered, count = self._llm.llm_engine, {}, 0  # (key, prompt) by request id
+        engine, unanswered = self._llm.llm_engine, {}  # (key, prompt) by request id
         while True:
             # The engine holds more requests than it draws at once, so it draws as if it had all of them.
             for key, prompt, parameters in islice(requests, MOST_REQUESTS - len(unanswered)):
-                # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
-                request_id, count = str(self._next_request_id), count + 1
-                self._next_request_id += 1
+                request_id = str(next(self._request_ids))
                 unanswered[request_id] = key, prompt
                 engine.add_request(request_id, {"prompt_token_ids": prompt}, parameters)
             if not engine.has_unfinished_requests():
@@ -149,7 +148,7 @@ class Sampler:
                 yield unanswered.pop(output.request_id)[0], output.outputs
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompt) for _, prompt in unanswered.values())
-            raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {count} prompts, of tokens {lost}")
+            raise SamplingError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
