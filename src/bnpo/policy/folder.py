@@ -165,10 +165,8 @@ def load_tokenizer(folder: Path, longest: int):
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
-    try:
+    with running(f"{folder}: its tokenizer", "transformers"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # of many kinds, where a file is damaged or of another version
-        raise InputError(f"{folder}: its tokenizer cannot be loaded ({line_of(error)}); correct its files") from error
     rows = model_config(folder).get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
     unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
@@ -194,17 +192,13 @@ def model_config(folder: Path) -> "PretrainedConfig":
     """Return the configuration of the model in `folder`. Raises InputError if transformers does not know the model."""
     from transformers import AutoConfig  # imports torch
 
-    try:
+    with running(str(folder / "config.json"), "transformers"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # each kind of configuration has checks of its own
-        raise InputError(
-            f"{folder}: not the config.json of a known language model ({line_of(error)}); use another model"
-        ) from error
 
 
 @contextmanager
 def running(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads or runs `model` into an InputError: the cause is most likely the model."""
+    """Turn any error of a library that loads or runs `model`, or a part of it, into an InputError."""
     try:
         yield
     except Exception as error:
