@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest import mock
 
 from common import launch, row
@@ -29,7 +28,7 @@ import torch
 import torch.distributed as dist
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences
+from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences, token_counts
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
 from bnpo.policy.learner import Experience
@@ -81,9 +80,8 @@ def packing(shared: bool) -> Iterator[None]:
     if shared:
         yield
         return
-    lengths_of = Lengths.of
-    alone = mock.patch.object(Lengths, "of", lambda *ids: replace(lengths_of(*ids), groups=np.arange(len(ids[0]))))
-    with mock.patch.object(module, "collate", whole_sequences), alone:
+    groups = mock.patch.object(Lengths, "of", lambda *ids: Lengths(*map(token_counts, ids), np.arange(len(ids[0]))))
+    with mock.patch.object(module, "collate", whole_sequences), groups:
         yield
 
 

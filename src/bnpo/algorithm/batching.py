@@ -67,7 +67,7 @@ class Lengths:
         """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal prompts are one group."""
         numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
         groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
-        return cls(_token_counts(prompts), _token_counts(answers), np.array(groups, dtype=np.int64))
+        return cls(token_counts(prompts), token_counts(answers), np.array(groups, dtype=np.int64))
 
     def cost(self, part: np.ndarray) -> float:
         """Return the cost in tokens of the answers with indices `part`, all of one group, in a micro-batch."""
@@ -88,7 +88,7 @@ class Lengths:
         return pieces
 
 
-def _token_counts(sequences: Sequence[Sized]) -> np.ndarray:
+def token_counts(sequences: Sequence[Sized]) -> np.ndarray:
     return np.array([len(ids) for ids in sequences], dtype=np.int64)
 
 
@@ -211,7 +211,7 @@ def collate(
         return torch.from_numpy(np.concatenate(parts)).to(device)
 
     def starts(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.tensor([0, *np.cumsum(_token_counts(parts))], dtype=torch.int32, device=device)
+        return torch.tensor([0, *np.cumsum(token_counts(parts))], dtype=torch.int32, device=device)
 
     sequences = Sequences(starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys)))
     return MicroBatch(
@@ -220,6 +220,6 @@ def collate(
         sequences=sequences,
         targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
         predicting=tensor(predicting),
-        lengths=_token_counts([answer for _, answer in pairs]),
+        lengths=token_counts([answer for _, answer in pairs]),
         indices=indices,
     )
