@@ -45,7 +45,6 @@ class Update:
     """The result of one call of `Learner.update`."""
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
-    skipped: int  # optimizer updates left out because loss or gradient norm was not finite
     old_logprobs: dict[int, np.ndarray]
     """Of the answers that this rank trained on: log-probabilities [tokens] before the update, by index in the batch."""
 
@@ -172,9 +171,9 @@ class Learner:
         metrics["loss"] /= updates
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
-        metrics["updates/skipped"] = updates - len(norms)
+        metrics["updates/skipped"] = updates - len(norms)  # because loss or gradient norm was not finite
         metrics["update/tflop"] = self._operations(experience) / 1e12
-        return Update(metrics, updates - len(norms), old_logprobs)
+        return Update(metrics, old_logprobs)
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
         """Return the sum of the loss, the number of trained tokens and means over them, from this rank's SUMS."""

@@ -176,7 +176,7 @@ class Run:
     def record(self, step: Step, scores: dict[str, float], watched: Rollouts | None) -> None:
         """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
         task, config, names = self._prepared.task, self._config, self._reward_names
-        bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
+        bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
             metrics = step.metrics(names) | scores
