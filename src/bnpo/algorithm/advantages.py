@@ -47,10 +47,10 @@ def compute_advantages(
     method.check(n, m, k)
     greedy = np.zeros((n, k))  # [n, K], not used
     if algo == "remax":
-        if np.shape(greedy_rewards) != (n, k):
+        if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
             raise ValueError(f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per question")
         greedy = _to_unit_interval(np.array(greedy_rewards, float)[:, None], ranges, "greedy answer")[:, 0]
-    if algo in NEEDS_LENGTHS and np.shape(lengths) != (n, m):
+    if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     lengths = None if lengths is None else np.asarray(lengths)  # [n, m]
 

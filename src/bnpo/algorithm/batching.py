@@ -160,7 +160,9 @@ class MicroBatch:
     indices: np.ndarray  # [answers], places of the answers in the batch; empty in a filler of zero weight
 
     def flat(
-        self, per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray, dtype=torch.float32
+        self,
+        per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
+        dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
         """Return the values [answer tokens] of this micro-batch from those of the batch, [tokens] or one per answer."""
         values = [np.broadcast_to(per_answer[i], n) for i, n in zip(self.indices, self.lengths, strict=False)]

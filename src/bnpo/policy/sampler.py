@@ -122,7 +122,14 @@ class Sampler:
 
         checksum = 0  # of all answers, in any order
         for (prompt, greedy), completions in self._complete(requests()):
-            answers = [_answer(completion, logprobs) for completion in completions]
+            answers = [
+                Answer(
+                    token_ids=list(completion.token_ids),
+                    finished=completion.finish_reason == "stop",
+                    logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
+                )
+                for completion in completions
+            ]
             if self._sharing_ranks:
                 checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
             if prompt in own:
@@ -175,8 +182,9 @@ class Sampler:
 
         Those that vLLM fuses with others, or packs anew (on CPUs), are left out. Weights must be awake.
         """
-        [held] = self._llm.apply_model(partial(_parameters, names=names))
-        return held
+        [held] = self._llm.apply_model(lambda model: dict(model.named_parameters(remove_duplicate=False)))
+        # Packed ones leave empty tensors behind.
+        return {name: held[name].detach() for name in names if name in held and held[name].numel()}
 
     def sleep(self) -> bool:
         """Free the GPU memory of weights and cache. Return False on CPUs, where the sampler stays awake.
@@ -215,15 +223,6 @@ def _device_arguments(settings: EngineSettings) -> dict:
     }
 
 
-def _answer(completion, logprobs: bool) -> Answer:
-    """Return vLLM's CompletionOutput as an Answer."""
-    return Answer(
-        token_ids=list(completion.token_ids),
-        finished=completion.finish_reason == "stop",
-        logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
-    )
-
-
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
     """Make ids from `vocab_size` on impossible in `model`. Runs in vLLM's worker, to which it is sent by name."""
 
@@ -232,9 +231,3 @@ def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
             logits[..., vocab_size:] = -torch.inf
 
     model.logits_processor.register_forward_hook(mask)
-
-
-def _parameters(model: torch.nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return those of `names` that vLLM's `model` has and that hold values: packed ones leave empty tensors behind."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    return {name: parameters[name].detach() for name in names if name in parameters and parameters[name].numel()}
