@@ -27,8 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from bnpo.config import PRESETS, with_settings
 from bnpo.files import InputError
-from bnpo.policy.folder import check_weights, load_tokenizer, model_config, model_folder
-from bnpo.policy.model import check_model
+from bnpo.policy.folder import check_model, check_weights, load_tokenizer, model_config, model_folder
 
 MOST_TOKENS = 4096
 """Rows of the embedding of a shortened model, and tokens of the longest text if the model's context is longer."""

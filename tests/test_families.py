@@ -13,8 +13,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import load_tokenizer, model_folder
-from bnpo.policy.model import check_model
+from bnpo.policy.folder import check_model, load_tokenizer, model_folder
 from check_model import two_layers
 from conftest import report_of, run_ranks
 from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config, make_family, make_sharp

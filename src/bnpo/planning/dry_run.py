@@ -27,8 +27,7 @@ from bnpo.planning.memory import (
     plan_memory,
     read_shape,
 )
-from bnpo.policy.folder import check_context, load_tokenizer, local_folder, model_folder
-from bnpo.policy.model import check_model
+from bnpo.policy.folder import check_context, check_model, load_tokenizer, local_folder, model_folder
 from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import peak_tflops, update_operations
 
