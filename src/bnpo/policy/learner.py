@@ -22,7 +22,7 @@ from bnpo.policy import patches
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
-from bnpo.policy.speed import update_operations
+from bnpo.policy.speed import training_operations
 from bnpo.ranks import gather
 
 
@@ -90,13 +90,19 @@ class Learner:
             zero["reduce_bucket_size"] = min(REDUCE_BUCKET, sum(parameter.numel() for parameter in trained))
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
+        self.device = self._engine.device
         if with_optimizer:
             patches.create_moments(self._engine.optimizer)
 
     @property
+    def policy(self) -> Policy:
+        """The model with its head, partitioned over the ranks. Not a collective."""
+        return self._engine.module
+
+    @property
     def model(self) -> torch.nn.Module:
         """The Hugging Face model, its parameters partitioned over the ranks. Not a collective."""
-        return self._engine.module.model
+        return self.policy.model
 
     def save(self, folder: Path) -> None:
         """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. No update uses random numbers."""
@@ -130,20 +136,10 @@ class Learner:
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
-        batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self._engine.device)
+        batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
-
-    def own_score(self, prompt: list[int], *answers: list[int], round_embeddings: bool = False) -> np.ndarray:
-        """Return what `score` returns, by the model's own `forward` and attention. The answers are equally long.
-
-        With `round_embeddings` the embeddings are moved to the next number of their format, up or down at random.
-        """
-        rows = torch.tensor([prompt + answer for answer in answers], device=self._engine.device)
-        with torch.no_grad():
-            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)  # [answers, row - 1]
-        return logprobs[:, len(prompt) - 1 :].flatten().double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
         """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.
@@ -157,7 +153,7 @@ class Learner:
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])
         # They stay on the device until the end, so they are copied once.
-        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self._engine.device)
+        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         norms: list[float] = []
         for _ in range(batch.ppo_iterations):
             for mini_batch in mini_batches:
@@ -172,7 +168,8 @@ class Learner:
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
         metrics["updates/skipped"] = updates - len(norms)  # because loss or gradient norm was not finite
-        metrics["update/tflop"] = self._operations(experience) / 1e12
+        trained = experience.lengths(experience.advantages.nonzero()[0])
+        metrics["update/tflop"] = batch.ppo_iterations * training_operations(self.model, trained) / 1e12
         return Update(metrics, old_logprobs)
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
@@ -207,7 +204,7 @@ class Learner:
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         lengths, budget = experience.lengths(trained), self.config.hardware.micro_batch_tokens
         for part in plan_micro_batches(lengths, dist.get_world_size(), budget)[dist.get_rank()]:
-            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
+            yield collate(experience.prompts, experience.answers, trained[part], self.device)
 
     def _accumulate_gradient(
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
@@ -243,30 +240,6 @@ class Learner:
                 of_surrogate = surrogate.loss.detach().double(), surrogate.clipped_low, surrogate.clipped_high
                 sums[:6] += torch.stack([gap.new_tensor(len(gap)), *of_surrogate, gap.sum(), entropy.sum()])
                 sums[6] = torch.maximum(sums[6], gap.max())
-
-    def _operations(self, experience: Experience) -> float:
-        """Return the operations of the training passes of one call of `update`.
-
-        Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group
-        that is split over micro-batches, does not count.
-        """
-        lengths = experience.lengths(experience.advantages.nonzero()[0])
-        first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
-        prompt_tokens = lengths.prompt_tokens[first_of_group]  # [groups]
-        tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-        # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens,
-        # A P between the two. `update_operations` takes twice their number.
-        answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
-        double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
-        model = self.model
-        # An embedding that is not tied to the head is only a look-up table.
-        table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
-        multiplied = [parameter for parameter in model.parameters() if parameter is not table]
-        parameters = sum(parameter.ds_numel for parameter in multiplied)
-        frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
-        layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
-        operations = update_operations(parameters, layers, hidden, tokens, double_pairs, frozen)
-        return self.config.batch.ppo_iterations * operations
 
 
 SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "entropy", "largest gap")

@@ -7,7 +7,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
+from bnpo.algorithm.loss import LogitSteps, token_logprobs
 from bnpo.policy.patches import layer_classes
 
 ATTENTION = "bnpo"
@@ -54,32 +54,6 @@ class Policy(torch.nn.Module):
         ).last_hidden_state[0]  # [tokens, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
         return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
-
-    def own_logprobs(self, rows: torch.Tensor, round_embeddings: bool = False) -> torch.Tensor:
-        """Return the log-probabilities [rows, tokens - 1] of `rows` [rows, tokens] by the model's own `forward`.
-
-        Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults.
-        """
-        head = self.model.get_output_embeddings()
-        head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
-        self.model.set_attn_implementation("eager")
-        self.model.eval()  # without dropout, as in the sampler
-        hooks = [self.model.get_input_embeddings().register_forward_hook(_round)] if round_embeddings else []
-        logits = self.model(input_ids=rows, use_cache=False).logits[0]  # [rows * tokens, head rows]
-        self.model.set_attn_implementation(ATTENTION)
-        self.model.train()
-        for hook in hooks:
-            hook.remove()
-        del head.forward  # that of its class is back
-        logits = logits[:, : self.head.vocab_size].unflatten(0, rows.shape)[:, :-1]
-        return (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
-
-
-def _round(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> torch.Tensor:
-    """Return `embeddings` multiplied by 1 + eps or 1 - eps of their number format, the same at every call."""
-    signs = 2 * torch.randint(2, embeddings.shape, generator=torch.Generator().manual_seed(0)) - 1
-    factors = 1 + torch.finfo(embeddings.dtype).eps * signs.to(embeddings.device, torch.float64)
-    return (embeddings * factors).to(embeddings.dtype)
 
 
 def logit_steps(config: PretrainedConfig) -> LogitSteps | None:

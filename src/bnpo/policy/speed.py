@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from bnpo.algorithm.batching import Lengths
+
 PEAK_TFLOPS = {
     "A100": 312,
     "A800": 312,
@@ -46,6 +48,27 @@ def update_operations(
     `double_pairs` is twice the number of pairs of tokens that attend to each other: n^2 for a sequence of n tokens.
     """
     return 6 * (parameters * tokens + layers * hidden * double_pairs) - 2 * frozen * tokens
+
+
+def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
+    """Return the operations of a training pass of a partitioned `model` over answers.
+
+    Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group that
+    is split over micro-batches, does not count.
+    """
+    prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]  # [groups]
+    tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
+    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens, A P
+    # between the two. `update_operations` takes twice their number.
+    answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
+    double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
+    # An embedding that is not tied to the head is only a look-up table.
+    table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
+    multiplied = [parameter for parameter in model.parameters() if parameter is not table]
+    parameters = sum(parameter.ds_numel for parameter in multiplied)
+    frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
+    layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
+    return update_operations(parameters, layers, hidden, tokens, double_pairs, frozen)
 
 
 class Stopwatch:

@@ -1,13 +1,11 @@
 """The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived.
 
-`prove_start` compares learner and sampler with the model's own code before the first update. After every update,
-`refresh_sampler` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
+After every update, `refresh_sampler` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
 """
 
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -17,28 +15,14 @@ import torch
 import torch.distributed as dist
 from transformers.core_model_loading import revert_weight_conversion
 
-from bnpo.files import InputError, RunError
-from bnpo.policy.folder import running
+from bnpo.files import RunError
 from bnpo.policy.lora import named_weights
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
-    from bnpo.config import TrainConfig
     from bnpo.policy.learner import Experience, Learner
     from bnpo.policy.sampler import Sampler
 
-ROUNDING_FACTOR = 3.0
-"""Two correct computations may differ by this many times what one more rounding of the embeddings changes. With a real
-model of 30 layers in bf16 they differ by 0.7 to 1.3 times that, and small faults (attention scores that are off by a
-quarter, another rotary base) by 5 to 11 times."""
-SMALLEST_BOUND = 3e-4
-"""Differences per token that are never refused. In fp32 kernels differ by more than one rounding, up to 1e-4."""
-COMPARED_TOKENS = 96
-"""Tokens of the answer that the check at the start compares."""
-MOST_WINDOW = 2048
-"""The check at the start does not reach past longer sliding windows: attention by the model's own code is quadratic."""
-LATER_FACTOR = 5.0
-"""As ROUNDING_FACTOR, for the check after a sync: the answers are other texts than the one that was measured."""
 COMPARED_ANSWERS = 3
 """Answers per rank that must differ after a sync before it counts as failed."""
 LEAST_TOKENS = 32
@@ -139,86 +123,6 @@ def refresh_sampler(learner: "Learner", sampler: "Sampler", step: int) -> None:
     sampler.load_weights(weights())
     check_equal(compared, sampler.parameters(list(compared)), step, sampler.place)
     sampler.wake("kv_cache")  # only now, since gathering the weights needs memory, too
-
-
-@dataclass(frozen=True)
-class StartCheck:
-    """Mean differences of log-probabilities per token before the first update, the largest of all ranks."""
-
-    learner: float  # between the learner and the model's own code in transformers
-    sampler: float  # between the sampler and the model's own code
-    apart: float  # between the two
-    rounding: float  # between two runs of the model's own code, one with embeddings off by one rounding
-    sync_bound: float
-    """Largest difference between sampler and learner that is taken for rounding, on any answer after any sync."""
-
-
-def prove_start(learner: "Learner", sampler: "Sampler", ids: list[int]) -> StartCheck:
-    """Check that learner and sampler compute the log-probabilities that the model's own `forward` computes.
-
-    The token ids `ids` are a text of the task, which is repeated or cut as needed. How far two correct computations
-    differ is measured: the model's own code runs again with embeddings that are off by one rounding. Differences of
-    more than ROUNDING_FACTOR times that, or --sync-tolerance, raise InputError on all ranks. A collective.
-    """
-    # The learner packs a second answer behind the first: layers that are no attention would let them mix. The second
-    # one is the first one reversed. Models round improbable text more, as they do with the answers of base models.
-    prompt, answer = _text(learner, ids)
-    answers = answer, answer[::-1]
-    model = learner.config.data.model
-    with running(model, "transformers"):
-        of_model = learner.own_score(prompt, *answers)  # [tokens of both answers], like all scores here
-        of_rounded_model = learner.own_score(prompt, *answers, round_embeddings=True)
-        of_learner = learner.score(prompt, *answers)
-    with running(model, "vLLM"):
-        # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must bring all.
-        sampler.sleep()
-        refresh_sampler(learner, sampler, 0)
-        of_sampler = np.concatenate([sampler.score(prompt, each) for each in answers])
-    rounding = np.abs(of_rounded_model - of_model)
-    own_differences = [
-        np.abs(of_learner - of_model).mean(),
-        np.abs(of_sampler - of_model).mean(),
-        np.abs(of_sampler - of_learner).mean(),
-        rounding.mean(),
-        max(half.mean() for half in np.split(rounding, 2)),  # of the text that is rounded most
-    ]
-    # The largest of all ranks, or nan: all ranks raise, or none.
-    *differences, largest_rounding = map(float, np.max(gather(own_differences), axis=0))
-    bound = learner.config.hardware.sync_tolerance or max(SMALLEST_BOUND, LATER_FACTOR * largest_rounding)
-    check = StartCheck(*differences, sync_bound=bound)
-    _refuse_differences(check, learner.config)
-    return check
-
-
-def _text(learner: "Learner", ids: list[int]) -> tuple[list[int], list[int]]:
-    """Return a prompt and an answer made of `ids`, which must not be empty. The answer lies past sliding windows."""
-    sampling = learner.config.sampling
-    longest = sampling.max_prompt_tokens + sampling.max_answer_tokens - 1  # vLLM scores texts that one more token fits
-    window = getattr(learner.model.config, "sliding_window", None) or 0
-    length = min(longest, max(2 * COMPARED_TOKENS, min(window, MOST_WINDOW) + COMPARED_TOKENS))
-    ids = (ids * length)[: max(2, length)]
-    split = max(len(ids) // 2, len(ids) - COMPARED_TOKENS)
-    return ids[:split], ids[split:]
-
-
-def _refuse_differences(check: StartCheck, config: "TrainConfig") -> None:
-    """Raise InputError if learner or sampler are further from the model's own code than rounding explains."""
-    bound = config.hardware.sync_tolerance or max(SMALLEST_BOUND, ROUNDING_FACTOR * check.rounding)
-    if check.learner <= bound and check.apart <= bound:
-        return
-    model, dtype = config.data.model, config.hardware.dtype
-    if dtype == "float16" and np.isnan([check.learner, check.sampler]).any():
-        raise InputError(
-            f"{model}: its activations overflow in float16: the log-probabilities of an answer are nan. Use --dtype "
-            "bfloat16 or float32"
-        )
-    wrong = "vLLM computes" if check.learner <= bound else "the learner computes"
-    raise InputError(
-        f"{model}: {wrong} this model otherwise than its own code in transformers. The log-probabilities of a text "
-        f"differ from the model's own by {check.learner:.2g} per token in the learner and by {check.sampler:.2g} in "
-        f"the sampler. Rounding in {dtype} explains {check.rounding:.2g}, and more than {bound:.2g} is refused; use "
-        "another model, or set --sync-tolerance if you know the reason"
-    )
 
 
 def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int, bound: float) -> float:

@@ -14,7 +14,8 @@ from bnpo.planning.memory import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.weight_sync import prove_start, refresh_sampler
+from bnpo.policy.start_check import prove_start
+from bnpo.policy.weight_sync import refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts
