@@ -4,7 +4,6 @@ After every update, `refresh_sampler` compares tensors bit by bit, and `measure_
 """
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -45,10 +44,9 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
         group = list(weights)
         with deepspeed.zero.GatheredParameters([part for _, weight in group for part in weight.parts()]):
             clones = {name: weight.merged().clone() for name, weight in group}
-        tensors = deque(revert_weight_conversion(model, clones).items())
-        clones.clear()
-        while tensors:  # hand them over one by one, so that none is held while the next group is gathered
-            yield tensors.popleft()
+        tensors = revert_weight_conversion(model, clones)
+        yield from tensors.items()
+        del clones, tensors  # before the next layer is gathered
     parameters = dict(model.named_parameters(remove_duplicate=False))
     buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
     yield from revert_weight_conversion(model, buffers).items()
