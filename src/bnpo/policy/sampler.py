@@ -109,9 +109,9 @@ class Sampler:
             "detokenize": False,
             "output_kind": RequestOutputKind.FINAL_ONLY,
             "skip_clone": True,  # each request has parameters of its own
+            "logprobs": 0 if logprobs else None,  # of the drawn token alone
+            "flat_logprobs": logprobs,
         }
-        if logprobs:
-            common |= {"logprobs": 0, "flat_logprobs": True}
         drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
 
         def requests() -> Iterator[tuple]:
