@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch.distributed as dist
@@ -14,12 +14,10 @@ from bnpo.config import TrainConfig
 from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Outcomes
 from bnpo.policy.learner import Experience
+from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import Answer, SampledGroup
 from bnpo.policy.speed import Stopwatch
 from bnpo.ranks import gather
-
-if TYPE_CHECKING:  # imports vLLM
-    from bnpo.policy.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def collect(
     task: Task,
     draws: Sequence[np.ndarray],
     step: int | None,
-    sampler: "Sampler",
+    sampler: Sampler,
     config: TrainConfig,
     stopwatch: Stopwatch,
 ) -> Rollouts:
@@ -103,7 +101,7 @@ def collect(
 
 
 def _sample_and_grade(
-    task: Task, questions: np.ndarray, step: int | None, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+    task: Task, questions: np.ndarray, step: int | None, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> list[GradedGroup]:
     """Return answers to this rank's `questions` in their order, each greedy answer in a group of its own."""
     sampled: list[tuple[SampledGroup, Outcomes]] = []
@@ -134,7 +132,7 @@ def _sample_and_grade(
 
 
 def collect_batch(
-    task: Task, place: int, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+    task: Task, place: int, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
     """Return rollouts of questions from `place` on in their seeded order, and the place behind the last of them.
 
@@ -167,7 +165,7 @@ def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None 
     return np.sort(np.argsort(~has_signal(rewards, weights), kind="stable")[:n])
 
 
-def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> Rollouts:
+def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollouts:
     """Return answers to the watched questions (--watch-questions): a few, always the same, beside the batch.
 
     These answers have seeds of their own, so the rest of the run is the same with and without them. A collective.

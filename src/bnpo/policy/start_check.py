@@ -1,22 +1,19 @@
 """The check before the first update: learner and sampler compute what the model's own code in transformers computes."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from bnpo.algorithm.loss import head_output
+from bnpo.config import TrainConfig
 from bnpo.files import InputError
 from bnpo.policy.folder import running
+from bnpo.policy.learner import Learner
 from bnpo.policy.model import ATTENTION
+from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import refresh_sampler
 from bnpo.ranks import gather
-
-if TYPE_CHECKING:  # take seconds to import
-    from bnpo.config import TrainConfig
-    from bnpo.policy.learner import Learner
-    from bnpo.policy.sampler import Sampler
 
 ROUNDING_FACTOR = 3.0
 """Two correct computations may differ by this many times what one more rounding of the embeddings changes. With a real
@@ -44,7 +41,7 @@ class StartCheck:
     """Largest difference between sampler and learner that is taken for rounding, on any answer after any sync."""
 
 
-def prove_start(learner: "Learner", sampler: "Sampler", ids: list[int]) -> StartCheck:
+def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartCheck:
     """Check that learner and sampler compute the log-probabilities that the model's own `forward` computes.
 
     The token ids `ids` are a text of the task, which is repeated or cut as needed. How far two correct computations
@@ -81,7 +78,7 @@ def prove_start(learner: "Learner", sampler: "Sampler", ids: list[int]) -> Start
     return check
 
 
-def _text(learner: "Learner", ids: list[int]) -> tuple[list[int], list[int]]:
+def _text(learner: Learner, ids: list[int]) -> tuple[list[int], list[int]]:
     """Return a prompt and an answer made of `ids`, which must not be empty. The answer lies past sliding windows."""
     sampling = learner.config.sampling
     longest = sampling.max_prompt_tokens + sampling.max_answer_tokens - 1  # vLLM scores texts that one more token fits
@@ -92,7 +89,7 @@ def _text(learner: "Learner", ids: list[int]) -> tuple[list[int], list[int]]:
     return ids[:split], ids[split:]
 
 
-def _refuse_differences(check: StartCheck, config: "TrainConfig") -> None:
+def _refuse_differences(check: StartCheck, config: TrainConfig) -> None:
     """Raise InputError if learner or sampler are further from the model's own code than rounding explains."""
     bound = config.hardware.sync_tolerance or max(SMALLEST_BOUND, ROUNDING_FACTOR * check.rounding)
     if check.learner <= bound and check.apart <= bound:
@@ -112,7 +109,7 @@ def _refuse_differences(check: StartCheck, config: "TrainConfig") -> None:
     )
 
 
-def own_score(learner: "Learner", prompt: list[int], *answers: list[int], round_embeddings: bool = False) -> np.ndarray:
+def own_score(learner: Learner, prompt: list[int], *answers: list[int], round_embeddings: bool = False) -> np.ndarray:
     """Return what `learner.score` returns, by the model's own `forward` and attention. The answers are equally long.
 
     Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults. With

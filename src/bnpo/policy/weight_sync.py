@@ -6,7 +6,6 @@ After every update, `refresh_sampler` compares tensors bit by bit, and `measure_
 import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import deepspeed
 import numpy as np
@@ -15,12 +14,10 @@ import torch.distributed as dist
 from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.files import RunError
+from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.lora import named_weights
+from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
-
-if TYPE_CHECKING:  # vLLM takes seconds to import, and planning/ needs this module without it
-    from bnpo.policy.learner import Experience, Learner
-    from bnpo.policy.sampler import Sampler
 
 COMPARED_ANSWERS = 3
 """Answers per rank that must differ after a sync before it counts as failed."""
@@ -106,7 +103,7 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
     return whole, held
 
 
-def refresh_sampler(learner: "Learner", sampler: "Sampler", step: int) -> None:
+def refresh_sampler(learner: Learner, sampler: Sampler, step: int) -> None:
     """Wake the sampler with the learner's weights. Raises SyncError if some did not arrive. A collective."""
     layers = learner.model.config.num_hidden_layers
     compared: dict[str, torch.Tensor] = {}
@@ -123,7 +120,7 @@ def refresh_sampler(learner: "Learner", sampler: "Sampler", step: int) -> None:
     sampler.wake("kv_cache")  # only now, since gathering the weights needs memory, too
 
 
-def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience", step: int, bound: float) -> float:
+def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, step: int, bound: float) -> float:
     """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
     Each rank takes its longest answer, and the next longest if one differs by more than `bound`: rounding is unusually
@@ -145,7 +142,7 @@ def measure_sync(learner: "Learner", sampler: "Sampler", experience: "Experience
     )
 
 
-def _difference(learner: "Learner", sampler: "Sampler", prompt: list[int], answer: list[int]) -> float:
+def _difference(learner: Learner, sampler: Sampler, prompt: list[int], answer: list[int]) -> float:
     """Return the mean difference of this rank's sampler and learner over the tokens of `answer`. A collective."""
     sampling = learner.config.sampling
     # vLLM scores a text only if one more token would fit behind it.
