@@ -1,14 +1,9 @@
 """Every patch of a library and every use of its private names in the policy: what, why, and when it can go."""
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
 from bnpo.algorithm.loss import products_in_bf16
-
-if TYPE_CHECKING:  # take seconds
-    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 # DeepSpeed 0.19
 
@@ -24,9 +19,10 @@ def compile_no_ops() -> None:
     deepspeed.ops.__compatible_ops__ = {}
 
 
-def create_moments(zero: "DeepSpeedZeroOptimizer_Stage3") -> None:
-    """Create the state of AdamW as its first update would, so that the memory left for the sampler can be measured.
+def create_moments(zero) -> None:
+    """Create the state of AdamW in a DeepSpeedZeroOptimizer_Stage3 as its first update would.
 
+    So the memory that is left for the sampler can be measured.
     Remove it when DeepSpeed creates it at its start.
     """
     adamw = zero.optimizer
