@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 BEYOND_LORA = ("use_dora", "modules_to_save", "target_parameters", "lora_bias", "trainable_token_indices")
 BEYOND_LORA += ("layer_replication",)
 """Settings of peft's adapters that do more than add B A to linear layers."""
-CURE = "it is not a Hugging Face model folder. To an adapter, copy it from the base model"
 MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
@@ -31,15 +30,15 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     which is downloaded, if not `weights` without them. Raises InputError if there is no such folder, it holds no model,
     or the download fails.
     """
-    needed = {"config.json": CURE, "tokenizer*": CURE}
-    if weights:
-        needed["*.safetensors"] = "load it with transformers and save it with save_pretrained, which writes safetensors"
+    needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model) or _download(model, revision, ["*.json", "*.txt", "*.jinja", *needed])
     adapter_base(folder)  # raises InputError if it cannot be merged
-    for pattern, cure in needed.items():
+    for pattern in needed:
         if not any(folder.glob(pattern)):
-            part = "weights" if "safetensors" in pattern else pattern.removesuffix("*")
-            raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
+            raise InputError(
+                f"{model}: holds no {pattern}; save model and tokenizer there with transformers (save_pretrained). To an "
+                "adapter, copy config and tokenizer of its base model"
+            )
     if weights:
         check_weights(folder)
     return folder
