@@ -82,7 +82,7 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
         (
             ("--model", "{unsafe}"),
             5,
-            "unsafe: holds no *.safetensors; save model and tokenizer there with transformers",
+            "unsafe: holds no *.safetensors; write it with save_pretrained",
         ),
         (("--questions-per-step", "3"), 5, "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (("--output-dir", "{run}"), 5, "run: holds a run. Delete it with --overwrite"),

@@ -35,10 +35,8 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     adapter_base(folder)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
-            raise InputError(
-                f"{model}: holds no {pattern}; save model and tokenizer there with transformers (save_pretrained). To an "
-                "adapter, copy config and tokenizer of its base model"
-            )
+            cure = "write it with save_pretrained, or copy it to an adapter from its base model"
+            raise InputError(f"{model}: holds no {pattern}; {cure}")
     if weights:
         check_weights(folder)
     return folder
