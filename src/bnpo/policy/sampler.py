@@ -4,7 +4,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class Sampler:
         if not on_gpu:
             self._llm.apply_model(hold_wide_head)
         # Ids are never used again: an answer to an earlier call cannot be taken for one of a later call.
-        self._request_ids = count()
+        self._next_request_id = 0
         self._sharing_ranks = get_tp_group().cpu_group if shared else None
         self.place = get_tp_group().rank_in_group if shared else 0
         """The number of this rank among those that share its engine."""
@@ -146,7 +146,8 @@ class Sampler:
         while True:
             # The engine holds more requests than it draws at once, so it draws as if it had all of them.
             for key, prompt, parameters in islice(requests, MOST_REQUESTS - len(unanswered)):
-                request_id = str(next(self._request_ids))
+                request_id = str(self._next_request_id)
+                self._next_request_id += 1
                 unanswered[request_id] = key, prompt
                 engine.add_request(request_id, {"prompt_token_ids": prompt}, parameters)
             if not engine.has_unfinished_requests():
