@@ -114,14 +114,10 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     partition = ceil(trained / ranks)  # elements of a rank's gradients and optimizer
     bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
     weights = size * ceil((shape.parameters + adapter) / ranks)
-    held = Counter(
-        {
-            "weights": weights * (not hardware.offload_weights),
-            "gradients": 4 * partition * (not offloads) + 4 * bucket,  # in fp32
-            "optimizer": 12 * partition * (not offloads),  # fp32 weights and moments
-            "CUDA and NCCL": CONTEXTS,
-        }
-    )
+    held = Counter(weights=weights * (not hardware.offload_weights))
+    held["gradients"] = 4 * partition * (not offloads) + 4 * bucket  # in fp32
+    held["optimizer"] = 12 * partition * (not offloads)  # fp32 weights and moments
+    held["CUDA and NCCL"] = CONTEXTS
     # Beside gradients, fp32 weights and moments, an offloaded optimizer has the gradients again.
     offloaded = 20 * partition * offloads + weights * hardware.offload_weights
     # DeepSpeed gathers weights, and keeps some for their next use. One rank has all of them, unless they are offloaded.
