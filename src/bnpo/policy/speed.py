@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-GPUS = {
+GPUS: dict[str, tuple[float, float, float]] = {
     "A100": (312, 0, 0),
     "A100 80GB": (312, 79.1, 2.04),
     "A800": (312, 0, 0),
