@@ -44,7 +44,7 @@ TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "m
 def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
     """Return the operations of a training pass of a partitioned `model` (Chowdhery et al. 2022, appendix B).
 
-    A parameter takes 6 per token, 2 less if it is frozen, causal attention 12 per layer, hidden unit and pair of tokens.
+    A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and hidden unit.
     Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group that
     is split over micro-batches, does not count.
     """
