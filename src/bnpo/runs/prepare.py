@@ -19,8 +19,7 @@ from bnpo.evaluation.suites import check_references, load_suite, longest_sequenc
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning.memory import MemoryPlan, plan_here
-from bnpo.policy.folder import MERGED, adapter_base, load_tokenizer, model_folder, model_hash
-from bnpo.policy.model_check import check_model
+from bnpo.policy.folder import MERGED, adapter_base, check_model, load_tokenizer, model_folder, model_hash
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
@@ -47,9 +46,9 @@ class PreparedRun:
     def steps(self) -> int:
         """Number of steps of the whole run."""
         batch, done = self.config.batch, self.resume_point.progress
-        if batch.steps:
-            return batch.steps
         count = len(self.task.problems)
+        if batch.steps or batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
+            return batch.steps or batch.epochs * (count // batch.questions_per_step)
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(done.place, count)
         epochs_left = batch.epochs - epoch - 1
