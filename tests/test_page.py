@@ -112,12 +112,14 @@ def test_a_visitor_points_at_a_step_opens_an_answer_and_moves_the_slider(visitor
     over.click(position={"x": over.bounding_box()["width"] * 3 / 6, "y": 50})
     visitor.tab.wait_for_function("() => S.step === 3")
     visitor.settle()
-    visitor.tab.locator("#view tbody a").nth(9).click()
+    here = [row for row in answers_of(run) if row["step"] == 3]
+    texts = [row["answer"] for row in here]
+    place = max(i for i, text in enumerate(texts) if texts.count(text) == 1)
+    visitor.tab.locator("#view tbody a").nth(place).click()
     visitor.settle()
-    row = [row for row in answers_of(run) if row["step"] == 3][9]
-    assert visitor.tab.text_content("h1") == f"Question {row['id']}"
+    assert visitor.tab.text_content("h1") == f"Question {here[place]['id']}"
     visitor.choose("text", "source")
-    assert visitor.tab.text_content(".card.focus .text") == row["answer"]
+    assert visitor.tab.text_content(".card.focus .text") == texts[place]
     visitor.tab.get_by_role("link", name="Density").click()
     lines = {line["step"]: line for line in lines_of(run)}
     for step, key in {6: "End", 5: "ArrowLeft", 1: "Home", 2: "ArrowRight"}.items():
