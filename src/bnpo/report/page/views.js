@@ -78,17 +78,19 @@ function estimators(place) {
   const batch = batches.find(({ step }) => step === at), run = data.runs[+(S.run || 0)];
   if (!batch) return "This run has no whole recorded batch (--rollouts-every).";
   const rows = data.rows.filter((row) => row.run === batch.run && row.step === at && !row.watched);
-  const names = Object.keys(batch.advantages), advantagesOf = (i) => names.map((name) => batch.advantages[name][i]);
-  const cosines = names.map((name) => cosine(batch.advantages[name], rows.map((row) => row.advantage)));
+  const names = Object.keys(batch.advantages), own = rows.map((row) => row.advantage);
+  const cosines = names.map((name) => number(cosine(batch.advantages[name], own)));
   // Answers with the same rewards to one question have the same advantage, and share a line of the table.
   const groupOf = (i) => Math.floor(i / run.config.samples_per_question);
   const kinds = [...Map.groupBy(rows.keys(), (i) => `${groupOf(i)} ${rows[i].rewards}`).values()];
   kinds.sort(([i], [j]) => groupOf(i) - groupOf(j) || rows[i].reward - rows[j].reward);
+  const lines = kinds.map((answers) => {
+    const i = answers[0], id = idOf(rows[i]), rewards = rows[i].rewards.map((x) => number(x)).join(", ");
+    return [link({ view: "questions", question: id, step: at, across: "" }, id), rewards, answers.length,
+      ...names.map((name) => number(batch.advantages[name][i]))];
+  });
   const heads = ["question", `reward: ${run.rewards.join(", ")}`, "answers", ...names];
-  place.append(table("Advantages", heads, [["cosine", "", "", ...cosines.map((x) => number(x))],
-    ...kinds.map((answers) => [answers[0], answers.length]).map(([i, count]) =>
-      [link({ view: "questions", question: idOf(rows[i]), step: at, across: "" }, idOf(rows[i])),
-        rows[i].rewards.map((x) => number(x)).join(", "), count, ...advantagesOf(i).map((x) => number(x))])]));
+  place.append(table("Advantages", heads, [["cosine", "", "", ...cosines], ...lines]));
   return `Step ${at}: the advantages that other estimators would have given to the same answers, and their cosines ` +
     `with those of this run (${run.config.algo}).`;
 }
