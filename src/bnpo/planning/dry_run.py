@@ -14,7 +14,7 @@ from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, ga
 from bnpo.config import TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
-from bnpo.evaluation.scores import describe_detectable, detectable
+from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import (
@@ -317,10 +317,9 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         inputs = evaluation_inputs(ckpt, suite)
         print(json.dumps(flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}, indent=2, default=str))
         print(*inputs.lines, f"{inputs.eval_answers:,} answers", sep="\n")
-        limits = {}
-        for name, count in inputs.eval_problems.items():  # with the largest variances that answers can have
-            limits[name] = detectable(count, suite.datasets[name].repetitions, within=0.25, error=sqrt(0.25 / count))
-        print(f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}")
+        for name, count in inputs.eval_problems.items():
+            found = 100 * detectable(error=sqrt(0.25 / count))  # with the largest variance that problems can have
+            print(f"{name}: a true difference of {found:.1f} points to any other model is found (power 80 %)")
         gpu = config.planning.gpu
         print(*estimate_lines(evaluation_seconds(config, inputs, suite), config) if gpu else [NO_GPU], sep="\n")
 
