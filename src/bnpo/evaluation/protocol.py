@@ -132,17 +132,30 @@ class Evaluation:
 
     def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
         """Yield each record with its verdicts, in order. Does not wait for verdicts while more records come."""
-        tags = self.answer_tags
-        # The records whose verdicts and vote are being computed, in worker processes.
-        pending: deque[tuple[Record, dict[str, Future], Future]] = deque()
+        # The records whose verdicts, by rule, and votes are being computed, in worker processes.
+        pending: deque[tuple[Record, dict[str, Future]]] = deque()
         for record in records:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
-            verdicts = grader.judge(text, reference, tags, self.suite.rules)
-            pending.append((record, verdicts, grader.vote(text, tags)))
-            while pending and (len(pending) > MOST_PENDING or _is_graded(*pending[0])):
-                yield _with_verdicts(*pending.popleft(), tags)
-        for record, verdicts, vote in pending:
-            yield _with_verdicts(record, verdicts, vote, tags)
+            verdicts = grader.judge(text, reference, self.answer_tags, self.suite.rules)
+            pending.append((record, verdicts | {"vote": grader.vote(text, self.answer_tags)}))
+            while pending and (len(pending) > MOST_PENDING or all(f.done() for f in pending[0][1].values())):
+                yield self._with_verdicts(*pending.popleft())
+        for record, futures in pending:
+            yield self._with_verdicts(record, futures)
+
+    def _with_verdicts(self, record: Record, futures: dict[str, Future]) -> Record:
+        """Return `record` with the final answer of its text, its verdicts and its vote. Waits for the futures."""
+        final = stated_answer(record["text"], self.suite.grader, self.answer_tags)
+        verdicts = {rule: _verdict(futures[rule].result()) for rule in self.suite.rules}
+        vote = futures["vote"].result()
+        if isinstance(vote, Failure):  # an answer that takes too long to read votes as it is written
+            vote = final
+        return record | {
+            "answer": final,
+            "correct": verdicts[self.suite.grader] is True,
+            "verdicts": verdicts,
+            "vote": vote,
+        }
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -160,20 +173,6 @@ def grader_identity(suite: Suite) -> dict:
     if suite.grader not in GRADERS:
         identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))
     return identity
-
-
-def _is_graded(_record: Record, verdicts: dict[str, Future], vote: Future) -> bool:
-    return vote.done() and all(verdict.done() for verdict in verdicts.values())
-
-
-def _with_verdicts(record: Record, verdicts: dict[str, Future], vote: Future, tags: bool) -> Record:
-    """Return `record` with the final answer of its text, `verdicts` from `Grader.judge`, and `vote`. Waits for them."""
-    rule = next(iter(verdicts))  # that of the scores
-    final = stated_answer(record["text"], rule, tags)
-    by_rule = {name: _verdict(future.result()) for name, future in verdicts.items()}
-    # An answer that takes too long to read votes as it is written.
-    votes_as = final if isinstance(vote.result(), Failure) else vote.result()
-    return record | {"answer": final, "correct": by_rule[rule] is True, "verdicts": by_rule, "vote": votes_as}
 
 
 def _verdict(value: float | Failure) -> bool | str:
