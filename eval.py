@@ -67,6 +67,7 @@ def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
 
     for scores in results:
         print_scores(scores)
+    print("detectable: true difference to any other model that --base finds (power 80 %); less if the two are similar")
     if comparison:
         rows = []
         for name, paired in comparison["paired"].items():
@@ -111,7 +112,6 @@ def print_scores(results: dict) -> None:
     if len(names) > 1:
         title += f"; pass@1 also by {', '.join(names[1:])}"
     print_table(title, columns, rows)
-    print("detectable: a true difference of so many points to any other model is found (power 80 %), or a smaller one")
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
 
