@@ -79,7 +79,11 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
             "512 different questions are",
         ),
         (("--model", "/absent/model"), 5, "/absent/model: no such model folder"),
-        (("--model", "{unsafe}"), 5, "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
+        (
+            ("--model", "{unsafe}"),
+            5,
+            "unsafe: holds no *.safetensors; write it with save_pretrained",
+        ),
         (("--questions-per-step", "3"), 5, "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (("--output-dir", "{run}"), 5, "run: holds a run. Delete it with --overwrite"),
         # By code of transformers:

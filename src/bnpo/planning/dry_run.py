@@ -17,8 +17,7 @@ from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import DTYPE_BYTES, GIB, ModelShape, check_sampler_ranks, plan_memory, read_shape
-from bnpo.policy.folder import check_context, load_tokenizer, local_folder, model_folder
-from bnpo.policy.model_check import check_model
+from bnpo.policy.folder import check_context, check_model, load_tokenizer, local_folder, model_folder
 from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import GPUS
 
@@ -52,18 +51,19 @@ class Inputs:
     lines: list[str]
 
 
-def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, at_once: int, gpus: int) -> float:
-    """Return the seconds in which a sampler on `gpus` GPUs draws `answers` in bf16, `at_once` at a time.
+def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, at_once: int, size: int) -> float:
+    """Return the seconds in which samplers on `size` of the GPUs each draw `answers` in bf16, `at_once` per sampler.
 
     Finished answers are replaced while others wait. The last ones take until the longest possible answer is done.
     """
+    answers = ceil(answers / max(1, (planning.gpus or 1) // size))  # of a sampler
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
     passes = max(0, answers / at_once - 1) * mean + inputs.longest_answer  # each draws a token of all answers at work
     cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)  # bytes read for a token
     reading = (passes * 2 * shape.parameters + answers * mean * cache) / (bandwidth * BANDWIDTH_USE)
     computing = answers * mean * 2 * shape.parameters / (operations * SAMPLING_USE)
-    return max(reading, computing) / gpus + passes * PASS_SECONDS
+    return max(reading, computing) / size + passes * PASS_SECONDS
 
 
 def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float], list[str]]:
@@ -82,26 +82,24 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     if plan.problem:
         return {}, [*lines, plan.problem]
     lines.append(f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once")
-
-    def sampling(answers: int) -> float:  # by all ranks
-        return sampling_seconds(inputs, planning, ceil(answers / ranks) * sharing, plan.sequences, sharing)
-
     answers = batch.questions_per_step * batch.samples_per_question
     # The answers to a question share its prompt. With LoRA, the model has no gradients of its own weights.
     tokens = batch.questions_per_step * inputs.prompt + answers * min(planning.answer_tokens, inputs.longest_answer)
     update = (4 if config.update.lora_rank else 6) * shape.parameters * tokens / (ranks * operations * MFU)
-    seconds = {"sampling": inputs.steps * sampling(answers), "updates": inputs.steps * batch.ppo_iterations * update}
-    if every:  # at the start, every so many steps and at the end
-        seconds["evaluations"] = (ceil(inputs.steps / every) + 1) * sampling(inputs.eval_answers)
-    return seconds | {"start": START_SECONDS}, lines
+    evaluations = ceil(inputs.steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
+    seconds = {
+        "sampling": inputs.steps * sampling_seconds(inputs, planning, answers, plan.sequences, sharing),
+        "updates": inputs.steps * batch.ppo_iterations * update,
+        "evaluations": evaluations * sampling_seconds(inputs, planning, inputs.eval_answers, plan.sequences, sharing),
+        "start": START_SECONDS,
+    }
+    return seconds, lines
 
 
 def evaluation_seconds(config: EvalConfig, inputs: Inputs) -> dict[str, float]:
     """Return the seconds of an evaluation in bf16 by what takes them. Raises InputError for an unknown GPU."""
-    gpus = config.planning.gpus or 1
-    samplers = max(1, min(config.data_parallel or gpus, gpus // config.tensor_parallel))
-    work = ceil(inputs.eval_answers / samplers), MOST_SEQUENCES, config.tensor_parallel
-    return {"sampling": sampling_seconds(inputs, config.planning, *work), "start": START_SECONDS}
+    sampling = sampling_seconds(inputs, config.planning, inputs.eval_answers, MOST_SEQUENCES, config.tensor_parallel)
+    return {"sampling": sampling, "start": START_SECONDS}
 
 
 def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int, int]:
