@@ -222,6 +222,7 @@ def rewind(run: Path, progress: Progress) -> None:
     # Without a checkpoint the evaluation before the first step (step 0) is repeated, too.
     last_step = progress.step or -1
     with writing(run):
+        (run / "end.json").unlink(missing_ok=True)
         metrics = run / "metrics.jsonl"
         if metrics.exists():
             # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk

@@ -25,7 +25,7 @@ from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
-from bnpo.runs.folder import ASIDE, check_apart, check_changes, check_output_dir, lock_run, put_back
+from bnpo.runs.folder import check_apart, check_changes, check_output_dir, lock_run
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     folder = config.folder.output_dir
-    if rank == 0:
-        recover_folder(folder)
     if config.hardware.dtype == "float16" and not trains_in_float16():
         raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
     problems, source_facts = load_sources(config.data.train_data, config.columns)
@@ -131,14 +129,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         raise
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     return PreparedRun(config, task, evaluation, model, engine, plan, resumed, resume_point, facts, lock)
-
-
-def recover_folder(folder: Path) -> None:
-    """Put back an earlier run if --overwrite moved it aside and was killed before the new run made a step."""
-    if (folder / ASIDE).exists():
-        lock = lock_run(folder)
-        put_back(folder)
-        lock.release()
 
 
 def find_model(config: TrainConfig, resume_point: ResumePoint) -> Path:
