@@ -131,6 +131,12 @@ def has_nvidia_gpu() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
 
 
+def expects_cuda() -> bool:
+    """Return whether torch should find a GPU: there is one, it is not hidden, and torch is no build for CPUs."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return has_nvidia_gpu() and not hidden and build_of("torch") != "cpu"
+
+
 def build_of(package: str) -> str | None:
     """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it is not installed."""
     try:
