@@ -179,8 +179,7 @@ class Run:
                 self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
                 metrics["seconds/watch"] = watched.seconds
             metrics["bad_steps"] = bad_steps
-            mean_rewards = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
-            self._tracker.log(step.number, metrics, mean_rewards)
+            self._tracker.log(step.number, metrics)
             self._look_at_first_answers(step)
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
