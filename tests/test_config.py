@@ -115,7 +115,6 @@ def ranks(monkeypatch):
         (["--betas", "0.9", "nan"], "--betas: is nan, must be less than 1"),
         (["--rewards", "accuracy,src/bnpo/loop.py:mean"], "--rewards: reward/mean is a metric of every run; give"),
         (["--reward-range", "1", "0"], "--reward-range: 1 0: must be two finite numbers, the lower one first"),
-        (["--reward-range", "0.5", "1"], "--reward-range: is the range of your own rewards, and --rewards has none; "),
         (["--gpu-memory", "1.5"], "--gpu-memory: is 1.5, must be less than or equal to 1"),
         (["--model", "tests"], r"tests: holds no config.json"),
         (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),

@@ -159,7 +159,7 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     ("source", "message"),
     [
         ("def other(text, reference): return 1", "AttributeError"),
-        ("def reward(text): return 1", "TypeError: too many positional arguments"),
+        ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
         ("import no_such_module", "ModuleNotFoundError"),
         ("def reward(:", "SyntaxError"),
         ("import time; time.sleep(60)", "timeout"),

@@ -123,8 +123,7 @@ def test_the_forms_of_other_projects(name, row, columns, expected, tmp_path):
     assert (problem.problem, problem.answer) == expected
 
 
-NO_MESSAGES = "field 'problem' is a list; its items must be messages with role and content"
-NO_QUESTION = "the last message in field 'problem' must be the user's, which is to be answered"
+NO_CHAT = "field 'problem' is a list; its items must be messages with role and content, the last of them the user's"
 NO_TEXT = "it must be a text or a number"
 
 
@@ -137,9 +136,9 @@ NO_TEXT = "it must be a text or a number"
         (VERL, VERL_FIELDS | {"answer_field": "prompt.x"}, "field 'prompt.x' is missing; there are prompt"),
         ({"problem": "1", "answer": ["70"]}, {}, f"field 'answer' has type list; {NO_TEXT}"),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
-        ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_MESSAGES),
-        ({"problem": [], "answer": "1"}, {}, NO_QUESTION),
-        ({"problem": [*CHAT, {"role": "assistant", "content": "2"}], "answer": "1"}, {}, NO_QUESTION),
+        ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_CHAT),
+        ({"problem": [], "answer": "1"}, {}, NO_CHAT),
+        ({"problem": [*CHAT, {"role": "assistant", "content": "2"}], "answer": "1"}, {}, NO_CHAT),
     ],
 )
 def test_fields_that_cannot_be_read_are_named(name, row, columns, message, tmp_path):

@@ -229,11 +229,10 @@ def _text(place: str, value: object, field: str, needed: str) -> str:
 
 def _check_chat(place: str, messages: list, field: str) -> None:
     """Raise InputError for a list that is no chat with a question at its end."""
-    for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise InputError(f"{place}: field '{field}' is a list; its items must be messages with role and content")
-    if not messages or messages[-1]["role"] != "user":
-        raise InputError(f"{place}: the last message in field '{field}' must be the user's, which is to be answered")
+    are_messages = all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in messages)
+    if not messages or not are_messages or messages[-1]["role"] != "user":
+        needed = "messages with role and content, the last of them the user's"
+        raise InputError(f"{place}: field '{field}' is a list; its items must be {needed}")
 
 
 def built_in_problems(name: str, split: str, count: int) -> list[Problem]:

@@ -111,7 +111,10 @@ class Grader:
                 if outcome not in counted:
                     counted.add(outcome)
                     failures[value.kind] += 1
-                    self._report(reward, value)
+                if (reward, value.kind) not in self._reported:
+                    self._reported.add((reward, value.kind))
+                    line = f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and counted)"
+                    print(line, file=sys.stderr, flush=True)
         return Grades(values, failed, failures)
 
     def _start_function(
@@ -159,13 +162,6 @@ class Grader:
 
     def _in_worker(self, function: str, *arguments: str) -> Future:
         return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
-
-    def _report(self, reward: str, failure: Failure) -> None:
-        """Print the first failure of each kind of a reward."""
-        if (reward, failure.kind) not in self._reported:
-            self._reported.add((reward, failure.kind))
-            line = f"grading: {reward}: {failure.kind}: {failure.message} (scored lowest, and counted)"
-            print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the worker processes."""

@@ -103,7 +103,15 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     tokenizer = prepare_tokenizer(config, model, longest)
     if not resume_point.checkpoint:
         model_folder(config.data.model)  # only now, since weights may be downloaded
-    plan, engine = plan_sampler(config, model, longest)
+    plan = plan_here(config, model, longest)
+    engine = EngineSettings(
+        max_tokens=longest,
+        dtype=config.hardware.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.hardware.enforce_eager,
+        tensor_parallel=config.hardware.sampler_ranks,
+    )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
     check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
@@ -115,18 +123,14 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
+    lock = lock_run(folder) if rank == 0 else None
+    # The folder was read without the lock, when another process could still train in it.
+    if lock and resumed and find_checkpoint(folder, ranks) != resume_point:
+        raise InputError(f"{folder}: another process trained in it until now. Start again")
+    if lock and not resumed:
+        check_output_dir(config)
     data, example = config.data, kept_problems[0].answer
     grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
-    try:
-        lock = lock_run(folder) if rank == 0 else None
-        # The folder was read without the lock, when another process could still train in it.
-        if lock and resumed and find_checkpoint(folder, ranks) != resume_point:
-            raise InputError(f"{folder}: another process trained in it until now. Start again")
-        if lock and not resumed:
-            check_output_dir(config)
-    except BaseException:
-        grader.close()  # its processes would keep this one from ending
-        raise
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     return PreparedRun(config, task, evaluation, model, engine, plan, resumed, resume_point, facts, lock)
 
@@ -139,20 +143,6 @@ def find_model(config: TrainConfig, resume_point: ResumePoint) -> Path:
             raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
         return model
     return adapter_base(resume_point.checkpoint) or resume_point.checkpoint
-
-
-def plan_sampler(config: TrainConfig, model: Path, longest: int) -> tuple[MemoryPlan, EngineSettings]:
-    """Return the plan of a GPU's memory, and the settings of the sampler by that plan."""
-    plan = plan_here(config, model, longest)
-    engine = EngineSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-        tensor_parallel=config.hardware.sampler_ranks,
-    )
-    return plan, engine
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
