@@ -6,12 +6,9 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_type_hints
+from typing import Annotated, Literal, TypeVar
 
-import docstring_parser
-import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import PrimitiveConstructorSpec
 
@@ -394,7 +391,7 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     # With --lr not given, --lora-rank decides.
     open_lr = replace(defaults, preset="auto", update=replace(defaults.update, lr=None))
     about = f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}"
-    config = parse_flags(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
+    config = parse_command(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
     update, folder, data = config.update, config.folder, config.data
     if update.lr is None:
         adds_lora = update.lora_rank is not None and defaults.update.lora_rank is None
@@ -405,30 +402,6 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
         name = f"{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
         folder = replace(folder, output_dir=Path("runs") / name)
     return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
-
-
-@cache
-def _join_help_lines(config: type) -> None:
-    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
-    for hint in get_type_hints(config).values():
-        if is_dataclass(hint):
-            _join_help_lines(hint)
-    for setting in docstring_parser.parse_from_object(config).params:
-        hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
-        annotation = tyro.conf.arg(help=text, help_behavior_hint=_default_in_help)
-        config.__annotations__[setting.arg_name] = Annotated[hint, annotation]
-
-
-def _default_in_help(default: str) -> str:
-    """Return what the help says of a default. Where there is none, the text of the flag says what happens."""
-    return "" if default in ("", "None", "''") else f"(default: {default})"
-
-
-def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
-    """Return the settings that command line `argv` sets in a dataclass `config`. tyro exits on wrong flags."""
-    _join_help_lines(config)
-    prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    return parse_command(config, argv, config=(tyro.conf.OmitArgPrefixes,), console_outputs=prints, **options)
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:

@@ -9,9 +9,11 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar, get_type_hints
 
 from bnpo.files import InputError
 
@@ -187,10 +189,31 @@ def launcher_flags(ranks: int) -> list[str]:
 
 def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
     """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits on wrong flags."""
-    import tyro  # here, since workers and ranks parse nothing
+    import tyro  # here, since workers parse nothing
 
     secure_output()
+    _join_help_lines(settings)
+    prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
+    options |= {"config": (tyro.conf.OmitArgPrefixes,), "console_outputs": prints}
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+
+
+@cache
+def _join_help_lines(settings: type) -> None:
+    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
+    import docstring_parser
+    import tyro
+
+    def default_in_help(default: str) -> str:  # where there is none, the text of the flag says what happens
+        return "" if default in ("", "None", "''") else f"(default: {default})"
+
+    for hint in get_type_hints(settings).values():
+        if is_dataclass(hint):
+            _join_help_lines(hint)
+    for setting in docstring_parser.parse_from_object(settings).params:
+        hint, text = settings.__annotations__[setting.arg_name], " ".join(setting.description.split())
+        annotation = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
+        settings.__annotations__[setting.arg_name] = Annotated[hint, annotation]
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:
