@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from transformers import AutoTokenizer
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
-from bnpo.data import Columns, content_hash, load_problems
+from bnpo.data import Columns, arithmetic_problems, content_hash, load_problems
+from bnpo.files import write_json_lines
 from bnpo.report.summary import summary
 from bnpo.rollouts import trained_groups
 from bnpo.runs.checkpoint import find_checkpoint
@@ -252,13 +254,18 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
 
 @pytest.mark.parametrize("shared", [(), ("--sampler-ranks", 2)])
 def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(shared, tmp_path):
-    def train(name: str, steps: int, *flags: str) -> list[dict]:
+    data = tmp_path / "data.jsonl"
+    write_json_lines(data, map(asdict, arithmetic_problems("train", 8)))  # two steps per epoch, whatever is drawn
+
+    def train(name: str, epochs: int, *flags: str) -> list[dict]:
         batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)
+        batch += ("--train-data", data, "--steps", None, "--epochs", epochs)
         common = ("--preset", "tiny", *batch, *EVERY_STEP, "--save-every", 2, *shared)
-        run_ranks(2, "train.py", *common, "--steps", steps, "--output-dir", tmp_path / name, *flags)
+        run_ranks(2, "train.py", *common, "--output-dir", tmp_path / name, *flags)
         return json_lines(tmp_path / name / "metrics.jsonl")
 
-    whole = train("whole", 4)
+    whole = train("whole", 2)
+    assert len(whole) == 4
     drawn = [line["groups/drawn"] for line in whole]
     assert set(drawn) <= {4, 8, 12}
     assert max(drawn) > 4
@@ -274,8 +281,8 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
         for row in map(json.loads, file.read_text().splitlines()):
             assert row["place"] // 2 in trained_groups(np.reshape(rewards, (-1, 2, 1)), 4)
             np.testing.assert_allclose(row["learner"], row["sampler"], atol=1e-3)
-    train("resumed", 2)
-    assert [line["groups/drawn"] for line in train("resumed", 4, "--resume")] == drawn
+    train("resumed", 1)
+    assert [line["groups/drawn"] for line in train("resumed", 2, "--resume")] == drawn
     assert all((tmp_path / name / "last" / "model.safetensors").is_file() for name in ("whole", "resumed"))
     assert len({(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "resumed")}) == 1
 
