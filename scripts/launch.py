@@ -18,7 +18,8 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from multiprocessing import Process, get_context
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -79,7 +80,7 @@ def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
     return ranks, flags
 
 
-def run_launcher(flags: list[str], checker: Process) -> int:
+def run_launcher(flags: list[str], checker: BaseProcess) -> int:
     """Run `deepspeed`, passing signals on to the ranks, and return its exit status.
 
     If the process `checker` ends with 2, as `check_model_folder` does for a bad model, so does all.

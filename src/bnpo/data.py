@@ -110,8 +110,12 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
             rows = _rows(table, columns)
         elif in_folder:
             rows = _rows(_folder_table(name), columns)
+        elif name.endswith(".parquet"):
+            from pyarrow import parquet
+
+            rows = _rows(parquet.read_table(name, partitioning=None), columns)
         else:
-            rows = _rows(_parquet_table(name), columns) if name.endswith(".parquet") else _csv_rows(name)
+            rows = _csv_rows(name)
     except Exception as error:  # a dozen kinds, of four libraries
         login = "the name, the network, and for a gated data set your login (hf auth login)"
         advice = login if on_hub else "the folder" if in_folder else "the file"
@@ -150,12 +154,6 @@ def _folder_table(name: str) -> "pyarrow.Table":
             raise ValueError(f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}")
         dataset = dataset[split or min(dataset)]
     return dataset.with_format("arrow")[:]
-
-
-def _parquet_table(name: str) -> "pyarrow.Table":
-    from pyarrow import parquet
-
-    return parquet.read_table(name, partitioning=None)
 
 
 def _csv_rows(name: str) -> list[dict]:
