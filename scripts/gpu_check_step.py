@@ -59,7 +59,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning.memory import CONTEXTS, rank_memory
+    from bnpo.planning.memory import CONTEXTS, learner_memory
     from bnpo.policy.learner import Experience
     from bnpo.policy.speed import gpu_name, peak_tflops
 
@@ -75,8 +75,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
         rows["mfu"] = update.metrics["update/tflop"] / rows["update_seconds"] / peak
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
-    memory = rank_memory(shape, config, ranks=1)
-    rows["update_counted_gib"] = (memory.total(memory.peak) - CONTEXTS) / GIB  # torch does not allocate the contexts
+    plan = learner_memory(shape, config, ranks=1)
+    counted = plan.phases[plan.peak].total() - CONTEXTS  # torch does not allocate the contexts
+    rows["update_counted_gib"] = counted / GIB
     return {"update_allocated_gib": rows["update_counted_gib"]}
 
 

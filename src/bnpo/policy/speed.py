@@ -8,27 +8,29 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-PEAK_TFLOPS = {
-    "A100": 312,
-    "A800": 312,
-    "H20": 148,
-    "H100": 989,
-    "H100 NVL": 835,
-    "H100 PCIe": 756,
-    "H200": 989,
-    "H200 NVL": 835,
-    "H800": 989,
-    "H800 PCIe": 756,
-    "GH200": 989,
-    "B200": 2250,
-    "L40S": 362,
-    "RTX 4090": 165.2,
-    "RTX 5080": 112.6,
-    "RTX 5090": 209.5,
-    "RTX PRO 6000": 503.8,
-    "RTX PRO 6000 Max Q": 438.9,
+GPUS: dict[str, tuple[float, float, float]] = {
+    "A100": (312, 0, 0),
+    "A100 80GB": (312, 79.1, 2.04),
+    "A800": (312, 0, 0),
+    "H20": (148, 95.0, 4.0),
+    "H100": (989, 79.1, 3.35),
+    "H100 NVL": (835, 0, 0),
+    "H100 PCIe": (756, 0, 0),
+    "H200": (989, 139.7, 4.8),
+    "H200 NVL": (835, 0, 0),
+    "H800": (989, 0, 0),
+    "H800 PCIe": (756, 0, 0),
+    "GH200": (989, 0, 0),
+    "B200": (2250, 0, 0),
+    "L40S": (362, 44.3, 0.864),
+    "RTX 4090": (165.2, 23.5, 1.01),
+    "RTX 5080": (112.6, 15.4, 0.96),
+    "RTX 5090": (209.5, 31.3, 1.79),
+    "RTX PRO 6000": (503.8, 94.9, 1.79),
+    "RTX PRO 6000 Max Q": (438.9, 0, 0),
 }
-"""Peak of a GPU in 10^12 dense bf16 operations per second with fp32 accumulation, by words of the GPU's name.
+"""GPUs by words of their names: peak in 10^12 dense bf16 operations per second with fp32 accumulation, GiB of memory as
+torch reports it, rounded down, and bandwidth in 10^12 bytes per second (of SXM versions). 0: no dry run knows this GPU.
 
 From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
 OTHER_CHIPS = {"D", "Laptop", "MIG"}
@@ -64,11 +66,11 @@ class Stopwatch:
 def peak_tflops(gpu: str) -> float | None:
     """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it is not known."""
     words = set(re.findall(r"\w+", gpu))
-    known = [name for name in PEAK_TFLOPS if words.issuperset(name.split())]
+    known = [name for name in GPUS if words.issuperset(name.split())]
     if not known or words & OTHER_CHIPS:
         return None
     # The longest name is that of a variant, such as H100 PCIe.
-    return PEAK_TFLOPS[max(known, key=len)]
+    return GPUS[max(known, key=len)][0]
 
 
 def gpu_name() -> str:
