@@ -307,4 +307,6 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
         program.stdin.write("\n")
     assert program.wait(timeout=10) == -signal.SIGKILL
     assert left_after(environment, 5) == []
+    if end == "kill":  # with no worker left, nobody outlives a killed program who could clean up after it
+        assert list(temporary.iterdir()) == []
     shutil.rmtree(temporary)

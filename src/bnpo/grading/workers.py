@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.util import get_temp_dir
 from pkgutil import resolve_name
 
 import psutil
@@ -108,7 +110,10 @@ class _Worker:
         if self._over:
             raise RuntimeError("the program is ending")
         self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_keep, args=(theirs, self._time_limit), name="bnpo worker")
+        # A process that multiprocessing started shares this folder with its parent, which still needs it.
+        folder = get_temp_dir() if multiprocessing.parent_process() is None else None
+        arguments = (theirs, folder, self._time_limit)
+        self._process = self._context.Process(target=_keep, args=arguments, name="bnpo worker")
         self._process.start()
         theirs.close()
 
@@ -154,11 +159,11 @@ class _Worker:
         return status
 
 
-def _keep(pipe: Connection, time_limit: float) -> None:
+def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
-    in sessions of their own.
+    in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
     """
     # Ctrl-C and the launcher signal all processes, but the step under way still needs its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -187,6 +192,8 @@ def _keep(pipe: Connection, time_limit: float) -> None:
         ended, status = os.waitpid(-1, 0)
     signal.signal(END, signal.SIG_IGN)
     _kill_descendants()
+    if folder and not multiprocessing.parent_process().is_alive():
+        shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this
 
