@@ -158,11 +158,9 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
 
 def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
     """Wake the sampler with the learner's weights. Measure the seconds, and 10^9 bytes per second of the weights."""
-    from bnpo.policy.weight_sync import sync_weights
+    from bnpo.policy.weight_sync import refresh_sampler
 
-    measured(sampler.wake, f"{name}_wake_weights", rows)("weights")  # memory is mapped again
-    measured(sync_weights, name, rows)(learner, sampler, 1)
-    measured(sampler.wake, f"{name}_wake_cache", rows)("kv_cache")
+    measured(refresh_sampler, name, rows)(learner, sampler, 1)  # maps its memory again, too
     size = sum(parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters())
     rows[f"{name}_gb_per_second"] = size / 1e9 / rows[f"{name}_seconds"]
 

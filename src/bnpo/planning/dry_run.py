@@ -13,12 +13,11 @@ from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, ga
 from bnpo.config import Planning, TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
-from bnpo.evaluation.scores import describe_detectable, detectable
+from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import DTYPE_BYTES, GIB, ModelShape, check_sampler_ranks, plan_memory, read_shape
-from bnpo.policy.folder import check_context, load_tokenizer, local_folder, model_folder
-from bnpo.policy.model_check import check_model
+from bnpo.policy.folder import check_context, check_model, load_tokenizer, local_folder, model_folder
 from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import GPUS
 
@@ -171,7 +170,7 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     longest = suite.max_prompt_tokens + suite.max_answer_tokens
     _, shape, tokenizer = find_model(name, longest)
-    answers, lines, limits = 0, [], {}
+    answers, lines = 0, []
     for dataset_name, dataset in suite.datasets.items():
         problems, repetitions = dataset_problems(dataset), dataset.repetitions
         if tokenizer:
@@ -179,10 +178,9 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
         count = len(problems)
         answers += count * repetitions
         lines.append(f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions")
-        # With the largest variances that answers can have.
-        limits[dataset_name] = detectable(count, repetitions, within=0.25, error=sqrt(0.25 / count))
+        found = 100 * detectable(error=sqrt(0.25 / count))  # with the largest variance that problems can have
+        lines[-1] += f"; a true difference of {found:.1f} points to any other model is found (power 80 %)"
     lines.append(f"{answers:,} answers per evaluation")
-    lines.append(f"smallest detectable difference at pass@1 of 50 %, in points: {describe_detectable(limits)}")
     return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from bnpo.algorithm.batching import Lengths
+
 GPUS: dict[str, tuple[float, float, float]] = {
     "A100": (312, 0, 0),
     "A100 80GB": (312, 79.1, 2.04),
@@ -39,14 +41,25 @@ TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "m
 """Prefixes of metrics that differ between runs with equal results."""
 
 
-def update_operations(
-    parameters: int, layers: int, hidden: int, tokens: float, double_pairs: float, frozen: int = 0
-) -> float:
-    """Return the number of operations of a forward and a backward pass (Chowdhery et al. 2022, appendix B).
+def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
+    """Return the operations of a training pass of a partitioned `model` (Chowdhery et al. 2022, appendix B).
 
-    A parameter takes 6 per token, 2 less if it is `frozen`, causal attention 6 per layer, hidden unit and double pair.
-    `double_pairs` is twice the number of pairs of tokens that attend to each other: n^2 for a sequence of n tokens.
+    A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and hidden unit.
+    Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group that
+    is split over micro-batches, does not count.
     """
+    prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]  # [groups]
+    tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
+    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens, A P
+    # between the two.
+    answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
+    double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
+    # An embedding that is not tied to the head is only a look-up table.
+    table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
+    multiplied = [parameter for parameter in model.parameters() if parameter is not table]
+    parameters = sum(parameter.ds_numel for parameter in multiplied)
+    frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
+    layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
     return 6 * (parameters * tokens + layers * hidden * double_pairs) - 2 * frozen * tokens
 
 
