@@ -32,8 +32,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n questions with m answers and K rewards each, the same on all ranks. n is --questions-per-step, or a multiple of it
-    where --resample-rounds drew more."""
+    """n questions with m answers and K rewards each, the same on all ranks.
+
+    n is --questions-per-step, or a multiple of it where --resample-rounds drew more.
+    """
 
     questions: np.ndarray  # [n], indices of the task's problems
     trained: np.ndarray  # places in `questions` that are trained on: all, unless --resample-rounds drew more
@@ -138,7 +140,8 @@ def collect_batch(
 ) -> tuple[Rollouts, int]:
     """Return rollouts of the n questions at `place`, and the place behind them.
 
-    A place counts questions in their seeded order, over all epochs (see `next_place`). Up to --resample-rounds more draws of n questions are taken, see `collect`.
+    A place counts questions in their seeded order, over all epochs (see `next_place`).
+    Up to --resample-rounds more draws of n questions are taken, see `collect`.
     """
     count, n = len(task.problems), config.batch.questions_per_step
     draws, places = [], []  # of each draw: questions [n], place behind it
@@ -177,7 +180,7 @@ def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollou
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return the learner's input: the N answers to the trained questions. `advantages` [n, m] are of all that were drawn."""
+    """Return the learner's input: the N answers to the trained questions. `advantages` [n, m] are those of all."""
     prompts, answers, sampler_logprobs = [], [], []
     for group in rollouts.trained:
         for answer in rollouts.answers[group]:

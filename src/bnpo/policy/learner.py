@@ -107,7 +107,10 @@ class Learner:
         return self.policy.model
 
     def save(self, folder: Path) -> None:
-        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. Updates use no random numbers to save."""
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part.
+
+        There is no state of random numbers to save, as updates use none.
+        """
         # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
@@ -191,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The first mini-batch of a step is not among them: no update comes before its training pass, which yields them too.
+        The first mini-batch of a step is not among them: its training pass yields them, as no update comes before.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
