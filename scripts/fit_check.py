@@ -21,9 +21,9 @@ from scipy.stats import binomtest, combine_pvalues
 
 from bnpo.algorithm.beta import fit_beta
 from bnpo.environment import parse_command
-from bnpo.files import InputError, step_of
+from bnpo.files import InputError, step_of, whole_json_lines
 from bnpo.grading.rewards import reward_name
-from bnpo.report.run_files import Batch, open_folder, read_batch
+from bnpo.report.run_files import open_folder, rewards_of
 from paper.goodness import beta_p_value
 
 CONSOLE = Console(width=120, markup=False, highlight=False)
@@ -48,14 +48,14 @@ class Args:
     """Number of simulated batches."""
 
 
-def beta_p_values(batch: Batch, config: dict, resamples: int) -> dict[str, float | None]:
+def beta_p_values(rewards: np.ndarray, config: dict, resamples: int) -> dict[str, float | None]:
     """Return the p-value that the accuracies have a Beta distribution, for each reward that is 0 or 1, by its name.
 
-    A single reward has the name "".
+    `rewards` are [n, m, K]. A single reward has the name "".
     """
     values = {}
     for k, reward in enumerate(config["rewards"]):
-        right = batch.rewards[:, :, k]  # [n, m]
+        right = rewards[:, :, k]  # [n, m]
         if np.isin(right, (0, 1)).all():
             name = reward_name(reward) if len(config["rewards"]) > 1 else ""
             values[name] = beta_p_value(right.sum(axis=1).astype(int), right.shape[1], resamples)
@@ -71,14 +71,14 @@ def check_run(folder: Path, resamples: int) -> None:
     names = list(map(reward_name, config["rewards"]))
     found: dict[str, list[float]] = {}
     for path in sorted((folder / "rollouts").glob("step-*.jsonl")):
-        batch = read_batch(path, config["samples_per_question"])
-        if batch is None or step_of(path) is None:
+        rewards = rewards_of(whole_json_lines(path), config["samples_per_question"])  # [n, m, K]
+        if rewards is None or step_of(path) is None:
             continue
-        for name, p in beta_p_values(batch, config, resamples).items():
+        for name, p in beta_p_values(rewards, config, resamples).items():
             k = names.index(name) if name else 0
-            fit = fit_beta(batch.rewards[:, :, k].mean(axis=1), batch.rewards.shape[1], "corrected")
+            fit = fit_beta(rewards[:, :, k].mean(axis=1), rewards.shape[1], "corrected")
             numbers = [f"{value:.3g}" for value in (fit.mean, fit.a, fit.b)]
-            table.add_row(str(step_of(path)), name, str(len(batch.ids)), *numbers, "-" if p is None else f"{p:.3f}")
+            table.add_row(str(step_of(path)), name, str(len(rewards)), *numbers, "-" if p is None else f"{p:.3f}")
             if p is not None:
                 found.setdefault(name, []).append(p)
     if not found:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bnpo.config import PRESETS, flat_settings
 from bnpo.files import InputError, whole_json_lines
-from bnpo.report.run_files import metric_arrays, open_folder
+from bnpo.report.run_files import open_folder
 from paper.results import NOT_COMPARED, method_name
 from paper.tables import ROW_ORDER
 
@@ -50,11 +50,12 @@ def read_run(folder: Path) -> RunCurves:
 
 
 def _read_metrics(path: Path) -> dict[str, np.ndarray]:
+    """Return the metrics by name, each [steps]. nan: missing, or null (not finite)."""
     # Step 0 is the evaluation before training.
     lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]
     if not lines:
         raise InputError(f"{path}: holds no step yet; draw the run when it has some")
-    return metric_arrays(lines)
+    return {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:

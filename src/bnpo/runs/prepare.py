@@ -46,9 +46,9 @@ class PreparedRun:
     def steps(self) -> int:
         """Number of steps of the whole run."""
         batch, done = self.config.batch, self.resume_point.progress
-        count = len(self.task.problems)
         if batch.steps or batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
-            return batch.steps or batch.epochs * (count // batch.questions_per_step)
+            return batch.steps or batch.epochs * (len(self.task.problems) // batch.questions_per_step)
+        count = len(self.task.problems)
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(done.place, count)
         epochs_left = batch.epochs - epoch - 1
