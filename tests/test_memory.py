@@ -322,7 +322,7 @@ def test_the_page_has_the_estimates_of_the_script_which_needs_no_network(data_di
             command, cwd=tmp_path, env=os.environ | nowhere, capture_output=True, text=True, check=True
         ).stdout
         assert "\n1,170 steps of 32 x 16 answers (234 steps per epoch), 1,170 optimizer steps, 599,040 " in planned
-        assert "paper: MATH500: 500 problems x 16 repetitions\n" in planned.replace("paper-format:", "paper:")
+        assert "paper: MATH500: 500 problems x 16 repetitions; a true " in planned.replace("paper-format:", "paper:")
         overview = planned.partition("\n| GPUs |")
         message = f"python scripts/reproduce.py {table} --dry-run has other estimates"
         assert overview[1] + overview[2] in page, message
