@@ -67,6 +67,7 @@ def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
 
     for scores in results:
         print_scores(scores)
+    print("detectable: true difference to any other model that --base finds (power 80 %); less if the two are similar")
     if comparison:
         rows = []
         for name, paired in comparison["paired"].items():
@@ -77,9 +78,15 @@ def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
 
 def print_scores(results: dict) -> None:
     """Print the scores in one results.json, a row per data set."""
-    from bnpo.evaluation.scores import describe_score
+    from bnpo.evaluation.scores import describe_score, detectable
 
     rules = list(results["average"]["by_rule"])
+
+    def pass1_cells(scores: dict, problems: int) -> tuple[str, ...]:
+        # Means of equal values may differ in their last bits.
+        found = f"{100 * detectable(scores['se']):.1f}" if scores["se"] > 1e-9 else "-"
+        return *(describe_score(scores["by_rule"][rule], problems) for rule in rules), found
+
     rows = []
     for name, scores in results["results"].items():
         largest_k = max(scores["pass_at_k"], key=int)
@@ -87,7 +94,7 @@ def print_scores(results: dict) -> None:
             (
                 name,
                 f"{scores['problems']} x {scores['repetitions']}",
-                *(describe_score(scores["by_rule"][rule], scores["problems"]) for rule in rules),
+                *pass1_cells(scores, scores["problems"]),
                 f"{100 * scores['pass_at_k'][largest_k]:.1f}",
                 f"{100 * scores['majority']:.1f}",
                 f"{scores['mean_tokens']:.0f}",
@@ -97,34 +104,16 @@ def print_scores(results: dict) -> None:
         )
     if len(rows) > 1:
         problems = sum(scores["problems"] for scores in results["results"].values())
-        averages = [describe_score(results["average"]["by_rule"][rule], problems) for rule in rules]
-        rows.append(("average", "", *averages))
+        rows.append(("average", "", *pass1_cells(results["average"], problems)))
     names = [rule.rpartition(":")[2] for rule in rules]
     pass1 = names if len(names) > 1 else ["pass@1"]
-    columns = ("data set", "problems", *pass1, "pass@k", "majority", "tokens", "cut off", "no box")
+    columns = ("data set", "problems", *pass1, "detectable", "pass@k", "majority", "tokens", "cut off", "no box")
     title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the rule {names[0]}"
     if len(names) > 1:
         title += f"; pass@1 also by {', '.join(names[1:])}"
     print_table(title, columns, rows)
-    print_detectable(results["results"])
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
-
-
-def print_detectable(results: dict[str, dict]) -> None:
-    """Print the smallest difference to another model that the scores of each data set, and their average, can show."""
-    from bnpo.evaluation.scores import describe_detectable, detectable
-
-    limits = {}
-    for name, scores in results.items():
-        pass1 = scores["pass1"]
-        # pass@2 is E[1 - (1 - p)^2], so this is E[p (1 - p)]. One repetition shows no more than an upper bound.
-        within = scores["pass_at_k"]["2"] - pass1 if scores["repetitions"] > 1 else pass1 * (1 - pass1)
-        limits[name] = detectable(scores["problems"], scores["repetitions"], within, scores["se"])
-    print(
-        "smallest detectable difference to another model, in points (80 % power, paired by problem):",
-        describe_detectable(limits),
-    )
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

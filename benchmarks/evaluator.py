@@ -23,7 +23,7 @@ setup_environment()
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import sampling_seeds, stop_token_ids
-from bnpo.evaluation.protocol import Evaluation, sample_records
+from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.records import Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
@@ -43,7 +43,7 @@ def main() -> None:
     tokenizer = load_tokenizer(TINY_MODEL, longest)
     evaluation = Evaluation.prepare(suite, tokenizer, seed=0)
     sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
-    grader = Grader()
+    keys, grader = evaluation.sample_keys(), Grader()
     requests = [{"prompt_token_ids": prompt} for prompt in evaluation.prompts["arithmetic"]]
     seeds = sampling_seeds(0, zlib.crc32(b"arithmetic"), range(QUESTIONS))
     common = {"n": RUNS, "temperature": suite.temperature, "max_tokens": suite.max_answer_tokens, "detokenize": False}
@@ -55,8 +55,8 @@ def main() -> None:
         bare.append(time.perf_counter() - started)
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
-            samples = Samples(Path(folder), evaluation.requests())
-            for record in sample_records(evaluation, evaluation.requests(), sampler.sample, grader):
+            samples = Samples(Path(folder), keys)
+            for record in evaluation.graded(keys, sampler.sample(**evaluation.sampling(keys)), grader):
                 samples.add(record)
             samples.close()
             ours.append(time.perf_counter() - started)

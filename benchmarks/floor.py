@@ -38,7 +38,6 @@ from bnpo.config import TrainConfig, parse_train_config
 from bnpo.data import encode_problems, load_sources, questions_at, stop_token_ids
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import model_folder
-from bnpo.policy.speed import update_operations
 from bnpo.ranks import gather
 from bnpo.runs.prepare import prepare_tokenizer
 
@@ -207,7 +206,8 @@ class Floor:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         if not shape.tie_word_embeddings:  # the embedding is then only a look-up table
             parameters -= self.model.get_input_embeddings().weight.numel()
-        return update_operations(parameters, shape.num_hidden_layers, shape.hidden_size, tokens, pairs) / seconds / 1e9
+        operations = 6 * (parameters * tokens + shape.num_hidden_layers * shape.hidden_size * pairs)
+        return operations / seconds / 1e9
 
 
 def main() -> None:

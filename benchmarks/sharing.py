@@ -28,8 +28,7 @@ import torch
 import torch.distributed as dist
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bnpo.algorithm import batching
-from bnpo.algorithm.batching import MicroBatch, Sequences
+from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences, token_counts
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
 from bnpo.policy.learner import Experience
@@ -81,8 +80,8 @@ def packing(shared: bool) -> Iterator[None]:
     if shared:
         yield
         return
-    without_groups = mock.patch.object(batching, "groups_of", lambda prompts: np.arange(len(prompts)))
-    with mock.patch.object(module, "collate", whole_sequences), without_groups:
+    groups = mock.patch.object(Lengths, "of", lambda *ids: Lengths(*map(token_counts, ids), np.arange(len(ids[0]))))
+    with mock.patch.object(module, "collate", whole_sequences), groups:
         yield
 
 

@@ -20,7 +20,7 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 from bnpo.files import InputError
-from bnpo.policy.model_check import check_model
+from bnpo.policy.folder import check_model
 from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config
 from test_families import DTYPES, check_report, refuse_family, train_family
 

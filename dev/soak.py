@@ -125,12 +125,12 @@ def rank() -> None:
     import train as program
 
     if os.environ["RANK"] == "0" and (kill := json.loads(os.environ[KILL])):
-        from bnpo import loop, rollouts
+        from bnpo import loop
         from bnpo.policy.learner import Learner
         from bnpo.runs.run import Run
 
         phase, call, share = kill
-        owners = {"sample": (rollouts, "collect"), "update": (Learner, "update"), "sync": (loop, "refresh_sampler")}
+        owners = {"sample": (loop, "collect_batch"), "update": (Learner, "update"), "sync": (loop, "refresh_sampler")}
         owner, name = (owners | {"save": (Run, "save")})[phase]
         setattr(owner, name, killed_in(getattr(owner, name), call, share))
     program.main()

@@ -27,8 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from bnpo.config import PRESETS, with_settings
 from bnpo.files import InputError
-from bnpo.policy.folder import check_weights, load_tokenizer, model_config, model_folder
-from bnpo.policy.model_check import check_model
+from bnpo.policy.folder import check_model, check_weights, load_tokenizer, model_config, model_folder
 
 MOST_TOKENS = 4096
 """Rows of the embedding of a shortened model, and tokens of the longest text if the model's context is longer."""
@@ -122,7 +121,7 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
     from bnpo.policy.sampling import EngineSettings
-    from bnpo.policy.weight_sync import COMPARED_TOKENS, prove_start
+    from bnpo.policy.start_check import COMPARED_TOKENS, prove_start
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     os.environ.setdefault("LOCAL_RANK", "0")  # the launcher's, for DeepSpeed

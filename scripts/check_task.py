@@ -88,7 +88,7 @@ def sample_answers(config: TrainConfig) -> Sample:
         problems, seed = len(prepared.task.problems), config.sampling.seed
         questions = questions_at(problems, config.batch.questions_per_step, 0, seed)
         with stopwatch("total"):
-            rollouts = collect(prepared.task, questions, 0, sampler, config, stopwatch)
+            rollouts = collect(prepared.task, [questions], 0, sampler, config, stopwatch)
     finally:
         sampler.close()
         prepared.task.grader.close()

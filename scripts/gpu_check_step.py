@@ -83,7 +83,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning.memory import CONTEXTS, rank_memory
+    from bnpo.planning.memory import CONTEXTS, learner_memory
     from bnpo.policy.learner import Experience
     from bnpo.policy.speed import gpu_name, peak_tflops
 
@@ -99,8 +99,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
         rows["mfu"] = update.metrics["update/tflop"] / rows["update_seconds"] / peak
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
-    memory = rank_memory(shape, config, ranks=1)
-    rows["update_counted_gib"] = (memory.total(memory.peak) - CONTEXTS) / GIB  # torch does not allocate the contexts
+    plan = learner_memory(shape, config, ranks=1)
+    counted = plan.phases[plan.peak].total() - CONTEXTS  # torch does not allocate the contexts
+    rows["update_counted_gib"] = counted / GIB
     return {"update_allocated_gib": rows["update_counted_gib"]}
 
 
@@ -178,11 +179,9 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
 
 def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
     """Wake the sampler with the learner's weights. Measure the seconds, and 10^9 bytes per second of the weights."""
-    from bnpo.policy.weight_sync import sync_weights
+    from bnpo.policy.weight_sync import refresh_sampler
 
-    measured(sampler.wake, f"{name}_wake_weights", rows)("weights")  # memory is mapped again
-    measured(sync_weights, name, rows)(learner, sampler, 1)
-    measured(sampler.wake, f"{name}_wake_cache", rows)("kv_cache")
+    measured(refresh_sampler, name, rows)(learner, sampler, 1)  # maps its memory again, too
     size = sum(parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters())
     rows[f"{name}_gb_per_second"] = size / 1e9 / rows[f"{name}_seconds"]
 

@@ -189,8 +189,8 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
     ("flags", "suite", "message"),
     [
         (("--suite", "nowhere"), {}, "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, "),
-        (("--repetitions", "MATH500=1"), {}, "no data set 'MATH500' in suite suite; it has arithmetic"),
-        (("--repetitions", "many"), {}, "'many' is not NAME=N or N"),
+        (("--repetitions", "MATH500=1"), {}, "'MATH500=1' is not N above 0, or NAME=N with NAME one of arithmetic"),
+        (("--repetitions", "many"), {}, "'many' is not N above 0"),
         (("--limit", "1"), {}, "--limit: is 1"),
         (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
         (("--regrade", "x"), {}, "--ckpt: has no effect with --regrade, which keeps the samples; leave it out"),
@@ -235,4 +235,4 @@ def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp
         EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=tmp_path / "out"), "float32"
     )
     assert [job.evaluation.suite.name for job in jobs] == ["arithmetic", "arithmetic"]
-    assert [job.folder for job in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]
+    assert [job.samples.folder for job in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]

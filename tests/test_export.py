@@ -48,7 +48,7 @@ def test_a_folder_gets_the_model_and_nothing_of_the_trainer(run, tmp_path, place
     ("source", "target", "message"),
     [
         ("Qwen/Qwen3-0.6B", "model", "Qwen/Qwen3-0.6B: no such folder; name a run, one of its checkpoints"),
-        ("empty", "model", "holds no config.json (config.json); it is not a Hugging Face model folder"),
+        ("empty", "model", "holds no config.json; write it with save_pretrained"),
         ("run", "/proc/model", "/proc/model: cannot be written ("),
     ],
 )

@@ -13,8 +13,7 @@ from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import load_tokenizer, model_folder
-from bnpo.policy.model_check import check_model
+from bnpo.policy.folder import check_model, load_tokenizer, model_folder
 from check_model import two_layers
 from conftest import report_of, run_ranks
 from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config, make_family, make_sharp
@@ -111,7 +110,7 @@ def test_code_from_the_hub_and_broken_settings_are_refused(tmp_path):
     settings = json.loads((TINY_MODEL / "config.json").read_text())
     for changes in ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, {"hidden_size": "wide"}):
         (tmp_path / "config.json").write_text(json.dumps(settings | changes))
-        with pytest.raises(InputError, match=r"not the config\.json of a known language model \("):
+        with pytest.raises(InputError, match=r"config\.json: transformers cannot run this model \("):
             check_model(tmp_path, 192)
 
 
@@ -146,7 +145,7 @@ def test_weights_that_are_cut_off_or_no_weights(model, content, message):
 
 def test_a_tokenizer_that_cannot_be_loaded(model):
     (model / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="model: its tokenizer cannot be loaded"):
+    with pytest.raises(InputError, match="model: its tokenizer: transformers cannot run this model"):
         load_tokenizer(model, 10)
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch.distributed as dist
 
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation.program import fleet
+from bnpo.evaluation.fleet import fleet
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampling import EngineSettings
@@ -79,7 +79,11 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
             "512 different questions are",
         ),
         (("--model", "/absent/model"), 5, "/absent/model: no such model folder"),
-        (("--model", "{unsafe}"), 5, "unsafe: holds no weights (*.safetensors); load it with transformers and save it"),
+        (
+            ("--model", "{unsafe}"),
+            5,
+            "unsafe: holds no *.safetensors; write it with save_pretrained",
+        ),
         (("--questions-per-step", "3"), 5, "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2"),
         (("--output-dir", "{run}"), 5, "run: holds a run. Delete it with --overwrite"),
         # By code of transformers:
@@ -200,8 +204,9 @@ def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     ends = pytest.raises(RuntimeError, match="a sampler's process ended with status -9; its error is above")
-    with ends, fleet(tmp_path, [], 1, EngineSettings(max_tokens=192, dtype="float32")):
-        pass
+    settings, sampling = EngineSettings(max_tokens=192, dtype="float32"), {"prompts": [[1]], "seeds": [0]}
+    with ends, fleet(tmp_path, [], 1, settings, sampling) as groups:
+        list(groups)
     killer.join()
 
 

@@ -134,7 +134,7 @@ def report(tmp_path_factory) -> dict:
     """What tests/programs/checkpoint_check.py found, with the run's folder and the bytes of the model."""
     folder, run = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("saved")
     # Wide enough for its matrices to be partitioned and gathered.
-    model = make_model(folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=4)
+    model = make_model(folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=8)
     for file in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(file, folder)
     (folder / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.7, "eos_token_id": [0, 7]}')
@@ -146,7 +146,7 @@ def report(tmp_path_factory) -> dict:
 
 @pytest.mark.program
 def test_saving_never_holds_a_second_model(report):
-    assert min(report["at_once"]) > report["bytes"]  # the measurement sees a copy where there is one
+    assert report["at_once"][0] > report["bytes"]  # the measurement sees a copy where there is one
     assert max(report["groups"]) < report["bytes"] / 3
     saved = AutoModelForCausalLM.from_pretrained(report["run"] / "checkpoints" / "step-000001")
     assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]

@@ -1,4 +1,3 @@
-import gc
 import shutil
 
 import numpy as np
@@ -111,7 +110,7 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "step", abort_one_then_step)
-        with pytest.raises(SamplingError, match=r"no answers from vLLM to 1 of 4 prompts, of tokens \[12, 13, 12\]$"):
+        with pytest.raises(SamplingError, match=r"no answers from vLLM to 1 prompts, of tokens \[12, 13, 12\]$"):
             sample(sampler, prompts, range(4), n=2, max_tokens=9)
     assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
 
@@ -119,12 +118,6 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
 def test_seeds_differ_by_run_step_and_question():
     seeds = [sampling_seeds(seed, step, range(50)) for seed in range(3) for step in range(3)]
     assert len(set(np.ravel(seeds))) == 450
-
-
-def test_what_the_engine_holds_is_left_out_of_garbage_collections(sampler):
-    """Collections that vLLM starts, on GPUs whenever it sleeps or wakes, otherwise visit all that was imported."""
-    gc.collect()
-    assert gc.get_freeze_count() > 10 * len(gc.get_objects())
 
 
 def test_greedy_answers_come_beside_the_samples(sampler, tokenizer):

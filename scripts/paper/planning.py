@@ -9,10 +9,11 @@ from bnpo.config import Planning, check_config, json_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.planning.dry_run import (
     Inputs,
+    checkpoints,
+    data_sheet,
     evaluation_inputs,
     evaluation_seconds,
     plan_training,
-    speed_of,
     training_inputs,
 )
 from paper.rows import Row
@@ -41,7 +42,7 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
         if row.train:
             check_config(row.train, planning.gpus or 1)
     gpus = (planning.gpu,) if planning.gpu else GPUS
-    speed_of(gpus[0])  # refuses an unknown GPU
+    data_sheet(gpus[0])  # refuses an unknown GPU
     inputs: dict[str, ModelInputs] = {}
     for row in rows:
         suite = chosen_suite(row.evaluate, Path())
@@ -52,8 +53,9 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
         if trained := [row for row in rows if row.train and row.model == model]:
             config = trained[0].train
             print(f"\nsettings of {trained[0].name}:\n{json.dumps(json_settings(config), indent=2)}")
-            print(*training.lines, *plan_training(replace(config, planning=planning), training).lines, sep="\n")
-        print(*evaluation.lines, f"{evaluation.eval_answers:,} answers per evaluation", sep="\n")
+            memory = plan_training(replace(config, planning=planning), training)[1] if planning.gpu else []
+            print(*training.lines, *memory, sep="\n")
+        print(*evaluation.lines, sep="\n")
     print(f"\nThe hours assume {planning.answer_tokens} tokens per answer (--answer-tokens), and docs/reproduce.md.")
     # Every row keeps its checkpoints. Only the row at work has one more, which is being written.
     costs = [row_cost(row, inputs[row.model], replace(planning, gpu=gpus[0])) for row in rows]
@@ -65,13 +67,12 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
 def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     """Return what a row needs on the GPUs of `planning`."""
     evaluation, training = inputs
-    suite = chosen_suite(row.evaluate, Path())
-    hours = sum(evaluation_seconds(replace(row.evaluate, planning=planning), evaluation, suite).values()) / 3600
+    hours = sum(evaluation_seconds(replace(row.evaluate, planning=planning), evaluation).values()) / 3600
     if row.train is None:
         return RowCost(0, 0, hours)
-    plan = plan_training(replace(row.train, planning=planning), training)
-    hours = hours + sum(plan.seconds.values()) / 3600 if plan.seconds else None
-    return RowCost(plan.checkpoint, plan.checkpoints, hours)
+    seconds, _ = plan_training(replace(row.train, planning=planning), training)
+    hours = hours + sum(seconds.values()) / 3600 if seconds else None
+    return RowCost(*checkpoints(row.train, training.shape, training.steps), hours)
 
 
 def _print_hours(

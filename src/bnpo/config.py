@@ -16,8 +16,7 @@ import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from bnpo.algorithm.advantages import needs_groups
-from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.environment import expand_home, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
@@ -478,7 +477,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--lora-alpha and --save-merged need --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
-    if batch.samples_per_question == 1 and needs_groups(config.method, len(config.data.rewards)):
+    if batch.samples_per_question == 1 and config.method.algo not in WITHOUT_GROUPS:
         raise InputError(
             f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0 and nothing is "
             "learned; take at least 2, or an --algo without a baseline from the group, such as reinforce_pp"

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import torch.distributed as dist
@@ -13,12 +14,10 @@ from bnpo.config import TrainConfig
 from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched_questions
 from bnpo.grading.grader import Grader, Grades, Outcomes
 from bnpo.policy.learner import Experience
+from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import Answer, SampledGroup
 from bnpo.policy.speed import Stopwatch
 from bnpo.ranks import gather
-
-if TYPE_CHECKING:  # imports vLLM
-    from bnpo.policy.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -52,44 +51,69 @@ class Rollouts:
         return np.array([[len(answer.token_ids) for answer in group] for group in self.answers])
 
 
-GradedGroup = tuple[list[Answer], Grades]
-"""Answers to one question, m of them or one greedy answer, with their grades."""
+class GradedGroup(NamedTuple):
+    """Answers to one question, m of them or one greedy answer, with their grades. Ranks exchange these."""
 
-
-@dataclass(frozen=True)
-class RankRollouts:
-    """The rollouts of one rank for its q questions, in order. Ranks exchange objects of this class."""
-
-    groups: list[GradedGroup]  # [q]
-    greedy_groups: list[GradedGroup]  # [q] or []
-    sampling_seconds: float
+    greedy: bool
+    answers: list[Answer]
+    grades: Grades
 
 
 def collect(
-    task: Task, questions: np.ndarray, step: int | None, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+    task: Task,
+    draws: Sequence[np.ndarray],
+    step: int | None,
+    sampler: Sampler,
+    config: TrainConfig,
+    stopwatch: Stopwatch,
 ) -> Rollouts:
-    """Sample answers to `questions` [n] with the seeds of `step`, grade them, and return them from all ranks.
+    """Sample answers to questions with the seeds of `step`, grade them, and return them from all ranks.
 
-    If `step` is None, the seeds are those of the watched questions. All ranks must call it together.
+    `draws` are arrays of questions [n]. After the first, more are taken while fewer than n questions have answers of
+    different rewards. If `step` is None, the seeds are those of the watched questions. A collective.
     """
-    return _concatenate(questions, _collect(task, questions, step, sampler, config, stopwatch), config)
+    n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
+    taken: list[np.ndarray] = []  # those of `draws` whose questions were answered
+    groups: list[GradedGroup] = []  # [questions taken so far]
+    greedy_groups: list[GradedGroup] = []  # the same, or []
+    for questions in draws:
+        taken.append(questions)
+        own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
+        own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
+        with stopwatch("gather"):  # waits for the slowest rank
+            of_ranks = gather((own_groups, stopwatch.seconds["generate"]))
+        for group in chain.from_iterable(rank_groups for rank_groups, _ in of_ranks):
+            (greedy_groups if group.greedy else groups).append(group)
+        rewards = np.stack([group.grades.rewards for group in groups])  # [questions, m, K]
+        if has_signal(rewards, reward_weights).sum() >= n:
+            break
+    return Rollouts(
+        questions=np.concatenate(taken),
+        trained=trained_groups(rewards, n, reward_weights),
+        answers=[group.answers for group in groups],
+        rewards=rewards,
+        failed=np.stack([group.grades.failed for group in groups]),
+        greedy_answers=[group.answers[0] for group in greedy_groups],
+        greedy_rewards=np.concatenate([group.grades.rewards for group in greedy_groups]) if greedy_groups else None,
+        failures=sum((group.grades.failures for group in groups + greedy_groups), Counter()),
+        sampling_seconds=np.array([seconds for _, seconds in of_ranks]),
+    )
 
 
-def _collect(
-    task: Task, questions: np.ndarray, step: int | None, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
-) -> list[RankRollouts]:
-    """Return the rollouts of `collect` by rank."""
-    own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
+def _sample_and_grade(
+    task: Task, questions: np.ndarray, step: int | None, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
+) -> list[GradedGroup]:
+    """Return answers to this rank's `questions` in their order, each greedy answer in a group of its own."""
     sampled: list[tuple[SampledGroup, Outcomes]] = []
     groups = sampler.sample(
-        [task.prompts[question] for question in own_questions],
-        sampling_seeds(config.sampling.seed, step, own_questions),
+        [task.prompts[question] for question in questions],
+        sampling_seeds(config.sampling.seed, step, questions),
         n=config.batch.samples_per_question,
         max_tokens=config.sampling.max_answer_tokens,
         temperature=config.sampling.temperature,
         top_k=config.sampling.top_k,
         logprobs=True,
-        greedy_too=config.method.algo == "remax",  # one greedy answer per question, as a group of its own
+        greedy_too=config.method.algo == "remax",
     )
     while True:
         with stopwatch("generate"):
@@ -98,38 +122,30 @@ def _collect(
             break
         with stopwatch("reward"):
             # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
-            reference = task.problems[own_questions[group.prompt_index]].answer
+            reference = task.problems[questions[group.prompt_index]].answer
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
             sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
-    own_rollouts = RankRollouts([], [], stopwatch.seconds["generate"])
     with stopwatch("reward"):
-        for group, outcomes in sorted(sampled, key=lambda item: item[0].prompt_index):  # vLLM finishes in any order
-            own_groups = own_rollouts.greedy_groups if group.greedy else own_rollouts.groups
-            own_groups.append((group.answers, task.grader.grades(outcomes)))
-    with stopwatch("gather"):  # waits for the slowest rank
-        return gather(own_rollouts)
+        sampled.sort(key=lambda item: item[0].prompt_index)  # vLLM finishes in any order
+        return [GradedGroup(group.greedy, group.answers, task.grader.grades(outcomes)) for group, outcomes in sampled]
 
 
 def collect_batch(
-    task: Task, place: int, step: int, sampler: "Sampler", config: TrainConfig, stopwatch: Stopwatch
+    task: Task, place: int, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
-    """Draw questions from `place` on in their seeded order. Return their rollouts and the place behind the last one.
+    """Return rollouts of questions from `place` on in their seeded order, and the place behind the last of them.
 
-    After the first n questions, while fewer than n have answers of different rewards, n more are drawn, at most
-    --resample-rounds times.
+    Up to --resample-rounds more draws of n questions are taken, see `collect`.
     """
     count, n = len(task.problems), config.batch.questions_per_step
-    questions, all_ranks = np.array([], dtype=int), []
+    draws, places = [], []  # of each draw: questions [n], place behind it
     for _ in range(1 + config.batch.resample_rounds):
-        drawn = questions_at(count, n, place, config.sampling.seed)  # [n]
+        draws.append(questions_at(count, n, place, config.sampling.seed))
         place = next_place(count, n, place) + n
-        questions = np.concatenate([questions, drawn])
-        all_ranks += _collect(task, drawn, step, sampler, config, stopwatch)
-        rollouts = _concatenate(questions, all_ranks, config)
-        if has_signal(rollouts.rewards, config.method.reward_weights).sum() >= n:
-            break
-    return rollouts, place
+        places.append(place)
+    rollouts = collect(task, draws, step, sampler, config, stopwatch)
+    return rollouts, places[len(rollouts.questions) // n - 1]
 
 
 def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
@@ -149,49 +165,13 @@ def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None 
     return np.sort(np.argsort(~has_signal(rewards, weights), kind="stable")[:n])
 
 
-@dataclass(frozen=True)
-class WatchedAnswers:
-    """Rollouts of the watched questions: a few training questions, always the same, answered beside the batch."""
+def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollouts:
+    """Return answers to the watched questions (--watch-questions): a few, always the same, beside the batch.
 
-    rollouts: Rollouts
-    seconds: float
-
-
-def collect_watched(task: Task, sampler: "Sampler", config: TrainConfig) -> WatchedAnswers:
-    """Return answers to the watched questions (--watch-questions). All ranks must call it together.
-
-    These answers have seeds of their own, so the rest of the run is the same with and without them.
+    These answers have seeds of their own, so the rest of the run is the same with and without them. A collective.
     """
-    stopwatch = Stopwatch()
-    with stopwatch("total"):
-        questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
-        rollouts = collect(task, questions, None, sampler, config, stopwatch)
-    return WatchedAnswers(rollouts, stopwatch.seconds["total"])
-
-
-def _concatenate(questions: np.ndarray, all_ranks: list[RankRollouts], config: TrainConfig) -> Rollouts:
-    """Return the rollouts of all ranks, of one draw or several, as one batch in the order of `questions` [n]."""
-    groups = [group for rank in all_ranks for group in rank.groups]  # [n]
-    greedy_groups = [group for rank in all_ranks for group in rank.greedy_groups]  # [n] or []
-    failures: Counter[str] = Counter()
-    for _, grades in groups + greedy_groups:
-        failures += grades.failures
-    greedy_rewards = None
-    if config.method.algo == "remax":
-        greedy_rewards = np.concatenate([grades.rewards for _, grades in greedy_groups])  # [n, K]
-    rewards = np.stack([grades.rewards for _, grades in groups])  # [n, m, K]
-    return Rollouts(
-        questions=questions,
-        trained=trained_groups(rewards, config.batch.questions_per_step, config.method.reward_weights),
-        answers=[answers for answers, _ in groups],
-        rewards=rewards,
-        failed=np.stack([grades.failed for _, grades in groups]),
-        greedy_answers=[answers[0] for answers, _ in greedy_groups],
-        greedy_rewards=greedy_rewards,
-        failures=failures,
-        # Those of the last draw: the stopwatch adds up over the draws.
-        sampling_seconds=np.array([rank.sampling_seconds for rank in all_ranks[-dist.get_world_size() :]]),
-    )
+    questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
+    return collect(task, [questions], None, sampler, config, Stopwatch())
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:

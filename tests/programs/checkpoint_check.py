@@ -14,7 +14,7 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
-GROUP_BYTES = 2**23
+FILE_BYTES = 2**23
 M_MMAP_THRESHOLD = -3  # malloc.h
 
 
@@ -40,7 +40,6 @@ def main() -> None:
 
     from bnpo.config import parse_train_config
     from bnpo.files import InputError
-    from bnpo.policy import weight_sync
     from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
     from bnpo.runs import checkpoint
@@ -54,8 +53,8 @@ def main() -> None:
     learner = Learner(model, len(tokenizer), config)
     learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
 
-    def save(step: int, group_bytes: int = GROUP_BYTES) -> None:
-        checkpoint.GROUP_BYTES = weight_sync.GROUP_BYTES = group_bytes
+    def save(step: int, file_bytes: int = FILE_BYTES) -> None:
+        checkpoint.FILE_BYTES = file_bytes
         checkpoint.save_checkpoint(learner, tokenizer, run, Progress(step), card="", keep=0)
 
     def error_of(action) -> str:
@@ -72,7 +71,7 @@ def main() -> None:
     report["disagreeing"] = error_of(prepared.check_agreement)
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * GROUP_BYTES, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * FILE_BYTES, resource.RLIM_INFINITY))
     report["full"] = error_of(lambda: save(3))
     # Rank 1 still waits to go on with the saving, until the launcher ends it.
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

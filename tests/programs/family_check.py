@@ -21,7 +21,8 @@ from bnpo.config import parse_train_config
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import measure_sync, prove_start, sync_weights, whole_weights
+from bnpo.policy.start_check import prove_start
+from bnpo.policy.weight_sync import measure_sync, refresh_sampler, whole_weights
 from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
 
 RNG = np.random.default_rng(0)
@@ -72,7 +73,7 @@ def check(model: Path, dtype: str) -> dict:
     start_check = prove_start(resumed, sampler, PROMPTS[0] + PROMPTS[1])
     of_vllm = sampler.score(PROMPTS[0], ANSWERS[0])
     resumed.update(EXPERIENCE, lr=1e-3)
-    sync_weights(resumed, sampler, 2)
+    refresh_sampler(resumed, sampler, 2)
     return {
         "sync": measure_sync(resumed, sampler, EXPERIENCE, 2, start_check.sync_bound),
         "moved": float(np.abs(saved - before).mean()),

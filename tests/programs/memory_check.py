@@ -75,7 +75,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import rank_memory, read_shape
+    from bnpo.planning.memory import CONTEXTS, learner_memory, read_shape
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")
@@ -85,8 +85,9 @@ def main() -> None:
         flags = SETTINGS[name]
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
-        counted = rank_memory(shape, config, ranks, device="cpu")
-        report[name] = {"measured": taken, "phase": counted.peak, "counted": counted.total(counted.peak)}
+        plan = learner_memory(shape, config, ranks, device="cpu")
+        counted = plan.phases[plan.peak].total() + plan.offloaded - CONTEXTS  # all in the same memory, without CUDA
+        report[name] = {"measured": taken, "phase": plan.peak, "counted": counted}
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.barrier()

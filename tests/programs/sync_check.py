@@ -20,7 +20,7 @@ from bnpo.data import encode_prompt
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler, SamplingError
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import SyncError, check_equal, compared_names, measure_sync, sync_weights, whole_weights
+from bnpo.policy.weight_sync import SyncError, check_equal, is_compared, measure_sync, refresh_sampler, whole_weights
 from bnpo.ranks import gather
 
 
@@ -43,7 +43,7 @@ class Pair:
         engine = EngineSettings(max_tokens=192, dtype="float32", tensor_parallel=sampler_ranks)
         self.sampler = Sampler(model, tokenizer, engine)
         self.sync_bound = 1e-4  # rounding in fp32
-        self.names = list(compared_names(self.learner.model))
+        self.names = list(self.compared())
         self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?")
 
     def update(self) -> tuple[Experience, float]:
@@ -59,6 +59,12 @@ class Pair:
         )
         return experience, self.learner.update(experience, lr=1e-3).metrics["sampler_learner_gap_max"]
 
+    def compared(self) -> dict:
+        """The learner's weights that `refresh_sampler` compares."""
+        model = self.learner.model
+        layers = model.config.num_hidden_layers
+        return {name: whole for name, whole in whole_weights(model, tied_too=True) if is_compared(name, layers)}
+
     def errors(self, experience: Experience) -> list[str | None]:
         """Of the two checks: by log-probabilities, and by bits."""
         return [
@@ -67,7 +73,7 @@ class Pair:
         ]
 
     def bits(self, held: dict) -> str | None:
-        return error_of(lambda: check_equal(self.learner.model, held, 4, self.sampler.place))
+        return error_of(lambda: check_equal(self.compared(), held, 4, self.sampler.place))
 
 
 def main() -> None:
@@ -77,7 +83,7 @@ def main() -> None:
     report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(pair.names))}
     for step in (1, 2, 3):
         experience, _ = pair.update()
-        sync_weights(learner, sampler, step)
+        refresh_sampler(learner, sampler, step)
         report["differences"].append(measure_sync(learner, sampler, experience, step, pair.sync_bound))
         report["ids_ok"] = max(map(max, experience.answers)) < pair.vocabulary
 
@@ -85,7 +91,7 @@ def main() -> None:
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
-        ("whole", lambda: sync_weights(learner, sampler, 4)),
+        ("whole", lambda: refresh_sampler(learner, sampler, 4)),
     ):
         load()
         report["errors"][case] = pair.errors(experience)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Estimate, Method
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
 
 ROUNDING = 1e-6
 """Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""
@@ -15,13 +15,6 @@ ROUNDING = 1e-6
 class Advantages(NamedTuple):
     values: np.ndarray  # [n, m] float64
     fits: list[BetaFit]  # from bnpo: one, or one per reward with `decompose`; from other estimators: none
-
-
-def needs_groups(method: Method, rewards: int) -> bool:
-    """Return whether all advantages are 0 where each question has one answer, with `rewards` rewards."""
-    different = np.linspace(0.1, 1, 4 * rewards).reshape(4, 1, rewards)  # [4, 1, K]
-    others = {"greedy_rewards": np.zeros((4, rewards)), "lengths": np.ones((4, 1))}
-    return not compute_advantages(method, different, **others).values.any()
 
 
 def compute_advantages(
@@ -43,8 +36,8 @@ def compute_advantages(
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
 
-    Raises ValueError for rewards that are ragged, not finite or outside their range (the message names the question),
-    or if the estimator lacks an argument. Raises InputError for wrong settings.
+    Raises ValueError for rewards that are ragged, not finite or outside their range, or if the estimator lacks an
+    argument. Raises InputError for wrong settings.
     """
     algo = method.algo
     if algo not in ALGORITHMS:
@@ -52,67 +45,49 @@ def compute_advantages(
     rewards = _to_unit_interval(_as_array(rewards), ranges, "answer")  # [n, m, K]
     n, m, k = rewards.shape
     method.check(n, m, k)
-    greedy_rewards = _checked_greedy(greedy_rewards, (n, k), ranges) if algo == "remax" else np.zeros((n, k))  # [n, K]
+    greedy = np.zeros((n, k))  # [n, K], not used
+    if algo == "remax":
+        if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
+            raise ValueError(f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per question")
+        greedy = _to_unit_interval(np.array(greedy_rewards, float)[:, None], ranges, "greedy answer")[:, 0]
     if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     lengths = None if lengths is None else np.asarray(lengths)  # [n, m]
-    reward_weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
 
+    weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
     if method.decompose:  # each reward alone; then the weighted average of their advantages
-        alone = np.ones(1)
-        parts = [(rewards[:, :, [i]], alone, greedy_rewards[:, [i]]) for i in range(k)]
-        outer_weights = reward_weights  # [parts]
+        parts = [(rewards[:, :, [i]], np.ones(1), greedy[:, [i]], weights[i]) for i in range(k)]
     else:
-        parts, outer_weights = [(rewards, reward_weights, greedy_rewards)], np.ones(1)
-    estimates = [_estimate(method, *part, lengths) for part in parts]
-    weighted = [w * advantages for w, (advantages, _) in zip(outer_weights, estimates, strict=True)]  # parts x [n, m]
-    values = np.sum(weighted, axis=0) / outer_weights.sum()  # [n, m]
+        parts = [(rewards, weights, greedy, 1.0)]
+    weighted, fits = [], []  # weighted: parts x [n, m]
+    for part, inner_weights, part_greedy, outer_weight in parts:
+        divisor = inner_weights.sum() if algo in ON_UNIT_INTERVAL else 1.0
+        combined = (part * inner_weights).sum(axis=2) / divisor  # [n, m]
+        combined_greedy = (part_greedy * inner_weights).sum(axis=1) / divisor  # [n]
+        batch = Batch(combined, method, part, inner_weights, combined_greedy, lengths)
+        advantages, fit = ALGORITHMS[algo](batch)  # [n, m]
+        weighted.append(outer_weight * advantages)
+        fits += [] if fit is None else [fit]
+    values = np.sum(weighted, axis=0) / sum(outer_weight for *_, outer_weight in parts)  # [n, m]
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).mean())
-    return Advantages(values, [fit for _, fit in estimates if fit is not None])
-
-
-def _estimate(
-    method: Method,
-    rewards: np.ndarray,  # [n, m, K], like the next two of one part
-    reward_weights: np.ndarray,  # [K]
-    greedy_rewards: np.ndarray,  # [n, K]
-    lengths: np.ndarray | None,  # [n, m]
-) -> Estimate:
-    """Return what the estimator of `method` makes of the weighted sum, or average, of rewards in [0, 1]."""
-    divisor = reward_weights.sum() if method.algo in ON_UNIT_INTERVAL else 1.0
-    combined = (rewards * reward_weights).sum(axis=2) / divisor  # [n, m]
-    greedy = (greedy_rewards * reward_weights).sum(axis=1) / divisor  # [n]
-    return ALGORITHMS[method.algo](Batch(combined, method, rewards, reward_weights, greedy, lengths))
-
-
-def _checked_greedy(
-    greedy_rewards: np.ndarray | None, shape: tuple[int, int], ranges: np.ndarray | Sequence
-) -> np.ndarray:  # [n, K] in [0, 1]
-    if greedy_rewards is None:
-        raise ValueError("remax needs greedy_rewards [n, K]: sample one greedy answer per question and grade it")
-    greedy_rewards = np.asarray(greedy_rewards, dtype=np.float64)
-    if greedy_rewards.shape != shape:
-        raise ValueError(f"greedy_rewards has shape {greedy_rewards.shape}, not [n, K] = {shape}")
-    return _to_unit_interval(greedy_rewards[:, None], ranges, "greedy answer")[:, 0]
+    return Advantages(values, fits)
 
 
 def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:
     """Return `rewards` as float64 [n, m, K]. Raises ValueError if they have another shape or are empty."""
-    if not isinstance(rewards, np.ndarray):
-        # numpy's own error about ragged lists would not name the question.
-        for question, group in enumerate(rewards):
-            if len(group) != len(rewards[0]):
-                raise ValueError(
-                    f"question {question} has {len(group)} answers, question 0 has {len(rewards[0])}: "
-                    "sample the same number of answers to every question, or drop the question"
-                )
-    rewards = np.asarray(rewards, dtype=np.float64)
-    if rewards.ndim != 3 or 0 in rewards.shape:
-        raise ValueError(f"rewards have shape {rewards.shape}; they must be [questions, answers, rewards], none empty")
-    return rewards
+    try:
+        array = np.asarray(rewards, dtype=np.float64)
+    except ValueError:  # ragged lists
+        array = np.empty(0)
+    if array.ndim != 3 or 0 in array.shape:
+        raise ValueError(
+            "rewards must be [questions, answers, rewards], none empty: "
+            "sample the same number of answers to every question, or drop the question"
+        )
+    return array
 
 
 def _to_unit_interval(rewards: np.ndarray, ranges: np.ndarray | Sequence, kind: str) -> np.ndarray:

@@ -17,12 +17,6 @@ the value of the prompt token are stored again for each answer. They are about a
 that have as many key heads as query heads."""
 
 
-def groups_of(prompts: Sequence[list[int]]) -> np.ndarray:
-    """Return the group number [answers] of each answer, from 0. Answers with the same prompt are one group."""
-    numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
-    return np.array([numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts], dtype=np.int64)
-
-
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
     """Return the indices of each rank's items: from the largest on, each goes to the rank with the lowest load.
 
@@ -70,8 +64,10 @@ class Lengths:
 
     @classmethod
     def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> "Lengths":
-        """Return the lengths of prompts and answers, token ids, one prompt per answer."""
-        return cls(_token_counts(prompts), _token_counts(answers), groups_of(prompts))
+        """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal prompts are one group."""
+        numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
+        groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
+        return cls(token_counts(prompts), token_counts(answers), np.array(groups, dtype=np.int64))
 
     def cost(self, part: np.ndarray) -> float:
         """Return the cost in tokens of the answers with indices `part`, all of one group, in a micro-batch."""
@@ -80,12 +76,9 @@ class Lengths:
 
     def pieces(self, limit: float) -> list[np.ndarray]:
         """Return the answer indices of each group, cut into pieces that cost at most `limit` or have one answer."""
-        if not len(self.groups):
-            return []
-        order = np.argsort(self.groups, kind="stable")  # [answers], group after group
-        starts = np.diff(self.groups[order], prepend=-1).nonzero()[0][1:]  # [groups - 1], of the groups in `order`
         pieces = []
-        for group in np.split(order, starts):
+        for number in np.unique(self.groups):
+            group = np.flatnonzero(self.groups == number)  # answer indices
             prompt = self.prompt_tokens[group[0]]
             costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
             # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
@@ -95,7 +88,7 @@ class Lengths:
         return pieces
 
 
-def _token_counts(sequences: Sequence[Sized]) -> np.ndarray:
+def token_counts(sequences: Sequence[Sized]) -> np.ndarray:
     return np.array([len(ids) for ids in sequences], dtype=np.int64)
 
 
@@ -106,13 +99,20 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     or if a cut lowers the highest load of a rank. All ranks have the same number of micro-batches, at least one. Some
     may be empty.
     """
+
+    def divide(limit: float) -> list[list[np.ndarray]]:
+        pieces = lengths.pieces(limit)
+        shares = share_out(np.array([lengths.cost(piece) for piece in pieces]), ranks)
+        return [[pieces[i] for i in share] for share in shares]
+
+    def highest_load(pieces_per_rank: list[list[np.ndarray]]) -> float:
+        return max(sum(map(lengths.cost, pieces)) for pieces in pieces_per_rank)
+
     # Try smaller and smaller pieces, from a rank's share of the batch to a 16th of it. Small pieces are easier to
     # balance, but repeat more prompts. Of equally good divisions `min` takes the first, with the largest pieces.
     share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
-    divisions = [_divide(lengths, ranks, min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)]
-    pieces_per_rank = min(divisions, key=lambda division: _highest_load(lengths, division))
     plans = []
-    for pieces in pieces_per_rank:
+    for pieces in min((divide(min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)), key=highest_load):
         costs = np.array([lengths.cost(piece) for piece in pieces])  # [pieces]
         micro_batches = []
         for items in pack(costs, budget):
@@ -126,17 +126,6 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     for micro_batches in plans:
         micro_batches += [np.empty(0, dtype=np.int64)] * (count - len(micro_batches))
     return plans
-
-
-def _divide(lengths: Lengths, ranks: int, limit: float) -> list[list[np.ndarray]]:
-    """Return the pieces of every rank. Each costs at most `limit` or has one answer."""
-    pieces = lengths.pieces(limit)
-    shares = share_out(np.array([lengths.cost(piece) for piece in pieces]), ranks)
-    return [[pieces[i] for i in share] for share in shares]
-
-
-def _highest_load(lengths: Lengths, pieces_per_rank: list[list[np.ndarray]]) -> float:
-    return max(sum(map(lengths.cost, pieces)) for pieces in pieces_per_rank)
 
 
 @dataclass(frozen=True)
@@ -176,13 +165,14 @@ class MicroBatch:
         dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
         """Return the values [answer tokens] of this micro-batch from those of the batch, [tokens] or one per answer."""
-        if len(self.indices) == 0:
-            values = np.zeros(self.lengths.sum())
-        elif isinstance(per_answer, np.ndarray):
-            values = np.repeat(per_answer[self.indices], self.lengths)
-        else:
-            values = np.concatenate([per_answer[i] for i in self.indices])
-        return torch.from_numpy(values).to(self.input_ids.device, dtype)  # [answer tokens]
+        values = [np.broadcast_to(per_answer[i], n) for i, n in zip(self.indices, self.lengths, strict=False)]
+        flat = np.concatenate(values or [np.zeros(1)])  # the filler has one token, of zero weight
+        return torch.from_numpy(flat).to(self.input_ids.device, dtype)  # [answer tokens]
+
+    def by_answer(self, values: torch.Tensor) -> dict[int, np.ndarray]:
+        """Return `values` [answer tokens] as arrays [tokens] by the answers' indices in the batch. {} for a filler."""
+        parts = np.split(values.cpu().numpy(), self.lengths.cumsum()[:-1])
+        return {int(index): part for index, part in zip(self.indices, parts, strict=False)}
 
 
 def collate(
@@ -223,7 +213,7 @@ def collate(
         return torch.from_numpy(np.concatenate(parts)).to(device)
 
     def starts(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.tensor([0, *np.cumsum(_token_counts(parts))], dtype=torch.int32, device=device)
+        return torch.tensor([0, *np.cumsum(token_counts(parts))], dtype=torch.int32, device=device)
 
     sequences = Sequences(starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys)))
     return MicroBatch(
@@ -232,6 +222,6 @@ def collate(
         sequences=sequences,
         targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
         predicting=tensor(predicting),
-        lengths=_token_counts([answer for _, answer in pairs]),
+        lengths=token_counts([answer for _, answer in pairs]),
         indices=indices,
     )

@@ -6,7 +6,7 @@ group. All arithmetic is in float64 on the batch of all ranks. docs/estimators.m
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -31,7 +31,7 @@ Algorithm = Literal[
     "shrinkage",
     "weight",
 ]
-"""The estimators by the names that --algo takes."""
+"""The estimators by the names that --algo takes, which are those of their functions."""
 MAX_BETA_PARAMETER = 100.0
 """Largest alpha and beta that a user may set. Up to here 1/f is finite at every accuracy of up to 1,000 answers."""
 
@@ -323,9 +323,7 @@ def curverl(batch: Batch) -> Estimate:
     return reinforce(batch)[0] * weights[:, None], None
 
 
-FUNCTIONS: tuple[Callable[[Batch], Estimate], ...] = (bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo)
-FUNCTIONS += (reinforce, reinforce_pp, reinforce_pp_baseline, remax, rloo, shrinkage, weight)
-ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {function.__name__: function for function in FUNCTIONS}
+ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {name: globals()[name] for name in get_args(Algorithm)}
 """The function of each estimator, by its name."""
 
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
@@ -333,3 +331,6 @@ NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 
 ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
+
+WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")
+"""Estimators that learn from one answer per question. The advantages of the others are then all 0."""

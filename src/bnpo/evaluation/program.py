@@ -3,36 +3,29 @@
 import hashlib
 import json
 import math
-import multiprocessing
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
+from pydantic import Field
 from tqdm import tqdm
 
 from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
-from bnpo.environment import setup_environment
-from bnpo.evaluation.protocol import Evaluation, sample_records
-from bnpo.evaluation.records import Protocol, Request, Results, Samples, claim_results_folder
+from bnpo.evaluation.fleet import fleet
+from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.records import Samples, claim_results_folder, key_of
 from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, load_suite, override
-from bnpo.files import ROOT, InputError, RunError, write_json, write_json_lines, writing
+from bnpo.files import ROOT, InputError, write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
-from bnpo.grading.workers import signal_at_program_end
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
-from bnpo.policy.sampling import EngineSettings, SampledGroup
+from bnpo.policy.sampling import EngineSettings
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from bnpo.policy.sampler import Sampler
@@ -55,8 +48,8 @@ class EvalConfig:
     of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
     repetitions: tuple[str, ...] = ()
     """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N for one."""
-    limit: int | None = None
-    """Evaluate only the first LIMIT problems of each data set."""
+    limit: Annotated[int, Field(ge=2)] | None = None
+    """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
     """Folder for samples.jsonl and results.json, by default evals/results/<suite>-<model>-<hash>. Repeat an interrupted
     command to continue it."""
@@ -88,16 +81,15 @@ class Job:
 
     model: Path
     evaluation: Evaluation
-    folder: Path  # of its results
-    protocol: Protocol
-    samples: Samples  # so far
+    protocol: dict
+    samples: Samples  # so far, in the folder of the results
 
 
 class Outcome(NamedTuple):
-    """The files of an evaluation."""
+    """The content of the files of an evaluation."""
 
     folder: Path
-    results: list[Results]  # of --base, if given, and of --ckpt
+    results: list[dict]  # results.json of --base, if given, and of --ckpt
     comparison: dict | None  # comparison.json
     changes: list[dict] | None = None  # verdicts that a regrade has changed
 
@@ -119,14 +111,15 @@ def run(config: EvalConfig) -> Outcome:
     if dtype == "auto":
         dtype = "bfloat16" if gpus else "float32"
     jobs = prepare_jobs(config, dtype)
-    grader = Grader(grader=jobs[0].evaluation.suite.grader)
+    suite = jobs[0].evaluation.suite
+    grader = Grader(grader=suite.grader)
     results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
     grader.close()
-    folder, comparison = jobs[0].folder, None
+    folder, comparison = jobs[0].samples.folder, None
     if config.base:
         ckpt, base = jobs
-        differences = compare(ckpt.evaluation, base.samples.records, ckpt.samples.records)
-        comparison = {"base": base.protocol, "ckpt": ckpt.protocol, "paired": differences}
+        paired = compare(suite, base.samples.records.values(), ckpt.samples.records.values(), config.seed)
+        comparison = {"base": base.protocol, "ckpt": ckpt.protocol, "paired": paired}
         write_json(folder / "comparison.json", comparison)
     return Outcome(folder, results[::-1], comparison)
 
@@ -144,8 +137,6 @@ def check(config: EvalConfig) -> None:
                 raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
-    if config.base == config.ckpt and config.output_dir is None:
-        raise InputError("--base: is the same as --ckpt and would use the same folder; set --output-dir")
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:
@@ -163,36 +154,51 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
     if config.base:
         models.append((config.base, model_folder(config.base), config.output_dir and config.output_dir / "base"))
     suite = chosen_suite(config, models[0][1])  # for both models: only answers to the same prompts can be compared
-    return [_prepare_job(config, *model, suite, dtype) for model in models]
+    jobs = []
+    for ckpt, model, folder in models:
+        tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
+        evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
+        protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.limit)
+        if folder is None:
+            label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
+            # Without the settings of training, which change when the run is resumed.
+            identity = {key: value for key, value in protocol.items() if key != "run"}
+            digest = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
+            folder = ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
+        protocol = claim_results_folder(folder, protocol)
+        jobs.append(Job(model, evaluation, protocol, Samples(folder, evaluation.sample_keys())))
+    return jobs
 
 
-def _prepare_job(config: EvalConfig, ckpt: str, model: Path, folder: Path | None, suite: Suite, dtype: str) -> Job:
-    tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
-    evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
-    protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.limit)
-    if folder is None:
-        label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
-        # Without the settings of training, which change when the run is resumed.
-        identity = {key: value for key, value in protocol.items() if key != "run"}
-        digest = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
-        folder = ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
-    protocol = claim_results_folder(folder, protocol)
-    return Job(model, evaluation, folder, protocol, Samples(folder, evaluation.requests()))
-
-
-def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> Results:
-    """Sample what is missing, write results.json, and return its content."""
-    samples, requests = job.samples, job.evaluation.requests()
-    missing = [request for request in requests if request not in samples.records]
-    print(f"{job.folder}: {len(requests)} samples, {len(requests) - len(missing)} already there", flush=True)
-    started = time.perf_counter()
+def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> dict:
+    """Sample and grade what is missing, save every record as it comes, write results.json, and return its content."""
+    evaluation, samples, started = job.evaluation, job.samples, time.perf_counter()
+    missing = [key for key in evaluation.sample_keys() if key not in samples.records]
+    done = len(samples.records)
+    print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
     if missing:
-        _sample_missing(job, missing, config, gpus, replicas, grader)
+        settings = EngineSettings(
+            max_tokens=evaluation.suite.max_prompt_tokens + evaluation.suite.max_answer_tokens,
+            dtype=job.protocol["dtype"],
+            gpu_memory=config.gpu_memory,
+            sequences=math.ceil(len(missing) / replicas),
+            enforce_eager=config.enforce_eager,
+            tensor_parallel=config.tensor_parallel,
+        )
+        sampling = evaluation.sampling(missing)
+        correct = sum(record["correct"] for record in samples.records.values())
+        with whole_model(job.model) as folder, fleet(folder, gpus, replicas, settings, sampling) as groups:
+            records = evaluation.graded(missing, groups, grader)
+            bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")
+            for record in bar:
+                samples.add(record)
+                correct += record["correct"]
+                bar.set_postfix(correct=f"{correct / len(samples.records):.3f}", refresh=False)
     samples.close()
-    path = job.folder / "results.json"
+    path = samples.folder / "results.json"
     if not missing and path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
-    results = score_all(job.evaluation, samples.records, job.protocol)
+    results = score_all(evaluation.suite, samples.records.values(), job.protocol)
     results["time"] = {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": time.perf_counter() - started,
@@ -202,33 +208,9 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
     return results
 
 
-def _sample_missing(
-    job: Job, missing: list[Request], config: EvalConfig, gpus: list[str], replicas: int, grader: Grader
-) -> None:
-    """Sample and grade `missing`, save every record as it comes, and show the progress."""
-    suite, samples = job.evaluation.suite, job.samples
-    settings = EngineSettings(
-        max_tokens=suite.max_prompt_tokens + suite.max_answer_tokens,
-        dtype=job.protocol["dtype"],
-        gpu_memory=config.gpu_memory,
-        sequences=math.ceil(len(missing) / replicas),
-        enforce_eager=config.enforce_eager,
-        tensor_parallel=config.tensor_parallel,
-    )
-    with whole_model(job.model) as folder, fleet(folder, gpus, replicas, settings) as sample:
-        done = len(samples.records)
-        correct = sum(record["correct"] for record in samples.records.values())
-        records = sample_records(job.evaluation, missing, sample, grader)
-        bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")
-        for record in bar:
-            samples.add(record)
-            correct += record["correct"]
-            bar.set_postfix(correct=f"{correct / len(samples.records):.3f}", refresh=False)
-
-
 def evaluate_live(
     evaluation: Evaluation, sampler: "Sampler", grader: Grader, config: TrainConfig, checkpoint: Path
-) -> Results:
+) -> dict:
     """Evaluate the policy that `sampler` holds, and return the results. All ranks must call this together.
 
     `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and results.json to a
@@ -238,119 +220,16 @@ def evaluate_live(
 
     from bnpo.ranks import gather
 
-    own_requests = evaluation.requests()[dist.get_rank() :: dist.get_world_size()]
-    own_records = list(sample_records(evaluation, own_requests, sampler.sample, grader))
-    records = {Request.of(record): record for record in chain.from_iterable(gather(own_records))}
+    own_keys = evaluation.sample_keys()[dist.get_rank() :: dist.get_world_size()]
+    groups = sampler.sample(**evaluation.sampling(own_keys))
+    own_records = list(evaluation.graded(own_keys, groups, grader))
+    records = {key_of(record): record for record in chain.from_iterable(gather(own_records))}
     protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype)
-    results = score_all(evaluation, records, protocol)
+    results = score_all(evaluation.suite, records.values(), protocol)
     if dist.get_rank() == 0:
         folder = config.folder.output_dir / "evals" / checkpoint.name
-        # In the order of the requests, whatever the number of ranks.
-        write_json_lines(folder / "samples.jsonl", [records[request] for request in evaluation.requests()])
+        # In the order of the keys, whatever the number of ranks.
+        write_json_lines(folder / "samples.jsonl", [records[key] for key in evaluation.sample_keys()])
         with writing(folder):
             write_json(folder / "results.json", results)
     return results
-
-
-class Member(NamedTuple):
-    """One sampler: the pipe to its process, and the process."""
-
-    connection: Connection
-    process: multiprocessing.Process
-
-    def receive(self) -> object:
-        """Return the next message. Raises RuntimeError if the process has died, RunError if it says so."""
-        try:
-            message = self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            status = self.process.exitcode
-            raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
-        if isinstance(message, RunError):
-            raise message
-        return message
-
-
-@contextmanager
-def fleet(model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings) -> Iterator[Callable]:
-    """Start `replicas` samplers of the model in a folder. Each has its own GPUs, or its share of the cores.
-
-    Yields a function like `Sampler.sample` (without `greedy_too`) that shares the prompts among them. The samplers end
-    with the context. Raises RuntimeError when one of them dies.
-    """
-    context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
-    members = []
-    try:
-        for i in range(replicas):
-            connection, far_end = context.Pipe()
-            variables = member_environment(i, gpus, replicas, settings.tensor_parallel)
-            process = context.Process(target=_serve, args=(far_end, variables, str(model), settings))
-            process.start()
-            far_end.close()  # otherwise a dead member's pipe would stay open, and `receive` would wait for ever
-            members.append(Member(connection, process))
-        # All models load at the same time: wait only after every process has been started.
-        for member in members:
-            member.receive()
-        yield partial(_sample, members)
-    except BaseException:
-        for member in members:
-            member.process.terminate()  # it may be sampling, and would not notice the closed pipe for minutes
-        raise
-    finally:
-        for member in members:
-            member.connection.close()
-            member.process.join()
-
-
-def member_environment(member: int, gpus: Sequence[str], replicas: int, size: int) -> dict[str, str]:
-    """Return the variables of a sampler: which of `gpus` are its own, or how many threads it has.
-
-    >>> member_environment(1, ["4", "5", "6", "7"], replicas=2, size=2)
-    {'CUDA_VISIBLE_DEVICES': '6,7'}
-    """
-    if gpus:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[member * size : (member + 1) * size])}
-    cores = max(1, len(os.sched_getaffinity(0)) // replicas)
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
-
-
-def _sample(
-    members: Sequence[Member], prompts: Sequence[list[int]], seeds: Sequence[int], **sampling
-) -> Iterator[SampledGroup]:
-    # Member i of M gets the prompts i, i + M, i + 2 M, ...: neighbours are often equally long, so shares are even.
-    count = len(members)
-    for i, member in enumerate(members):
-        member.connection.send((prompts[i::count], seeds[i::count], sampling))
-    busy = {member.connection: i for i, member in enumerate(members)}
-    while busy:
-        for connection in wait(list(busy)):
-            i = busy[connection]
-            message = members[i].receive()
-            if message is None:  # this member has answered all its prompts
-                del busy[connection]
-            else:
-                own_position, greedy, answers = message
-                yield SampledGroup(own_position * count + i, greedy, answers)
-
-
-def _serve(connection: Connection, variables: dict[str, str], model: str, settings: EngineSettings) -> None:
-    """Run a member's process: load the model, then answer requests until the connection closes."""
-    signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
-    os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
-    setup_environment()
-    from bnpo.policy.folder import load_tokenizer
-    from bnpo.policy.sampler import Sampler
-
-    try:
-        sampler = Sampler(model, load_tokenizer(Path(model), settings.max_tokens), settings)
-    except RunError as error:
-        return connection.send(error)
-    connection.send(None)  # loaded
-    try:
-        while True:
-            prompts, seeds, sampling = connection.recv()
-            for message in sampler.sample(prompts, seeds, **sampling):
-                connection.send(message)
-            connection.send(None)  # all prompts of this request are answered
-    except EOFError:
-        sampler.close()

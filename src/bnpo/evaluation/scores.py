@@ -1,33 +1,33 @@
 """Scores of evaluated answers and their uncertainty, from arrays correct [problems, repetitions] in {0, 1}."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from math import comb, hypot, sqrt
+from collections.abc import Collection, Mapping, Sequence
+from math import comb, sqrt
 from statistics import multimode
 
 import numpy as np
 
-from bnpo.evaluation.protocol import LoadedSuite
-from bnpo.evaluation.records import DatasetScores, KeptRecord, PairedDifference, Protocol, Request, Results, Score
+from bnpo.evaluation.records import Record, key_of
+from bnpo.evaluation.suites import Suite
 
 RESAMPLES = 10_000  # of the bootstrap
 DETECTED = 2.8
 """Standard errors of a difference that a two-sided test at 5 % finds with a probability of 80 %: 1.96 + 0.84."""
-Records = Mapping[Request, KeptRecord]
+Score = dict[str, float]
+"""`pass1` and its standard error `se`, as shares between 0 and 1. docs/evaluation.md lists the other scores."""
 
 
-def pass_at_1(correct: np.ndarray) -> tuple[float, float]:
+def pass_at_1(correct: np.ndarray) -> Score:
     """Return pass@1 and its standard error, from correct [problems, repetitions].
 
     Answers to one problem are not independent. The error is therefore that of the mean of the problems' means
     (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
 
-    >>> score, error = pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
-    >>> score, round(error, 4)
-    (0.5, 0.2041)
+    >>> pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
+    {'pass1': 0.5, 'se': 0.2041241452319315}
     """
     means = correct.mean(axis=1)  # [problems]
-    return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
+    return {"pass1": float(means.mean()), "se": float(means.std(ddof=1) / np.sqrt(len(means)))}
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> float:
@@ -52,47 +52,23 @@ def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) 
     """
     shares = []
     for correct_row, answer_row in zip(correct, answers, strict=True):
-        votes: list[object] = []
-        for is_correct, answer in zip(correct_row, answer_row, strict=True):
-            if is_correct:
-                votes.append("correct")
-            elif answer is not None:
-                votes.append(("wrong", answer))
-        winners = multimode(votes)
-        shares.append(winners.count("correct") / len(winners) if winners else 0.0)
+        # True is the vote of every correct answer.
+        votes = [bool(is_correct) or answer for is_correct, answer in zip(correct_row, answer_row, strict=True)]
+        winners = multimode(vote for vote in votes if vote is not None)
+        shares.append(winners.count(True) / len(winners) if winners else 0.0)
     return float(np.mean(shares))
 
 
-def detectable(problems: int, repetitions: int, within: float, error: float) -> tuple[float, float]:
-    """Return the smallest true difference to another model that is found with 80 % power, paired by problem.
+def detectable(error: float) -> float:
+    """Return the smallest true difference to another model that is found with 80 % power, from the error of pass@1.
 
-    The first is for a model that solves every problem about as often, so that only the answers are random. The second
-    is for a model whose scores on the problems are unrelated. `within` is the variance of an answer to a problem,
-    E[p (1 - p)] over problems with solve rates p, and `error` the standard error of pass@1.
+    It holds for a model whose scores on the problems are unrelated. A comparison with a similar model, such as another
+    checkpoint of the run, is paired by problem and finds smaller differences.
 
-    >>> low, high = detectable(problems=500, repetitions=16, within=0.1, error=0.02)
-    >>> round(low, 3), round(high, 3)
-    (0.014, 0.079)
+    >>> round(detectable(0.02), 3)
+    0.079
     """
-    return DETECTED * sqrt(2 * within / (problems * repetitions)), DETECTED * sqrt(2) * error
-
-
-def describe_detectable(limits: Mapping[str, tuple[float, float]]) -> str:
-    """Return the differences of `detectable` by data set, and that of the average over the data sets, in points.
-
-    A limit of 0 is no estimate: all answers are wrong, say, so that none differs from another.
-    """
-    limits = dict(limits)
-    lows, highs = np.array(list(limits.values())).round(9).T  # means of equal values may differ in their last bits
-    if len(limits) > 1 and lows.all() and highs.all():
-        limits["average"] = hypot(*lows) / len(lows), hypot(*highs) / len(highs)
-    texts = []
-    for name, (low, high) in limits.items():
-        if round(high, 9) == 0:
-            texts.append(f"{name} cannot be estimated, as all its problems have the same score")
-        else:
-            texts.append(f"{name} {f'{100 * low:.1f}' if round(low, 9) else '?'} to {100 * high:.1f}")
-    return ", ".join(texts)
+    return DETECTED * sqrt(2) * error
 
 
 def describe_score(score: Score, problems: int) -> str:
@@ -110,7 +86,7 @@ def describe_score(score: Score, problems: int) -> str:
     return f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
 
 
-def describe_difference(paired: PairedDifference) -> tuple[str, str, str, str]:
+def describe_difference(paired: dict) -> tuple[str, str, str, str]:
     """Return difference, 95 % interval, p-value and smallest detectable difference as cells of a table, in points.
 
     There is no interval if the difference is the same on all problems.
@@ -129,21 +105,18 @@ def average(scores: Sequence[Score]) -> Score:
     return {"pass1": float(mean), "se": float(np.sqrt((errors**2).sum()) / len(errors))}
 
 
-def summarize(records: Sequence[KeptRecord], repetitions: int) -> DatasetScores:
+def summarize(records: Sequence[Record], repetitions: int) -> dict:
     """Return all scores of one data set from its records, ordered by problem, `repetitions` of each."""
-    correct = verdicts(records, repetitions)
-    by_rule: dict[str, Score] = {}
+    correct = by_problem([record["correct"] for record in records], repetitions)
+    by_rule = {}
     for rule in records[0]["verdicts"]:
-        rule_score, rule_error = pass_at_1(verdicts(records, repetitions, rule))
-        by_rule[rule] = {"pass1": rule_score, "se": rule_error}
+        by_rule[rule] = pass_at_1(by_problem([record["verdicts"][rule] is True for record in records], repetitions))
     votes = np.array([record["vote"] for record in records], object).reshape(-1, repetitions)
-    score, error = pass_at_1(correct)
     ks = [2**i for i in range(repetitions.bit_length()) if 2**i < repetitions] + [repetitions]
     return {
         "problems": len(correct),
         "repetitions": repetitions,
-        "pass1": score,
-        "se": error,
+        **pass_at_1(correct),
         "by_rule": by_rule,
         "sd_repetitions": float(correct.mean(axis=0).std(ddof=1)) if repetitions > 1 else None,
         "pass_at_k": {str(k): pass_at_k(correct, k) for k in ks},
@@ -154,15 +127,15 @@ def summarize(records: Sequence[KeptRecord], repetitions: int) -> DatasetScores:
     }
 
 
-def score_all(evaluation: LoadedSuite, records: Records, protocol: Protocol) -> Results:
+def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict:
     """Return the content of results.json from all records: the scores of every data set, and their average."""
     results = {}
-    for name, dataset in evaluation.suite.datasets.items():
-        results[name] = summarize(of_dataset(evaluation, records, name), dataset.repetitions)
+    for name, dataset in suite.datasets.items():
+        results[name] = summarize(of_dataset(records, name), dataset.repetitions)
     scores = list(results.values())
     by_rule = {rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]}
     failures: Counter[str] = Counter()
-    for record in records.values():
+    for record in records:
         failures.update(f"{rule}: {why}" for rule, why in record["verdicts"].items() if isinstance(why, str))
     return {
         "protocol": protocol,
@@ -172,31 +145,27 @@ def score_all(evaluation: LoadedSuite, records: Records, protocol: Protocol) -> 
     }
 
 
-def compare(evaluation: LoadedSuite, base: Records, other: Records) -> dict[str, PairedDifference]:
+def compare(suite: Suite, base: Collection[Record], other: Collection[Record], seed: int) -> dict[str, dict]:
     """Compare all records of `other` with those of `base` by a paired bootstrap over problems."""
     differences = {}
-    for name, dataset in evaluation.suite.datasets.items():
-        base_correct = verdicts(of_dataset(evaluation, base, name), dataset.repetitions)  # [problems, repetitions]
-        other_correct = verdicts(of_dataset(evaluation, other, name), dataset.repetitions)
-        differences[name] = (other_correct - base_correct).mean(axis=1)
-    return paired_bootstrap(differences, evaluation.seed)
+    for name, dataset in suite.datasets.items():
+        pairs = zip(of_dataset(base, name), of_dataset(other, name), strict=True)
+        changes = [float(new["correct"]) - float(old["correct"]) for old, new in pairs]
+        differences[name] = by_problem(changes, dataset.repetitions).mean(axis=1)
+    return paired_bootstrap(differences, seed)
 
 
-def of_dataset(evaluation: LoadedSuite, records: Records, name: str) -> list[KeptRecord]:
+def of_dataset(records: Collection[Record], name: str) -> list[Record]:
     """Return the records of data set `name`, ordered by problem and repetition."""
-    return [records[request] for request in evaluation.requests() if request.dataset == name]
+    return sorted((record for record in records if record["dataset"] == name), key=key_of)
 
 
-def verdicts(records: Sequence[KeptRecord], repetitions: int, rule: str | None = None) -> np.ndarray:
-    """Return correct [problems, repetitions] by `rule`, or by that of the protocol, from a data set's records."""
-    if rule is None:
-        correct = [record["correct"] for record in records]
-    else:
-        correct = [record["verdicts"][rule] is True for record in records]
-    return np.array(correct, float).reshape(-1, repetitions)
+def by_problem(values: Sequence[float], repetitions: int) -> np.ndarray:
+    """Return values [problems, repetitions] from those of a data set's records."""
+    return np.array(values, float).reshape(-1, repetitions)
 
 
-def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, PairedDifference]:
+def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, dict]:
     """Compare two models on the same problems, from the differences [problems] of their means per problem by data set.
 
     The problems are drawn again with replacement RESAMPLES times. The interval is that of the percentiles. With several
@@ -204,15 +173,13 @@ def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[s
     """
     rng = np.random.default_rng(seed)
     resampled, observed = {}, {}
-    varies = {name: bool((values != values[0]).any()) for name, values in differences.items()}
     for name, values in differences.items():
         resampled[name] = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)  # [RESAMPLES]
         observed[name] = values.mean()
     if len(differences) > 1:
         resampled["average"] = np.mean(list(resampled.values()), axis=0)
         observed["average"] = np.mean(list(observed.values()))
-        varies["average"] = any(varies.values())
-    report: dict[str, PairedDifference] = {}
+    report = {}
     for name, means in resampled.items():
         low, high = np.percentile(means, [2.5, 97.5])
         # With one added to both counts a p-value is never 0 (Davison and Hinkley 1997, Section 4.2).
@@ -221,7 +188,8 @@ def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[s
             "difference": float(observed[name]),
             "low": float(low),
             "high": float(high),
-            "detectable": DETECTED * float(means.std()) if varies[name] else None,
+            # None if all problems have the same difference. Their standard deviation may not be exactly 0.
+            "detectable": DETECTED * float(means.std()) if np.ptp(means) > 0 else None,
             "p_value": float(min(1.0, 2 * min(tails) / (RESAMPLES + 1))),
         }
     return report

@@ -19,11 +19,12 @@ from bnpo.data import (
     Problem,
     built_in_problems,
     chat_template,
+    content_hash,
     encode_prompt,
     load_problems,
 )
 from bnpo.files import ROOT, InputError, read_text
-from bnpo.grading.rewards import BOTH_RULES, GRADERS, last_number
+from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, last_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,6 +43,7 @@ class Dataset(Columns):
     # Only so many from the beginning; None: all. The standard error needs two.
     problems: Annotated[int, Field(ge=2)] | None = None
     references: dict[str, str] | None = None  # other reference answers than the file's, by id, such as 4.2 \pm 0.1
+    sha256: str | None = None  # of the problems, as `content_hash` returns it; None: any problems
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,14 @@ class Suite:
 
     name: str
     datasets: Annotated[dict[str, Dataset], Field(min_length=1)]
-    temperature: float
+    temperature: Annotated[float, Field(ge=0, le=TEMPERATURES[1])]
     top_p: Share
     template: str
     max_prompt_tokens: Positive[int]
     max_answer_tokens: Positive[int]
     system_prompt: str | None = None  # like the flags of train.py, as is `thinking`
     thinking: Literal["on", "off"] | None = None
-    grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function by --grader
+    grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function
     both_rules: bool = False  # grade every answer by BOTH_RULES, too
 
     @property
@@ -80,30 +82,21 @@ def load_suite(name: str) -> Suite:
         if isinstance(prompt, str) and os.path.isfile(ROOT / prompt):
             fields["system_prompt"] = read_text(ROOT / prompt).strip()
         suite = TypeAdapter(Suite).validate_json(json.dumps({"name": path.stem, **fields}), strict=True)
-        _check(suite)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        given = "" if isinstance(fault["input"], dict) else f" is {fault['input']!r}"
-        problem = f"{'.'.join(map(str, fault['loc']))}{given}: {fault['msg'].replace('Input should', 'must')}"
-        raise InputError(f"{path}: not a suite ({problem}); evals/paper.json shows the fields") from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a suite ({error}); evals/paper.json shows the fields") from error
+        check_function("grader", suite.grader, GRADERS)
+        for dataset in suite.datasets.values():
+            dataset.check()
+        if suite.template not in SYSTEM_PROMPTS and not os.path.isfile(ROOT / suite.template):
+            raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
+        if suite.template == "think" and suite.system_prompt:
+            raise ValueError("template think is a system prompt itself: use it without system_prompt")
+    except (AttributeError, InputError, TypeError, ValueError) as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):  # its text has several lines
+            fault = error.errors()[0]
+            given = "" if isinstance(fault["input"], dict) else f" is {fault['input']!r}"
+            reason = f"{'.'.join(map(str, fault['loc']))}{given}: {fault['msg'].replace('Input should', 'must')}"
+        raise InputError(f"{path}: not a suite ({reason}); evals/paper.json shows the fields") from error
     return suite
-
-
-def _check(suite: Suite) -> None:
-    """Raise ValueError for a value that the types of the fields allow, but that cannot work."""
-    for dataset in suite.datasets.values():
-        dataset.check()
-    if suite.template not in SYSTEM_PROMPTS and not os.path.isfile(ROOT / suite.template):
-        raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
-    lowest, highest = TEMPERATURES
-    if not (suite.temperature == 0 or lowest <= suite.temperature <= highest):
-        raise ValueError(f"temperature is {suite.temperature}, must be 0 or from {lowest} to {highest}")
-    if suite.template == "think" and suite.system_prompt:
-        raise ValueError("template think is a system prompt itself: use it without system_prompt")
-    if suite.grader not in GRADERS:
-        raise ValueError(f"grader is {suite.grader!r}, known: {', '.join(GRADERS)}")
 
 
 def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None) -> Suite:
@@ -112,26 +105,24 @@ def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader
     datasets = dict(suite.datasets)
     for entry in repetitions:
         name, _, count = entry.rpartition("=")
-        if name and name not in datasets:
-            raise InputError(f"--repetitions: no data set '{name}' in suite {suite.name}; it has {', '.join(datasets)}")
-        if not count.isdecimal() or int(count) < 1:
-            raise InputError(f"--repetitions: '{entry}' is not NAME=N or N with N above 0")
+        if (name and name not in datasets) or not count.isdecimal() or int(count) < 1:
+            names = ", ".join(datasets)
+            raise InputError(f"--repetitions: '{entry}' is not N above 0, or NAME=N with NAME one of {names}")
         for key in [name] if name else datasets:
             datasets[key] = replace(datasets[key], repetitions=int(count))
     if limit is not None:
-        if limit < 2:
-            raise InputError(f"--limit: is {limit}, must be at least 2: the standard error needs two problems")
         for key, dataset in datasets.items():
-            datasets[key] = replace(dataset, problems=min(limit, dataset.problems or limit))
+            datasets[key] = replace(dataset, problems=min(limit, dataset.problems or limit), sha256=None)
     return replace(suite, datasets=datasets, grader=grader or suite.grader)
 
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
-    if problems := built_in_problems(dataset.data, "test", dataset.problems or 500):  # they have no end of their own
-        return problems
-    source = dataset.data if dataset.data.startswith("hub:") else str(ROOT / os.path.expanduser(dataset.data))
-    problems = load_problems(source, dataset)
+    source = dataset.data
+    problems = built_in_problems(source, "test", dataset.problems or 500)  # they have no end of their own
+    if not problems:
+        source = source if source.startswith("hub:") else str(ROOT / os.path.expanduser(source))
+        problems = load_problems(source, dataset)
     references = dataset.references or {}
     unknown = references.keys() - {problem.id for problem in problems}
     if unknown:
@@ -140,10 +131,11 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     problems = problems[: dataset.problems]
     if len(problems) < 2:
         raise InputError(f"{source}: has one problem; the standard error needs at least two")
-    counts = Counter(problem.id for problem in problems)
-    repeated = [name for name, count in counts.items() if count > 1]
-    if repeated:
-        raise InputError(f"{source}: the ids {', '.join(repeated[:5])} occur more than once; make them unique")
+    [(name, count)] = Counter(problem.id for problem in problems).most_common(1)
+    if count > 1:
+        raise InputError(f"{source}: the id {name} occurs more than once; make ids unique")
+    if dataset.sha256 and content_hash(problems) != dataset.sha256:
+        raise InputError(f"{source}: has other problems than before (their sha256 was {dataset.sha256}); restore it")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Model folders: find one to start from, its tokenizer, its hash."""
+"""Model folders: find one to start from, its tokenizer, its hash, and whether the learner can train it."""
 
 import hashlib
 import re
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 BEYOND_LORA = ("use_dora", "modules_to_save", "target_parameters", "lora_bias", "trainable_token_indices")
 BEYOND_LORA += ("layer_replication",)
 """Settings of peft's adapters that do more than add B A to linear layers."""
-CURE = "it is not a Hugging Face model folder. To an adapter, copy it from the base model"
 MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
@@ -31,15 +30,13 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     which is downloaded, if not `weights` without them. Raises InputError if there is no such folder, it holds no model,
     or the download fails.
     """
-    needed = {"config.json": CURE, "tokenizer*": CURE}
-    if weights:
-        needed["*.safetensors"] = "load it with transformers and save it with save_pretrained, which writes safetensors"
+    needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model) or _download(model, revision, ["*.json", "*.txt", "*.jinja", *needed])
     adapter_base(folder)  # raises InputError if it cannot be merged
-    for pattern, cure in needed.items():
+    for pattern in needed:
         if not any(folder.glob(pattern)):
-            part = "weights" if "safetensors" in pattern else pattern.removesuffix("*")
-            raise InputError(f"{model}: holds no {part} ({pattern}); {cure}")
+            cure = "write it with save_pretrained, or copy it to an adapter from its base model"
+            raise InputError(f"{model}: holds no {pattern}; {cure}")
     if weights:
         check_weights(folder)
     return folder
@@ -165,10 +162,8 @@ def load_tokenizer(folder: Path, longest: int):
     from transformers import AutoTokenizer  # imports torch
 
     check_context(folder, longest)
-    try:
+    with running(f"{folder}: its tokenizer", "transformers"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # of many kinds, where a file is damaged or of another version
-        raise InputError(f"{folder}: its tokenizer cannot be loaded ({line_of(error)}); correct its files") from error
     rows = model_config(folder).get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
     unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
@@ -194,17 +189,63 @@ def model_config(folder: Path) -> "PretrainedConfig":
     """Return the configuration of the model in `folder`. Raises InputError if transformers does not know the model."""
     from transformers import AutoConfig  # imports torch
 
-    try:
+    with running(str(folder / "config.json"), "transformers"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # each kind of configuration has checks of its own
-        raise InputError(
-            f"{folder}: not the config.json of a known language model ({line_of(error)}); use another model"
-        ) from error
+
+
+def check_model(folder: Path, longest: int) -> None:
+    """Raise InputError if the learner cannot train the model in `folder` on texts of up to `longest` tokens.
+
+    Only config.json is read. `prove_start` later finds what this does not see.
+    """
+    config = model_config(folder)
+    if reason := _of_config(config, longest) or _of_code(config):
+        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
+
+
+def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
+    """Return what in config.json keeps the model from being trained, or None."""
+    if getattr(config, "quantization_config", None):
+        return "its weights are quantised"
+    if config.is_encoder_decoder:
+        return "it is an encoder-decoder"
+    if config.get_text_config() is not config:
+        return "it has parts for images or sound"
+    if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
+        return f"it has layers of {' and '.join(sorted(others))}"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "the learner's attention has no capped attention logits"
+    if getattr(config, "qk_head_dim", None) != getattr(config, "v_head_dim", None):
+        return "keys and values of its attention differ in size"
+    rope = getattr(config, "rope_parameters", None) or {}
+    short = rope.get("original_max_position_embeddings", longest)
+    if rope.get("rope_type") == "longrope" and longest > short:
+        return f"its longrope has other frequencies for texts over {short} tokens, and prompt plus answer has {longest}"
+    return None
+
+
+def _of_code(config: "PretrainedConfig") -> str | None:
+    """Return what in the model's classes keeps it from being trained, or None."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):  # without memory
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # of any kind: this is the code of all families
+        return f"transformers cannot make it ({line_of(error)})"
+    if not model.is_backend_compatible():
+        return "its code does not run with the learner's attention"
+    if any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
+        return "it has convolutions over tokens, as in state-space models and linear attention"
+    if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
+        return "the learner's attention has no attention sinks"
+    return None
 
 
 @contextmanager
 def running(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads or runs `model` into an InputError: the cause is most likely the model."""
+    """Turn any error of a library that loads or runs `model`, or a part of it, into an InputError."""
     try:
         yield
     except Exception as error:

@@ -15,21 +15,15 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
-from bnpo.algorithm.loss import Surrogate, clipped_surrogate, importance_weights, token_weights
+from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_weights
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, line_of
+from bnpo.policy import patches
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
-from bnpo.policy.patches import (
-    compile_no_ops,
-    compute_buffers_again,
-    create_moments,
-    keep_uncompiled,
-    layer_classes,
-    separate_step_counters,
-)
-from bnpo.policy.speed import update_operations
+from bnpo.policy.speed import training_operations
+from bnpo.ranks import gather
 
 
 @dataclass(frozen=True)
@@ -41,47 +35,18 @@ class Experience:
     sampler_logprobs: list[np.ndarray]  # N arrays [tokens of the answer]
     advantages: np.ndarray  # [N]
 
+    def lengths(self, indices: np.ndarray) -> Lengths:
+        """Return the lengths of the answers at `indices` and of their prompts."""
+        return Lengths.of([self.prompts[i] for i in indices], [self.answers[i] for i in indices])
+
 
 @dataclass(frozen=True)
 class Update:
     """The result of one call of `Learner.update`."""
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
-    skipped: int  # optimizer updates left out because loss or gradient norm was not finite
     old_logprobs: dict[int, np.ndarray]
     """Of the answers that this rank trained on: log-probabilities [tokens] before the update, by index in the batch."""
-
-
-class TokenSums:
-    """Sums over the tokens of an update. They stay on the device until the end, so they are copied and reduced once."""
-
-    def __init__(self, device: torch.device):
-        # tokens, loss, clipped low, clipped high, gap, entropy
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)  # [6]
-        self._largest_gap = torch.zeros((), dtype=torch.float64, device=device)
-
-    def add(self, surrogate: Surrogate, entropy: torch.Tensor | None, gap: torch.Tensor) -> None:
-        """Add the tokens of one micro-batch, with their entropies and sampler's gaps [tokens]."""
-        tokens = torch.tensor(float(len(gap)), device=gap.device, dtype=torch.float64)
-        entropy_sum = torch.zeros_like(tokens) if entropy is None else entropy.double().sum()
-        of_surrogate = surrogate.loss.detach(), surrogate.clipped_low, surrogate.clipped_high
-        self._sums += torch.stack([tokens, *(part.double() for part in of_surrogate), gap.double().sum(), entropy_sum])
-        self._largest_gap = torch.maximum(self._largest_gap, gap.max().double())
-
-    def metrics(self, *, updates: int, with_entropy: bool) -> dict[str, float]:
-        """Return the loss per update, the number of trained tokens, and means over them. All ranks must call it."""
-        dist.all_reduce(self._sums)
-        dist.all_reduce(self._largest_gap, op=dist.ReduceOp.MAX)
-        tokens, loss, low, high, gap, entropy = self._sums.tolist()
-        metrics = {"loss": loss / updates, "tokens/trained": tokens}
-        if tokens:
-            metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
-            metrics["clipped_high"] = high / tokens
-            metrics["sampler_learner_gap_mean"] = gap / tokens  # |learner's - sampler's log-probability|
-            metrics["sampler_learner_gap_max"] = float(self._largest_gap)
-            if with_entropy:
-                metrics["entropy_trained"] = entropy / tokens
-        return metrics
 
 
 class Learner:
@@ -96,7 +61,7 @@ class Learner:
         self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal=False, with_optimizer=True
     ):
         self.config = config
-        compile_no_ops()
+        patches.compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not with_optimizer:
             del settings["optimizer"]
@@ -107,15 +72,15 @@ class Learner:
         with running(model_folder, "transformers"):
             model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, attn_implementation=ATTENTION)
         del zero3_loading
-        compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
-        keep_uncompiled(model)
+        patches.compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
+        patches.keep_uncompiled(model)
         if config.update.lora_rank:
             add_adapter(model, model_folder, config)
         switch_off_dropout(model)
         zero = settings["zero_optimization"]
         zero["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
-        set_z3_leaf_modules(model, layer_classes(model))
+        set_z3_leaf_modules(model, patches.layer_classes(model))
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size)
@@ -125,13 +90,19 @@ class Learner:
             zero["reduce_bucket_size"] = min(REDUCE_BUCKET, sum(parameter.numel() for parameter in trained))
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
+        self.device = self._engine.device
         if with_optimizer:
-            create_moments(self._engine.optimizer)
+            patches.create_moments(self._engine.optimizer)
+
+    @property
+    def policy(self) -> Policy:
+        """The model with its head, partitioned over the ranks. Not a collective."""
+        return self._engine.module
 
     @property
     def model(self) -> torch.nn.Module:
         """The Hugging Face model, its parameters partitioned over the ranks. Not a collective."""
-        return self._engine.module.model
+        return self.policy.model
 
     def save(self, folder: Path) -> None:
         """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. No update uses random numbers."""
@@ -155,7 +126,7 @@ class Learner:
         if loaded is None:  # DeepSpeed only warns
             raise InputError(f"{folder / tag}: is no trainer state of this run. {cure}")
         if universal:
-            separate_step_counters(self._engine.optimizer.optimizer)
+            patches.separate_step_counters(self._engine.optimizer.optimizer)
         # DeepSpeed has set these to the checkpoint's values. Those of this start may differ (--allow-changes).
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
@@ -165,20 +136,10 @@ class Learner:
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
-        batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self._engine.device)
+        batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
         with torch.no_grad():
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
-
-    def own_score(self, prompt: list[int], *answers: list[int], round_embeddings: bool = False) -> np.ndarray:
-        """Return what `score` returns, by the model's own `forward` and attention. The answers are equally long.
-
-        With `round_embeddings` the embeddings are moved to the next number of their format, up or down at random.
-        """
-        rows = torch.tensor([prompt + answer for answer in answers], device=self._engine.device)
-        with torch.no_grad():
-            logprobs = self._engine.module.own_logprobs(rows, round_embeddings)  # [answers, row - 1]
-        return logprobs[:, len(prompt) - 1 :].flatten().double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
         """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.
@@ -191,7 +152,8 @@ class Learner:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])
-        sums = TokenSums(self._engine.device)
+        # They stay on the device until the end, so they are copied once.
+        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         norms: list[float] = []
         for _ in range(batch.ppo_iterations):
             for mini_batch in mini_batches:
@@ -201,12 +163,28 @@ class Learner:
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = batch.ppo_iterations * batch.mini_batches
-        metrics = sums.metrics(updates=updates, with_entropy=self.config.logging.exact_entropy)
+        metrics = self._token_metrics(sums)
+        metrics["loss"] /= updates
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
-        metrics["updates/skipped"] = updates - len(norms)
-        metrics["update/tflop"] = self._operations(experience) / 1e12
-        return Update(metrics, updates - len(norms), old_logprobs)
+        metrics["updates/skipped"] = updates - len(norms)  # because loss or gradient norm was not finite
+        trained = experience.lengths(experience.advantages.nonzero()[0])
+        metrics["update/tflop"] = batch.ppo_iterations * training_operations(self.model, trained) / 1e12
+        return Update(metrics, old_logprobs)
+
+    def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
+        """Return the sum of the loss, the number of trained tokens and means over them, from this rank's SUMS."""
+        of_ranks = np.array(gather(sums.tolist()))  # [ranks, SUMS]
+        tokens, loss, low, high, gap, entropy, _ = of_ranks.sum(axis=0).tolist()
+        metrics = {"loss": loss, "tokens/trained": tokens}
+        if tokens:
+            metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
+            metrics["clipped_high"] = high / tokens
+            metrics["sampler_learner_gap_mean"] = gap / tokens  # |learner's - sampler's log-probability|
+            metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
+            if self.config.logging.exact_entropy:
+                metrics["entropy_trained"] = entropy / tokens
+        return metrics
 
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
@@ -218,24 +196,20 @@ class Learner:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
                     logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
-                _store_by_answer(old_logprobs, micro_batch, logprobs)
+                old_logprobs |= micro_batch.by_answer(logprobs)
         return old_logprobs
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches of `mini_batch`'s answers that have a gradient, equally many on all ranks."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
-        prompts = [experience.prompts[i] for i in trained]
-        answers = [experience.answers[i] for i in trained]
-        parts_per_rank = plan_micro_batches(
-            Lengths.of(prompts, answers), dist.get_world_size(), self.config.hardware.micro_batch_tokens
-        )
-        for part in parts_per_rank[dist.get_rank()]:
-            yield collate(experience.prompts, experience.answers, trained[part], self._engine.device)
+        lengths, budget = experience.lengths(trained), self.config.hardware.micro_batch_tokens
+        for part in plan_micro_batches(lengths, dist.get_world_size(), budget)[dist.get_rank()]:
+            yield collate(experience.prompts, experience.answers, trained[part], self.device)
 
     def _accumulate_gradient(
-        self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: TokenSums
+        self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
     ) -> None:
-        """Add up the gradient of the loss over `mini_batch`, and add missing log-probabilities to `old_logprobs`."""
+        """Add up the gradient of the loss over `mini_batch`, missing log-probabilities in `old_logprobs`, and SUMS."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
@@ -247,7 +221,7 @@ class Learner:
             logprobs, entropy = self._engine(micro_batch, *drawn, self.config.logging.exact_entropy)
             # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
-                _store_by_answer(old_logprobs, micro_batch, logprobs.detach())
+                old_logprobs |= micro_batch.by_answer(logprobs.detach())
             old = micro_batch.flat(old_logprobs)
             sampler_logprobs = micro_batch.flat(experience.sampler_logprobs)
             token_weight = micro_batch.flat(weights)
@@ -261,43 +235,15 @@ class Learner:
             # DeepSpeed averages gradients over ranks. The loss is a sum over ranks.
             self._engine.backward(surrogate.loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
-                sums.add(surrogate, entropy, (old - sampler_logprobs).abs())
-
-    def _operations(self, experience: Experience) -> float:
-        """Return the operations of the training passes of one call of `update`.
-
-        Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group
-        that is split over micro-batches, does not count.
-        """
-        trained = experience.advantages.nonzero()[0]  # indices of answers
-        prompts = [experience.prompts[i] for i in trained]
-        answers = [experience.answers[i] for i in trained]
-        lengths = Lengths.of(prompts, answers)
-        first_of_group = np.unique(lengths.groups, return_index=True)[1]  # [groups]
-        prompt_tokens = lengths.prompt_tokens[first_of_group]  # [groups]
-        tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-        # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens,
-        # A P between the two. `update_operations` takes twice their number.
-        answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
-        double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
-        model = self.model
-        # An embedding that is not tied to the head is only a look-up table.
-        table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
-        multiplied = [parameter for parameter in model.parameters() if parameter is not table]
-        parameters = sum(parameter.ds_numel for parameter in multiplied)
-        frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
-        layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
-        operations = update_operations(parameters, layers, hidden, tokens, double_pairs, frozen)
-        return self.config.batch.ppo_iterations * operations
+                gap = (old - sampler_logprobs).abs().double()
+                entropy = torch.zeros_like(gap) if entropy is None else entropy.double()
+                of_surrogate = surrogate.loss.detach().double(), surrogate.clipped_low, surrogate.clipped_high
+                sums[:6] += torch.stack([gap.new_tensor(len(gap)), *of_surrogate, gap.sum(), entropy.sum()])
+                sums[6] = torch.maximum(sums[6], gap.max())
 
 
-def _store_by_answer(by_answer: dict[int, np.ndarray], micro_batch: MicroBatch, logprobs: torch.Tensor) -> None:
-    """Cut `logprobs` [tokens] of a micro-batch into its answers and store them under the answers' indices."""
-    ends = micro_batch.lengths.cumsum()  # [answers]
-    parts = np.split(logprobs.cpu().numpy(), ends[:-1])
-    for index, part in zip(micro_batch.indices, parts, strict=False):  # an empty micro-batch has one empty part
-        by_answer[int(index)] = part
-
+SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "entropy", "largest gap")
+"""Sums over the trained tokens of an update, and the largest gap between sampler and learner."""
 
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""

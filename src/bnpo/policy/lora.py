@@ -94,13 +94,9 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
 
 
 def describe_adapter(model: torch.nn.Module) -> str:
-    """Return a line that says which weights of a partitioned model with an adapter are adapted, and which are not."""
-    adapted, frozen = set(), set()
-    for name, weight in named_weights(model, tied_too=False):
-        parts = [part for part in name.removesuffix(".weight").split(".") if not part.isdigit()]
-        (adapted if weight.layer else frozen).add(".".join(parts[-2:]))
+    """Return a line that says which layers of a partitioned model with an adapter are adapted."""
     trained = sum(parameter.ds_numel for parameter in model.parameters() if parameter.requires_grad)
-    return f"LoRA: {trained:,} trained parameters adapt {', '.join(sorted(adapted))}, not {', '.join(sorted(frozen))}"
+    return f"LoRA: {trained:,} trained parameters adapt {', '.join(sorted(model.peft_config[ADAPTER].target_modules))}"
 
 
 def save_adapter(model: torch.nn.Module, folder: Path) -> None:

@@ -4,11 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface
-from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.loss import LogitSteps, head_output, token_logprobs
+from bnpo.algorithm.loss import LogitSteps, token_logprobs
 from bnpo.policy.patches import layer_classes
 
 ATTENTION = "bnpo"
@@ -43,7 +42,7 @@ class Policy(torch.nn.Module):
     def __init__(self, model: torch.nn.Module, vocab_size: int):
         super().__init__()
         self.model = model
-        self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model))
+        self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model.config))
 
     def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None, with_entropy: bool = False):
         """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
@@ -56,65 +55,26 @@ class Policy(torch.nn.Module):
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
         return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
 
-    def own_logprobs(self, rows: torch.Tensor, round_embeddings: bool = False) -> torch.Tensor:
-        """Return the log-probabilities [rows, tokens - 1] of `rows` [rows, tokens] by the model's own `forward`.
 
-        Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults.
-        """
-        head = self.model.get_output_embeddings()
-        head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, self.head.bias)[None]
-        self.model.set_attn_implementation("eager")
-        self.model.eval()  # without dropout, as in the sampler
-        hooks = [self.model.get_input_embeddings().register_forward_hook(_round)] if round_embeddings else []
-        logits = self.model(input_ids=rows, use_cache=False).logits[0]  # [rows * tokens, head rows]
-        self.model.set_attn_implementation(ATTENTION)
-        self.model.train()
-        for hook in hooks:
-            hook.remove()
-        del head.forward  # that of its class is back
-        logits = logits[:, : self.head.vocab_size].unflatten(0, rows.shape)[:, :-1]
-        return (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
+def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
+    """Return what the model's own `forward` does to the output of its head: scale it, cap it, or nothing (None).
 
-
-def _round(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> torch.Tensor:
-    """Return `embeddings` multiplied by 1 + eps or 1 - eps of their number format, the same at every call."""
-    signs = 2 * torch.randint(2, embeddings.shape, generator=torch.Generator().manual_seed(0)) - 1
-    factors = 1 + torch.finfo(embeddings.dtype).eps * signs.to(embeddings.device, torch.float64)
-    return (embeddings * factors).to(embeddings.dtype)
-
-
-class _Outputs(MoeModelOutputWithPast):
-    """Outputs of the layers. All but the hidden states are None."""
-
-    def __getattr__(self, _: str) -> None:
+    `prove_start` refuses a model that does something else.
+    """
+    scale = getattr(config, "logit_scale", None)  # Cohere
+    divisor = getattr(config, "logits_scaling", None)  # Granite
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    if scale is divisor is cap is None:
         return None
 
-
-class _GivenHidden(torch.nn.Module):
-    """Stands for the layers of a model, and for each of its parts: returns its input as their last hidden states."""
-
-    def __getattr__(self, _: str) -> "_GivenHidden":
-        return self
-
-    def forward(self, *_, inputs_embeds: torch.Tensor, **__) -> _Outputs:
-        return _Outputs(last_hidden_state=inputs_embeds)
-
-
-def logit_steps(model: torch.nn.Module) -> LogitSteps | None:
-    """Return what the model's own `forward` does to the output of its head, such as a scale or a cap. None: nothing.
-
-    This is that `forward` itself, in a copy of the model whose layers and head return their input.
-    """
-    with torch.device("meta"):
-        rest = type(model)(model.config)
-    setattr(rest, rest.base_model_prefix, _GivenHidden())
-    rest.set_output_embeddings(torch.nn.Identity())
-
     def steps(logits: torch.Tensor) -> torch.Tensor:
-        return rest(inputs_embeds=logits[None], use_cache=False).logits[0]
+        if scale is not None:
+            logits = logits * scale
+        if divisor is not None:
+            logits = logits / divisor
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    example = torch.linspace(-50.0, 50.0, 8, device="cpu")[None]
-    return None if torch.equal(steps(example), example) else steps
+    return steps
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:

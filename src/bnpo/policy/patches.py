@@ -1,14 +1,9 @@
 """Every patch of a library and every use of its private names in the policy: what, why, and when it can go."""
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
 from bnpo.algorithm.loss import products_in_bf16
-
-if TYPE_CHECKING:  # take seconds
-    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 # DeepSpeed 0.19
 
@@ -24,9 +19,10 @@ def compile_no_ops() -> None:
     deepspeed.ops.__compatible_ops__ = {}
 
 
-def create_moments(zero: "DeepSpeedZeroOptimizer_Stage3") -> None:
-    """Create the state of AdamW as its first update would, so that the memory left for the sampler can be measured.
+def create_moments(zero) -> None:
+    """Create the state of AdamW in a DeepSpeedZeroOptimizer_Stage3 as its first update would.
 
+    So the memory that is left for the sampler can be measured.
     Remove it when DeepSpeed creates it at its start.
     """
     adamw = zero.optimizer
@@ -134,23 +130,3 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 
     processor._apply_head = apply_head
     model.forget_wide_head = held.clear
-
-
-def leave_out_ranks(worker) -> None:
-    """Let vLLM's sampler in `worker` compute no ranks of drawn tokens, on CPUs: 6 % of sampling with SmolLM2-135M.
-
-    Nothing here reads them. Remove it when vLLM has a setting for this.
-    """
-    from vllm.v1.outputs import LogprobsTensors
-
-    sampler = worker.model_runner.sampler
-    own = sampler.gather_logprobs
-
-    def gather_logprobs(logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
-        if num_logprobs:
-            return own(logprobs, num_logprobs, token_ids)
-        token_ids = token_ids[:, None]  # [answers, 1]
-        ranks = torch.zeros(len(token_ids), dtype=torch.int64)
-        return LogprobsTensors(token_ids.to(torch.int32), logprobs.gather(1, token_ids), ranks)
-
-    sampler.gather_logprobs = gather_logprobs

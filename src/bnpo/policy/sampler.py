@@ -1,6 +1,5 @@
 """vLLM in the learner's own process: sampled answers, scores of given answers, sleep and wake."""
 
-import gc
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,12 +13,9 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, leave_out_ranks, prepare_reload
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload
 from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
 from bnpo.ranks import gather
-
-Request = tuple[tuple[int, bool], list[int], object]
-"""Key (number of the prompt, whether it is the greedy request), token ids, and vLLM's SamplingParams."""
 
 
 class SamplingError(RunError):
@@ -49,10 +45,6 @@ class Sampler:
         shared = backend == "external_launcher" and settings.tensor_parallel > 1
         if shared:
             exchange_without_files()
-        # vLLM collects garbage as it starts, sleeps and wakes: 0.3 to 0.6 s each for all that was imported. Frozen
-        # objects are left out.
-        gc.collect()  # what is garbage now would be kept for ever
-        gc.freeze()
         with running(model, "vLLM"):
             self._llm = LLM(
                 model,
@@ -70,12 +62,11 @@ class Sampler:
                 distributed_executor_backend=backend,
                 tensor_parallel_size=settings.tensor_parallel,
                 use_tqdm_on_load=False,
-                **(_gpu_arguments(settings, torch.cuda.get_device_capability()[0]) if on_gpu else _CPU_ARGUMENTS),
+                **_device_arguments(settings),
             )
-        gc.freeze()  # what loading the model has made lives as long as the engine, too
         if not on_gpu:
             self._llm.apply_model(hold_wide_head)
-            self._llm.collective_rpc(leave_out_ranks)
+        # Ids are never used again: an answer to an earlier call cannot be taken for one of a later call.
         self._next_request_id = 0
         self._sharing_ranks = get_tp_group().cpu_group if shared else None
         self.place = get_tp_group().rank_in_group if shared else 0
@@ -118,12 +109,12 @@ class Sampler:
             "detokenize": False,
             "output_kind": RequestOutputKind.FINAL_ONLY,
             "skip_clone": True,  # each request has parameters of its own
+            "logprobs": 0 if logprobs else None,  # of the drawn token alone
+            "flat_logprobs": logprobs,
         }
-        if logprobs:
-            common |= {"logprobs": 0, "flat_logprobs": True}
         drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
 
-        def requests() -> Iterator[Request]:
+        def requests() -> Iterator[tuple]:
             for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
                 yield (i, False), prompt, SamplingParams(n=n, seed=seed, **drawn, **common)
             for i, prompt in enumerate(prompts if greedy_too else ()):
@@ -131,7 +122,14 @@ class Sampler:
 
         checksum = 0  # of all answers, in any order
         for (prompt, greedy), completions in self._complete(requests()):
-            answers = [_answer(completion, logprobs) for completion in completions]
+            answers = [
+                Answer(
+                    token_ids=list(completion.token_ids),
+                    finished=completion.finish_reason == "stop",
+                    logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
+                )
+                for completion in completions
+            ]
             if self._sharing_ranks:
                 checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
             if prompt in own:
@@ -139,14 +137,16 @@ class Sampler:
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
-    def _complete(self, requests: Iterator[Request]) -> Iterator[tuple[tuple[int, bool], list]]:
-        """Yield (key, vLLM's completions) of each request, in the order of their ends."""
-        engine, unanswered, count = self._llm.llm_engine, {}, 0  # (key, prompt) by request id
+    def _complete(self, requests: Iterator[tuple]) -> Iterator[tuple]:
+        """Yield (key, vLLM's completions) of each request in the order of their ends.
+
+        A request is a key, (number of the prompt, whether it is greedy), with token ids and vLLM's SamplingParams.
+        """
+        engine, unanswered = self._llm.llm_engine, {}  # (key, prompt) by request id
         while True:
             # The engine holds more requests than it draws at once, so it draws as if it had all of them.
             for key, prompt, parameters in islice(requests, MOST_REQUESTS - len(unanswered)):
-                # Ids are never used again: an answer to an earlier call could not be taken for one of this call.
-                request_id, count = str(self._next_request_id), count + 1
+                request_id = str(self._next_request_id)
                 self._next_request_id += 1
                 unanswered[request_id] = key, prompt
                 engine.add_request(request_id, {"prompt_token_ids": prompt}, parameters)
@@ -156,7 +156,7 @@ class Sampler:
                 yield unanswered.pop(output.request_id)[0], output.outputs
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompt) for _, prompt in unanswered.values())
-            raise SamplingError(f"no answers from vLLM to {len(unanswered)} of {count} prompts, of tokens {lost}")
+            raise SamplingError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
@@ -183,8 +183,9 @@ class Sampler:
 
         Those that vLLM fuses with others, or packs anew (on CPUs), are left out. Weights must be awake.
         """
-        [held] = self._llm.apply_model(partial(_parameters, names=names))
-        return held
+        [held] = self._llm.apply_model(lambda model: dict(model.named_parameters(remove_duplicate=False)))
+        # Packed ones leave empty tensors behind.
+        return {name: held[name].detach() for name in names if name in held and held[name].numel()}
 
     def sleep(self) -> bool:
         """Free the GPU memory of weights and cache. Return False on CPUs, where the sampler stays awake.
@@ -206,15 +207,14 @@ class Sampler:
         self._llm.llm_engine.engine_core.shutdown()
 
 
-# vLLM's default of 128 tokens is longer than many prompts, and answers share only whole blocks of their prompt.
-_CPU_ARGUMENTS = {"block_size": 32}
-
-
-def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
+def _device_arguments(settings: EngineSettings) -> dict:
+    if not torch.cuda.is_available():
+        # vLLM's default of 128 tokens is longer than many prompts, and answers share only whole blocks of their prompt.
+        return {"block_size": 32}
     from vllm.utils.flashinfer import has_flashinfer
 
     # On Blackwell servers (10) vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
-    fails = capability == 10 and not has_flashinfer()
+    fails = torch.cuda.get_device_capability()[0] == 10 and not has_flashinfer()
     return {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
@@ -222,15 +222,6 @@ def _gpu_arguments(settings: EngineSettings, capability: int) -> dict:
         "sleep_mode_offload_cudagraph": True,
         "attention_backend": "FLASH_ATTN" if fails else None,  # None: vLLM chooses
     }
-
-
-def _answer(completion, logprobs: bool) -> Answer:
-    """Return vLLM's CompletionOutput as an Answer."""
-    return Answer(
-        token_ids=list(completion.token_ids),
-        finished=completion.finish_reason == "stop",
-        logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
-    )
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
@@ -241,9 +232,3 @@ def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
             logits[..., vocab_size:] = -torch.inf
 
     model.logits_processor.register_forward_hook(mask)
-
-
-def _parameters(model: torch.nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return those of `names` that vLLM's `model` has and that hold values: packed ones leave empty tensors behind."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    return {name: parameters[name].detach() for name in names if name in parameters and parameters[name].numel()}

@@ -8,27 +8,31 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-PEAK_TFLOPS = {
-    "A100": 312,
-    "A800": 312,
-    "H20": 148,
-    "H100": 989,
-    "H100 NVL": 835,
-    "H100 PCIe": 756,
-    "H200": 989,
-    "H200 NVL": 835,
-    "H800": 989,
-    "H800 PCIe": 756,
-    "GH200": 989,
-    "B200": 2250,
-    "L40S": 362,
-    "RTX 4090": 165.2,
-    "RTX 5080": 112.6,
-    "RTX 5090": 209.5,
-    "RTX PRO 6000": 503.8,
-    "RTX PRO 6000 Max Q": 438.9,
+from bnpo.algorithm.batching import Lengths
+
+GPUS: dict[str, tuple[float, float, float]] = {
+    "A100": (312, 0, 0),
+    "A100 80GB": (312, 79.1, 2.04),
+    "A800": (312, 0, 0),
+    "H20": (148, 95.0, 4.0),
+    "H100": (989, 79.1, 3.35),
+    "H100 NVL": (835, 0, 0),
+    "H100 PCIe": (756, 0, 0),
+    "H200": (989, 139.7, 4.8),
+    "H200 NVL": (835, 0, 0),
+    "H800": (989, 0, 0),
+    "H800 PCIe": (756, 0, 0),
+    "GH200": (989, 0, 0),
+    "B200": (2250, 0, 0),
+    "L40S": (362, 44.3, 0.864),
+    "RTX 4090": (165.2, 23.5, 1.01),
+    "RTX 5080": (112.6, 15.4, 0.96),
+    "RTX 5090": (209.5, 31.3, 1.79),
+    "RTX PRO 6000": (503.8, 94.9, 1.79),
+    "RTX PRO 6000 Max Q": (438.9, 0, 0),
 }
-"""Peak of a GPU in 10^12 dense bf16 operations per second with fp32 accumulation, by words of the GPU's name.
+"""GPUs by words of their names: peak in 10^12 dense bf16 operations per second with fp32 accumulation, GiB of memory as
+torch reports it, rounded down, and bandwidth in 10^12 bytes per second (of SXM versions). 0: no dry run knows this GPU.
 
 From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
 OTHER_CHIPS = {"D", "Laptop", "MIG"}
@@ -37,14 +41,25 @@ TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "m
 """Prefixes of metrics that differ between runs with equal results."""
 
 
-def update_operations(
-    parameters: int, layers: int, hidden: int, tokens: float, double_pairs: float, frozen: int = 0
-) -> float:
-    """Return the number of operations of a forward and a backward pass (Chowdhery et al. 2022, appendix B).
+def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
+    """Return the operations of a training pass of a partitioned `model` (Chowdhery et al. 2022, appendix B).
 
-    A parameter takes 6 per token, 2 less if it is `frozen`, causal attention 6 per layer, hidden unit and double pair.
-    `double_pairs` is twice the number of pairs of tokens that attend to each other: n^2 for a sequence of n tokens.
+    A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and hidden unit.
+    Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group that
+    is split over micro-batches, does not count.
     """
+    prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]  # [groups]
+    tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
+    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens, A P
+    # between the two.
+    answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
+    double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
+    # An embedding that is not tied to the head is only a look-up table.
+    table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
+    multiplied = [parameter for parameter in model.parameters() if parameter is not table]
+    parameters = sum(parameter.ds_numel for parameter in multiplied)
+    frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
+    layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
     return 6 * (parameters * tokens + layers * hidden * double_pairs) - 2 * frozen * tokens
 
 
@@ -64,11 +79,11 @@ class Stopwatch:
 def peak_tflops(gpu: str) -> float | None:
     """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it is not known."""
     words = set(re.findall(r"\w+", gpu))
-    known = [name for name in PEAK_TFLOPS if words.issuperset(name.split())]
+    known = [name for name in GPUS if words.issuperset(name.split())]
     if not known or words & OTHER_CHIPS:
         return None
     # The longest name is that of a variant, such as H100 PCIe.
-    return PEAK_TFLOPS[max(known, key=len)]
+    return GPUS[max(known, key=len)][0]
 
 
 def gpu_name() -> str:

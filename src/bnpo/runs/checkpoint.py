@@ -31,8 +31,10 @@ from bnpo.files import (
 from bnpo.policy.folder import MERGED, check_weights
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
-from bnpo.policy.weight_sync import GROUP_BYTES, whole_weights
+from bnpo.policy.weight_sync import whole_weights
 
+FILE_BYTES = 2**30
+"""Bytes of weights from which a file of a checkpoint is full. Rank 0 holds as many in its memory."""
 STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
 """Folders of a run that have one entry per step."""
 
@@ -143,7 +145,7 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
 
 
 def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
-    """Write `weights` as safetensors files of a Hugging Face model, a new file after every GROUP_BYTES.
+    """Write `weights` as safetensors files of a Hugging Face model, a new file after every FILE_BYTES.
 
     Every rank must iterate over `weights`, a collective. Rank 0 writes, and never holds more than one group.
     """
@@ -160,7 +162,7 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> N
         if dist.get_rank() == 0:
             shard[name] = tensor.cpu()
             total_bytes += tensor.nbytes
-            if sum(part.nbytes for part in shard.values()) >= GROUP_BYTES:
+            if sum(part.nbytes for part in shard.values()) >= FILE_BYTES:
                 write_shard()
     if shard:
         write_shard()

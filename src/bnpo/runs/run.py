@@ -14,10 +14,11 @@ from bnpo.planning.memory import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.weight_sync import prove_start, refresh_sampler
+from bnpo.policy.start_check import prove_start
+from bnpo.policy.weight_sync import refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
-from bnpo.rollouts import Rollouts, WatchedAnswers
+from bnpo.rollouts import Rollouts
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
 from bnpo.runs.folder import claim_folder, delete_earlier_run, put_back, write_config
@@ -166,25 +167,25 @@ class Run:
             return False  # the run was stopped before its first step
         return step % logging.rollouts_every == 0 or step == self._prepared.steps
 
-    def record_start(self, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
+    def record_start(self, scores: dict[str, float], watched: Rollouts | None) -> None:
         """Write scores and watched answers of the model that the run starts from, as step 0."""
         if self._tracker and watched:
-            self._tracker.save_rows("watch", 0, rollout_rows(self._prepared.task, watched.rollouts, self._reward_names))
+            self._tracker.save_rows("watch", 0, rollout_rows(self._prepared.task, watched, self._reward_names))
         if self._tracker and scores:
             self._tracker.write(0, scores)
 
-    def record(self, step: Step, scores: dict[str, float], watched: WatchedAnswers | None) -> None:
+    def record(self, step: Step, scores: dict[str, float], watched: Rollouts | None) -> None:
         """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
         task, config, names = self._prepared.task, self._config, self._reward_names
-        bad_steps = self.progress.bad_steps + 1 if step.update.skipped else 0
+        bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
             metrics = step.metrics(names) | scores
             if config.batch.resample_rounds:
                 metrics["groups/drawn"] = float(len(step.rollouts.rewards))
             if watched:
-                self._tracker.save_rows("watch", step.number, rollout_rows(task, watched.rollouts, names))
-                metrics["seconds/watch"] = watched.seconds
+                self._tracker.save_rows("watch", step.number, rollout_rows(task, watched, names))
+                metrics["seconds/watch"] = float(watched.sampling_seconds.max())  # of the slowest rank
             metrics["bad_steps"] = bad_steps
             mean_rewards = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
             self._tracker.log(step.number, metrics, mean_rewards)
