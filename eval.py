@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.environment import forget_launcher, setup_environment
+from bnpo.environment import forget_launcher, parse_command, setup_environment
 
 SHOWN_CHANGES = 10
 """Verdicts changed by a regrade that are printed."""
@@ -24,12 +24,11 @@ SHOWN_CHANGES = 10
 def main() -> None:
     setup_environment()
     forget_launcher()  # an evaluation has no ranks
-    from bnpo.config import parse_flags
     from bnpo.evaluation.program import EvalConfig
     from bnpo.files import InputError
 
     try:
-        config = parse_flags(EvalConfig, sys.argv[1:], prog="eval.py")
+        config = parse_command(EvalConfig, sys.argv[1:], prog="eval.py")
         if config.planning.dry_run:
             from bnpo.planning.dry_run import dry_run_evaluation
 

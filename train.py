@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from bnpo.environment import setup_environment
+from bnpo.environment import expects_cuda, setup_environment
 
 
 def main() -> None:
@@ -30,36 +30,26 @@ def main() -> None:
 
 def run(argv: list[str]) -> None:
     """Train, or print the plan of a dry run, as command line `argv` asks. Raises InputError."""
-    from bnpo.config import check_config, needs_cuda_check, parse_train_config
+    from bnpo.config import check_config, parse_train_config
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     # The launcher adds --local_rank to the flags. The environment says the same.
     argv = [flag for flag in argv if not flag.startswith("--local_rank")]
-    # torch takes seconds to import. Wrong flags are refused before it, unless the default preset needs to know whether
-    # there is a GPU.
-    preset_is_open = needs_cuda_check(argv)
-    config, preset_line = parse_train_config(argv, has_cuda=not preset_is_open or has_cuda())
+    config, preset_line = parse_train_config(argv, expects_cuda())  # wrong flags are refused before torch is imported
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
         from bnpo.planning.dry_run import dry_run_training
 
         return dry_run_training(config) if rank == 0 else None
-    if not preset_is_open:
-        has_cuda(optional=config.preset == "tiny")
+    from bnpo.ranks import end_on_gpus, has_cuda
+
+    has_cuda(optional=config.preset == "tiny")
     if rank == 0:
         print(preset_line, flush=True)
-    from bnpo.loop import train
-    from bnpo.ranks import end_on_gpus
+    from bnpo.loop import train  # only now: without a usable GPU, `has_cuda` has hidden it from the libraries
 
     train(config)
     end_on_gpus()
-
-
-def has_cuda(optional: bool = False) -> bool:
-    """Import torch, and return whether it can use a GPU here. Raises InputError if there is one that it cannot use."""
-    from bnpo import ranks
-
-    return ranks.has_cuda(optional)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from scipy.stats import betabinom, binomtest, combine_pvalues
 
 from bnpo.algorithm.beta import fit_beta
 from bnpo.environment import parse_command
-from bnpo.files import InputError, step_of
+from bnpo.files import InputError, step_of, whole_json_lines
 from bnpo.grading.rewards import reward_name
-from bnpo.report.run_files import open_folder, read_batch
+from bnpo.report.run_files import open_folder, rewards_of
 
 CONSOLE = Console(width=120, markup=False, highlight=False)
 LEVEL = 0.05
@@ -114,15 +114,15 @@ def check_run(folder: Path, resamples: int) -> None:
     names = [reward_name(reward) for reward in config["rewards"]]
     found: dict[str, list[float]] = {}
     for path in sorted((folder / "rollouts").glob("step-*.jsonl")):
-        batch = read_batch(path, config["samples_per_question"])
-        if batch is None or step_of(path) is None:
+        rewards = rewards_of(whole_json_lines(path), config["samples_per_question"])  # [n, m, K]
+        if rewards is None or step_of(path) is None:
             continue
         for k, name in enumerate(names if len(names) > 1 else [""]):
-            rewards = batch.rewards[:, :, k]  # [n, m]
-            if not np.isin(rewards, (0, 1)).all():
+            values = rewards[:, :, k]  # [n, m]
+            if not np.isin(values, (0, 1)).all():
                 continue
-            n, m = rewards.shape
-            right = rewards.sum(axis=1).astype(int)
+            n, m = values.shape
+            right = values.sum(axis=1).astype(int)
             fit, p = fit_beta(right / m, m, "corrected"), beta_p_value(right, m, resamples)
             numbers = [f"{value:.3g}" for value in (fit.mean, fit.a, fit.b)]
             table.add_row(str(step_of(path)), name, str(n), *numbers, "-" if p is None else f"{p:.3f}")

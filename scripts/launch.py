@@ -19,18 +19,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
-from bnpo.environment import forget_launcher, has_nvidia_gpu, launcher_flags, setup_environment
+from bnpo.config import TrainConfig, check_config, parse_train_config
+from bnpo.environment import expects_cuda, forget_launcher, has_nvidia_gpu, launcher_flags, setup_environment
 from bnpo.files import InputError
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from bnpo.config import TrainConfig
 
 
 def main() -> None:
@@ -40,15 +36,11 @@ def main() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
     script = next((i for i, flag in enumerate(sys.argv) if i and flag.endswith(".py")), len(sys.argv))
     flags, program = sys.argv[1:script], sys.argv[script:]
-    is_training = Path(*program[:1]).name == "train.py"
-    # In a process of its own, which imports torch while the flags are checked, and frees its memory at its end.
-    answer, checker_end = get_context("fork").Pipe()
-    if is_training:
-        checker = get_context("fork").Process(target=answer_model_problem, args=(answer, checker_end), daemon=True)
-        checker.start()
+    config = None
     try:
         ranks, flags = read_launcher_flags(flags)
-        config = check_train_flags(program[1:], ranks) if is_training else None
+        if Path(*program[:1]).name == "train.py":
+            config = check_train_flags(program[1:], ranks)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -57,10 +49,10 @@ def main() -> None:
     if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags):
         port = reserve_port()
         flags = ["--master_port", str(port.getsockname()[1]), *flags]
-    checker_end.close()
-    with suppress(OSError):  # nobody asks
-        answer.send(config)
-    status = run_launcher([*flags, *program], answer)
+    # In a process of its own, which imports torch while the ranks start, and frees its memory at its end.
+    checker = get_context("fork").Process(target=check_model_folder, args=(config,), daemon=True)
+    checker.start()
+    status = run_launcher([*flags, *program], checker)
     if port:
         port.close()  # only now, so that no other program gets the port before the ranks meet there
     sys.exit(status)
@@ -88,10 +80,10 @@ def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
     return ranks, flags
 
 
-def run_launcher(flags: list[str], answer: "Connection") -> int:
+def run_launcher(flags: list[str], checker: BaseProcess) -> int:
     """Run `deepspeed`, passing signals on to the ranks, and return its exit status.
 
-    If the process at the other end of `answer` finds that train.py would refuse the model, all is ended with 2.
+    If the process `checker` ends with 2, as `check_model_folder` does for a bad model, so does all.
     """
     launcher = Path(sys.executable).with_name("deepspeed")
     # A new session: the terminal sends Ctrl-C to this process only.
@@ -113,12 +105,10 @@ def run_launcher(flags: list[str], answer: "Connection") -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
         if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             signal.signal(number, pass_on)
-    with suppress(EOFError, OSError):  # nothing is wrong with the model, or nothing was checked
-        problem = answer.recv()
-        if launched.poll() is None:
-            os.killpg(launched.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
-            print(f"error: {problem}", file=sys.stderr)
-            sys.exit(2)
+    checker.join()
+    if checker.exitcode == 2 and launched.poll() is None:
+        os.killpg(launched.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
+        return 2
     return launched.wait()
 
 
@@ -138,19 +128,17 @@ def reserve_port() -> socket.socket:
     return reserved
 
 
-def check_train_flags(argv: list[str], ranks: int) -> "TrainConfig | None":
+def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     """Raise InputError if train.py would refuse `argv` for a reason that is known without torch.
 
     Returns the configuration if it names a model folder, which remains to be checked.
     """
-    from bnpo.config import check_config, parse_train_config
     from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import dataset_problems, load_suite
     from bnpo.policy.folder import local_folder, model_folder
     from bnpo.runs.folder import check_output_dir
 
-    has_cuda = has_nvidia_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
-    config, _ = parse_train_config(argv, has_cuda)
+    config, _ = parse_train_config(argv, expects_cuda())
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
         return None
@@ -169,26 +157,22 @@ def check_train_flags(argv: list[str], ranks: int) -> "TrainConfig | None":
     return config
 
 
-def answer_model_problem(others_end: "Connection", asker: "Connection") -> None:
-    """Send a line if train.py would refuse the model of the configuration that `asker` sends, or its template."""
-    others_end.close()  # otherwise this process would wait for ever for a parent that was killed
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the parent, which ends this process
+def check_model_folder(config: TrainConfig | None) -> None:
+    """Print a line and exit with 2 if train.py would refuse the model of `config`, or its template."""
+    if config is None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent
     setup_environment()
     from bnpo.evaluation.suites import load_suite, longest_sequence
     from bnpo.policy.folder import model_folder
     from bnpo.runs.prepare import prepare_tokenizer
 
-    config = None
-    with suppress(EOFError):  # the parent has ended
-        config = asker.recv()
-    if config is None:
-        return
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     try:
         prepare_tokenizer(config, model_folder(config.data.model), longest_sequence(config, suite))
     except InputError as error:
-        asker.send(str(error))
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import pyarrow.parquet
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
-from bnpo.config import parse_flags
 from bnpo.data import load_problems
+from bnpo.environment import parse_command
 from bnpo.evaluation.suites import SUITES, load_suite
 from bnpo.files import ROOT, InputError, read_json_lines, write_json_lines
 from hub_rows import convert_rows
@@ -157,4 +157,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(parse_flags(Args, sys.argv[1:], description=__doc__))
+    main(parse_command(Args, sys.argv[1:], description=__doc__))

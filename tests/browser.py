@@ -1,6 +1,5 @@
 """A visitor of a page in a real browser, and the files of the run behind the page."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +27,8 @@ class Visitor:
     def settle(self) -> None:
         """Wait until the page has been drawn."""
         self.tab.wait_for_timeout(20)  # the browser reacts to a key or a link a little later
-        self.tab.wait_for_function(
-            "() => $('view').ariaBusy === 'false'"
-        )  # as a function: the page's policy forbids evaluating text
+        # As a function: the page's policy forbids evaluating text.
+        self.tab.wait_for_function("() => $('view').ariaBusy === 'false'")
 
     def choose(self, name: str, value: str) -> None:
         self.tab.select_option(f"[name={name}]", value)
@@ -71,7 +69,6 @@ def answers_of(run: Path) -> list[dict]:
     """Return the rows of all recorded batches, with their steps and groups."""
     rows = []
     for file in sorted((run / "rollouts").iterdir()):
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
+        for row in whole_json_lines(file):
             rows.append(row | {"step": int(file.stem[5:]), "group": (file.stem, row["id"])})
     return rows

@@ -16,7 +16,8 @@ from types import MappingProxyType
 import psutil
 import pytest
 
-from bnpo.config import TINY_MODEL, parse_flags
+from bnpo.config import TINY_MODEL
+from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, prepare_jobs, run
 from bnpo.files import ROOT, InputError
 from conftest import forked, json_lines, run_ranks
@@ -35,7 +36,7 @@ def evaluate(folder, *flags, environment=MappingProxyType({})):
 def refused(folder, *flags):
     """The message with which `eval.py` refuses; in this process, since starting one costs seconds."""
     with pytest.raises(InputError) as error:
-        run(parse_flags(EvalConfig, [*flags, "--output-dir", str(folder)]))
+        run(parse_command(EvalConfig, [*flags, "--output-dir", str(folder)]))
     return str(error.value)
 
 

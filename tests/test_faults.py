@@ -324,7 +324,7 @@ def write_earlier_run(run: Path) -> dict[str, str]:
         pytest.param({}, ("--sync-tolerance", 1e-12), "error: .*--sync-tolerance", marks=pytest.mark.sampler),
     ],
 )
-def test_an_earlier_run_outlives_a_new_one_that_fails_before_its_first_step(environment, flags, message, tmp_path):
+def test_an_earlier_run_outlives_a_new_one_that_cannot_start(environment, flags, message, tmp_path):
     run = tmp_path / "run"
     before = write_earlier_run(run)
     command = ("train.py", *OVERWRITE, *flags, "--output-dir", run)
@@ -337,7 +337,7 @@ def test_an_earlier_run_outlives_a_new_one_that_fails_before_its_first_step(envi
 
 
 @pytest.mark.sampler
-def test_an_earlier_run_is_deleted_when_the_new_one_has_made_its_first_step(tmp_path):
+def test_an_earlier_run_is_deleted_by_the_new_one(tmp_path):
     run = tmp_path / "a run"
     write_earlier_run(run)
     run_ranks(2, "train.py", *OVERWRITE, "--output-dir", run)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bnpo.config import PRESETS, check_config, flat_settings, parse_flags, parse_train_config
+from bnpo.config import PRESETS, check_config, flat_settings, parse_train_config
 from bnpo.data import Columns, load_problems
+from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, check
 from bnpo.evaluation.suites import load_suite
 from bnpo.files import ROOT, InputError
@@ -47,7 +48,7 @@ def start_training(flags: list[str]) -> None:
 
 
 def start_evaluation(flags: list[str]) -> None:
-    config = parse_flags(EvalConfig, ["--ckpt", "x", *flags], prog="eval.py")
+    config = parse_command(EvalConfig, ["--ckpt", "x", *flags], prog="eval.py")
     check(config)
     load_suite("paper" if config.suite == "auto" else config.suite)
 

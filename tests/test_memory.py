@@ -77,13 +77,6 @@ def test_layers_of_different_sizes_count_as_the_largest(tmp_path):
     assert read_shape(tmp_path).head_size == 64
 
 
-def test_whole_layers_are_prefetched(shapes):
-    from bnpo.policy.learner import prefetch_bucket  # DeepSpeed, where it is needed
-
-    assert prefetch_bucket(shapes["7b"].layer) == shapes["7b"].layer
-    assert prefetch_bucket(shapes["1.5b"].layer) == 50_000_000
-
-
 @pytest.mark.parametrize(("model", "ranks"), [("1.5b", 1), ("1.5b", 4), ("7b", 4), ("7b", 8)])
 def test_the_papers_runs_fit_80_gb_by_themselves(shapes, model, ranks):
     plan = planned(shapes, model, ranks)

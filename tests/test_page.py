@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 
 from bnpo.report.page import write_page
 from browser import Visitor, answers_of, lines_of
@@ -101,6 +102,35 @@ def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor
     assert checked > 20
 
 
+def test_a_visitor_points_at_a_step_opens_an_answer_and_moves_the_slider(visitor, run):
+    visitor.open()
+    over = visitor.tab.locator("[data-metric='reward/mean'] .u-over")
+    for step in (1, 4, 3):
+        over.hover(position={"x": over.bounding_box()["width"] * step / 6, "y": 50})
+        shown = visitor.tab.locator("figure:not([data-metric=seconds]) .u-series:first-child .u-value")
+        assert set(shown.all_text_contents()) == {str(step)}  # all charts follow
+    over.click(position={"x": over.bounding_box()["width"] * 3 / 6, "y": 50})
+    visitor.tab.wait_for_function("() => S.step === 3")
+    visitor.settle()
+    here = [row for row in answers_of(run) if row["step"] == 3]
+    texts = [row["answer"] for row in here]
+    place = max(i for i, text in enumerate(texts) if texts.count(text) == 1)
+    visitor.tab.locator("#view tbody a").nth(place).click()
+    visitor.settle()
+    assert visitor.tab.text_content("h1") == f"Question {here[place]['id']}"
+    visitor.choose("text", "source")
+    assert visitor.tab.text_content(".card.focus .text") == texts[place]
+    visitor.tab.get_by_role("link", name="Density").click()
+    lines = {line["step"]: line for line in lines_of(run)}
+    for step, key in {6: "End", 5: "ArrowLeft", 1: "Home", 2: "ArrowRight"}.items():
+        visitor.tab.press("[name=step]", key)
+        visitor.settle()
+        alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
+        assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
+        p, density = visitor.plots()["density"]
+        assert density == pytest.approx(scipy.stats.beta.pdf(p, alpha, beta).tolist())
+
+
 def test_filters_search_and_sorting(visitor, run):
     visitor.open("view=answers&run=0")
     rows, watched = answers_of(run), 2 * 8 * 4  # after steps 0, 2, 4 and 6
@@ -112,9 +142,9 @@ def test_filters_search_and_sorting(visitor, run):
     here = [row for row in rows if row["step"] == 3]
     assert visitor.count() == len(here) == 64
     for flag, wanted in {
-        "1": [row for row in here if row["cut_off"]],
-        "2": [row for row in here if "\\boxed{" not in row["answer"] or row["cut_off"]],
-        "4": [row for row in here if row.get("failed")],
+        "cut off": [row for row in here if row["cut_off"]],
+        "no box": [row for row in here if "\\boxed{" not in row["answer"] or row["cut_off"]],
+        "grading failed": [row for row in here if row.get("failed")],
         "equal": [row for row in here if len(groups[row["group"]]) == 1],
         "watched": [],
         "": here,

@@ -252,15 +252,15 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
     assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)
 
 
-@pytest.mark.sampler
-def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(tmp_path):
+@pytest.mark.parametrize("shared", [(), ("--sampler-ranks", 2)])
+def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(shared, tmp_path):
     data = tmp_path / "data.jsonl"
     write_json_lines(data, map(asdict, arithmetic_problems("train", 8)))  # two steps per epoch, whatever is drawn
 
     def train(name: str, epochs: int, *flags: str) -> list[dict]:
         batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)
         batch += ("--train-data", data, "--steps", None, "--epochs", epochs)
-        common = ("--preset", "tiny", *batch, "--rollouts-every", 1, "--watch-questions", 0, "--save-every", 2)
+        common = ("--preset", "tiny", *batch, *EVERY_STEP, "--save-every", 2, *shared)
         run_ranks(2, "train.py", *common, "--output-dir", tmp_path / name, *flags)
         return json_lines(tmp_path / name / "metrics.jsonl")
 
@@ -285,6 +285,14 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     assert [line["groups/drawn"] for line in train("resumed", 2, "--resume")] == drawn
     assert all((tmp_path / name / "last" / "model.safetensors").is_file() for name in ("whole", "resumed"))
     assert len({(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "resumed")}) == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_tiny_preset_trains_in_formats_of_16_bits(dtype, request, tmp_path):
+    if dtype == "float16":
+        request.getfixturevalue("float16")
+    run_ranks(1, "train.py", "--preset", "tiny", "--dtype", dtype, "--steps", 1, "--output-dir", tmp_path / "run")
+    assert [line["updates/skipped"] for line in metrics_of(tmp_path / "run")] == [0]
 
 
 GSM8K = [

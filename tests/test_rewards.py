@@ -159,7 +159,7 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     ("source", "message"),
     [
         ("def other(text, reference): return 1", "AttributeError"),
-        ("def reward(text): return 1", "TypeError: too many positional arguments"),
+        ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
         ("import no_such_module", "ModuleNotFoundError"),
         ("def reward(:", "SyntaxError"),
         ("import time; time.sleep(60)", "timeout"),
@@ -198,7 +198,6 @@ def answers(**changes) -> FirstAnswers:
         "failures": {},
         "finished": np.ones((4, 2), dtype=bool),
         "stated": np.ones(8, dtype=bool),
-        "box_is_asked_for": True,
         "rule": "default",
     }
     return FirstAnswers(**healthy | changes)
@@ -221,14 +220,9 @@ MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
         (
-            {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT, "box_is_asked_for": False},
-            ["no_final_answer", "all_lowest"],
-            "the prompt asks for none; ask for it with --system-prompt, or --grader last_number",
-        ),
-        (
             {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT},
             ["no_final_answer", "all_lowest"],
-            r"100% of the answers have no \boxed{}, though the prompt asks for one; --grader last_number",
+            r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), or take",
         ),
         ({"stated": np.zeros(8, dtype=bool), "reward_names": ["format"]}, [], ""),  # which needs no final answer
         (
@@ -338,7 +332,7 @@ def test_findings_of_the_rollouts_of_steps():
     assert found.rewards[:, :, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
     assert found.finished.tolist() == [[True, True], [True, True], [False, True], [False, True]]
     assert found.stated.tolist() == [True, False, True, False, False, True, False, True]
-    assert (found.mixed, found.failures, found.box_is_asked_for) == (0.5, {"timeout": 2}, False)
+    assert (found.mixed, found.failures) == (0.5, {"timeout": 2})
     assert [finding.kind for finding in find(found)] == ["no_final_answer"]
     grader.close()
 

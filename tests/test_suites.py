@@ -108,7 +108,7 @@ def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_pat
         dataset_problems(Dataset(str(path), repetitions=1))
     dataset = Dataset(str(path), repetitions=1, answer_field="solution", references={"b": r"2 \pm 0.1"})
     assert [problem.answer for problem in dataset_problems(dataset)] == ["2", r"2 \pm 0.1"]
-    with pytest.raises(InputError, match=r"data\.jsonl: has no problem c; remove it from `references`"):
+    with pytest.raises(InputError, match=r"data\.jsonl: has no problem c; correct `references`"):
         dataset_problems(replace(dataset, references={"c": "3"}))
 
 

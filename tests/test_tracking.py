@@ -6,7 +6,6 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import numpy as np
 import pytest
 
 from bnpo.config import parse_train_config
@@ -22,7 +21,7 @@ def track(run, steps: int) -> None:
     run.mkdir()
     tracker = Tracker(config, steps, 0)
     for step in range(1, steps + 1):
-        tracker.log(step, METRICS, np.array([0.25]))
+        tracker.log(step, METRICS)
         time.sleep(0.15)
     tracker.close()
 
@@ -115,7 +114,7 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     if dies == "after the start":
         server.dead.set()
     for step in range(1, 6):
-        log.log(step, {"reward/mean": step / 8}, np.array([0.25]))
+        log.log(step, {"reward/mean": step / 8})
     log.close()
     printed = capsys.readouterr().out
     assert time.monotonic() - began < 40
@@ -154,7 +153,7 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, sa
     config, _ = parse_train_config(["--preset", "tiny", "--wandb", "offline", "--output-dir", str(run)], has_cuda=False)
     log = WandbLog(config)
     for step in (1, 2, 3, 2, 3):  # as a run that is resumed after step 1
-        log.log(step, {"reward/mean": step / 8}, np.array([0.25]))
+        log.log(step, {"reward/mean": step / 8})
         log.log_table("rollouts", step, [ROW])
     log.close()
     wandb.teardown()  # until all is written

@@ -8,7 +8,7 @@ import numpy as np
 
 from bnpo.config import PRESETS, flat_settings
 from bnpo.files import InputError, whole_json_lines
-from bnpo.report.run_files import metric_arrays, open_folder
+from bnpo.report.run_files import open_folder
 from paper.results import NOT_COMPARED, method_name
 from paper.tables import ROW_ORDER
 
@@ -50,7 +50,9 @@ def read_run(folder: Path) -> RunCurves:
     lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]  # 0: the evaluation before training
     if not lines:
         raise InputError(f"{path}: holds no step yet; draw the run when it has some")
-    return RunCurves(folder, method_name(config), config["seed"], settings, metric_arrays(lines))
+    # nan: missing, or null (not finite)
+    metrics = {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+    return RunCurves(folder, method_name(config), config["seed"], settings, metrics)
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import tyro
 
-from bnpo.config import PRESETS, TrainConfig, json_settings, parse_flags, parse_train_config
+from bnpo.config import PRESETS, TrainConfig, json_settings, parse_train_config
+from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, chosen_suite
 from bnpo.files import InputError
 
@@ -106,7 +107,7 @@ class Row:
 
     @cached_property
     def evaluate(self) -> EvalConfig:
-        return parse_flags(EvalConfig, self.eval_flags, prog="eval.py")
+        return parse_command(EvalConfig, self.eval_flags, prog="eval.py")
 
     @property
     def protocol(self) -> dict:

@@ -6,15 +6,11 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Literal, TypeVar
 
-import docstring_parser
-import tyro
 from pydantic import Field, TypeAdapter, ValidationError
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import PrimitiveConstructorSpec
 
 from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
@@ -363,24 +359,14 @@ def check_planning(planning: Planning) -> None:
         raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")
 
 
-def needs_cuda_check(argv: Sequence[str]) -> bool:
-    """Return whether the preset of command line `argv` depends on the machine: `auto`, and no GPU is planned for."""
-    asked = _preset_flags(argv)
-    return asked.preset == "auto" and asked.gpu is None and asked.config is None
-
-
-def _preset_flags(argv: Sequence[str]) -> argparse.Namespace:
+def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
+    """Return the defaults of all flags that command line `argv` asks for, and why these. Raises InputError."""
     # Only the preset knows the defaults of the other flags, so it is read before tyro parses all of them.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", default="auto")
     parser.add_argument("--gpu")
     parser.add_argument("--config", type=Path)
-    return parser.parse_known_args(argv)[0]
-
-
-def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the defaults of all flags that command line `argv` asks for, and why these. Raises InputError."""
-    asked = _preset_flags(argv)
+    asked = parser.parse_known_args(argv)[0]
     if asked.preset not in ("auto", *PRESETS):
         raise InputError(f"--preset: unknown preset '{asked.preset}'; known: auto, {', '.join(PRESETS)}")
     if asked.config:
@@ -390,6 +376,8 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
         return saved, f"with the settings of {asked.config}"
     if asked.preset != "auto":
         return PRESETS[asked.preset], "from --preset"
+    if asked.gpu:
+        return PRESETS["paper-1.5b"], "for --gpu; --preset chooses another"
     found = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
     return PRESETS["paper-1.5b" if has_cuda else "tiny"], found
 
@@ -402,7 +390,7 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     # With --lr not given, --lora-rank decides.
     open_lr = replace(defaults, preset="auto", update=replace(defaults.update, lr=None))
     about = f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}"
-    config = parse_flags(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
+    config = parse_command(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
     update, folder, data = config.update, config.folder, config.data
     if update.lr is None:
         adds_lora = update.lora_rank is not None and defaults.update.lora_rank is None
@@ -413,51 +401,6 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
         name = f"{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
         folder = replace(folder, output_dir=Path("runs") / name)
     return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
-
-
-FLAG_TYPES = ConstructorRegistry()
-
-
-@FLAG_TYPES.primitive_rule
-def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Show INT in the help for `int | None`, where tyro shows {None}|INT. The word None is read all the same."""
-    inner = [member for member in get_args(info.type) if member is not NoneType]
-    if len(inner) != 1 or NoneType not in get_args(info.type):
-        return None
-    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner[0], info.markers))
-    return replace(
-        spec,
-        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs > 1 else spec.nargs,
-        choices=(*spec.choices, "None") if spec.choices else None,
-        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
-        is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
-    )
-
-
-@cache
-def _join_help_lines(config: type) -> None:
-    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
-    for hint in get_type_hints(config).values():
-        if is_dataclass(hint):
-            _join_help_lines(hint)
-    for setting in docstring_parser.parse_from_object(config).params:
-        hint, text = config.__annotations__[setting.arg_name], " ".join(setting.description.split())
-        annotation = tyro.conf.arg(help=text, help_behavior_hint=_default_in_help)
-        config.__annotations__[setting.arg_name] = Annotated[hint, annotation]
-
-
-def _default_in_help(default: str) -> str:
-    """Return what the help says of a default. Where there is none, the text of the flag says what happens."""
-    return "" if default in ("", "None", "''") else f"(default: {default})"
-
-
-def parse_flags(config: type[T], argv: Sequence[str], **options: object) -> T:
-    """Return the settings that command line `argv` sets in a dataclass `config`. tyro exits on wrong flags."""
-    _join_help_lines(config)
-    prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": FLAG_TYPES, "console_outputs": prints}
-    return parse_command(config, argv, **options)
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:

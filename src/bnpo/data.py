@@ -1,9 +1,12 @@
 """The problems of a run: where they come from, their prompts, and their order in an epoch."""
 
+import csv
 import hashlib
+import io
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnpo import word_problems
-from bnpo.files import InputError, line_of, read_bytes, read_json_lines, read_text
+from bnpo.files import InputError, line_of, read_json_lines, read_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,12 +103,19 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
         raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
     if not (on_hub or in_folder or name.endswith((".csv", ".csv.gz", ".parquet"))):
         return [_problem(place, row, columns) for place, row in read_json_lines(name)], None
+    revision = None
     try:
         if on_hub:
             table, revision = _hub_table(name)
+            rows = _rows(table, columns)
+        elif in_folder:
+            rows = _rows(_folder_table(name), columns)
+        elif name.endswith(".parquet"):
+            from pyarrow import parquet
+
+            rows = _rows(parquet.read_table(name, partitioning=None), columns)
         else:
-            table, revision = _folder_table(name) if in_folder else _file_table(name, columns), None
-        rows = _rows(table, columns)
+            rows = _csv_rows(name)
     except Exception as error:  # a dozen kinds, of four libraries
         login = "the name, the network, and for a gated data set your login (hf auth login)"
         advice = login if on_hub else "the folder" if in_folder else "the file"
@@ -146,22 +156,14 @@ def _folder_table(name: str) -> "pyarrow.Table":
     return dataset.with_format("arrow")[:]
 
 
-def _file_table(name: str, columns: Columns) -> "pyarrow.Table":
-    """Return the table in a CSV or parquet file."""
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    if name.endswith(".parquet"):
-        return pyarrow.parquet.read_table(name, partitioning=None)
-    # As text: by themselves, CSV readers take the answer 007 for the number 7.
-    text = dict.fromkeys((columns.problem_field, columns.answer_field, "id"), pyarrow.string())
-    content = read_bytes(name)
-    return pyarrow.csv.read_csv(
-        pyarrow.BufferReader(content),
-        pyarrow.csv.ReadOptions(block_size=min(len(content) + 1, 2**31 - 1)),  # a cell must fit into a block
-        pyarrow.csv.ParseOptions(newlines_in_values=True),
-        pyarrow.csv.ConvertOptions(column_types=text),
-    )
+def _csv_rows(name: str) -> list[dict]:
+    """Return the rows of a CSV file. All values are texts: the answer 007 is not the number 7."""
+    csv.field_size_limit(sys.maxsize)
+    rows = list(csv.DictReader(io.StringIO(read_text(name)), strict=True))
+    for number, row in enumerate(rows, 1):
+        if None in row:
+            raise ValueError(f"row {number} has more cells than there are columns; quote cells that have commas")
+    return rows
 
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
@@ -225,11 +227,10 @@ def _text(place: str, value: object, field: str, needed: str) -> str:
 
 def _check_chat(place: str, messages: list, field: str) -> None:
     """Raise InputError for a list that is no chat with a question at its end."""
-    for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise InputError(f"{place}: field '{field}' is a list; its items must be messages with role and content")
-    if not messages or messages[-1]["role"] != "user":
-        raise InputError(f"{place}: the last message in field '{field}' must be the user's, which is to be answered")
+    are_messages = all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in messages)
+    if not messages or not are_messages or messages[-1]["role"] != "user":
+        needed = "messages with role and content, the last of them the user's"
+        raise InputError(f"{place}: field '{field}' is a list; its items must be {needed}")
 
 
 def built_in_problems(name: str, split: str, count: int) -> list[Problem]:

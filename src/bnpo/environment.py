@@ -9,9 +9,11 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar, get_type_hints
 
 from bnpo.files import InputError
 
@@ -131,6 +133,12 @@ def has_nvidia_gpu() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
 
 
+def expects_cuda() -> bool:
+    """Return whether torch should find a GPU: there is one, it is not hidden, and torch is no build for CPUs."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return has_nvidia_gpu() and not hidden and build_of("torch") != "cpu"
+
+
 def build_of(package: str) -> str | None:
     """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it is not installed."""
     try:
@@ -181,10 +189,31 @@ def launcher_flags(ranks: int) -> list[str]:
 
 def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
     """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits on wrong flags."""
-    import tyro  # here, since workers and ranks parse nothing
+    import tyro  # here, since workers parse nothing
 
     secure_output()
+    _join_help_lines(settings)
+    prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
+    options |= {"config": (tyro.conf.OmitArgPrefixes,), "console_outputs": prints}
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+
+
+@cache
+def _join_help_lines(settings: type) -> None:
+    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
+    import docstring_parser
+    import tyro
+
+    def default_in_help(default: str) -> str:  # where there is none, the text of the flag says what happens
+        return "" if default in ("", "None", "''") else f"(default: {default})"
+
+    for hint in get_type_hints(settings).values():
+        if is_dataclass(hint):
+            _join_help_lines(hint)
+    for setting in docstring_parser.parse_from_object(settings).params:
+        hint, text = settings.__annotations__[setting.arg_name], " ".join(setting.description.split())
+        annotation = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
+        settings.__annotations__[setting.arg_name] = Annotated[hint, annotation]
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:

@@ -110,19 +110,14 @@ def read_json(path: Path, advice: str) -> dict:
     return content
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file, unpacked if its name ends in .gz. Raises OSError."""
-    content = Path(path).read_bytes()
-    return gzip.decompress(content) if str(path).endswith(".gz") else content
-
-
 def read_text(path: str | Path) -> str:
     """Return the content of a UTF-8 file, without the byte-order mark of Windows, and with \\n between lines.
 
     A name that ends in .gz is that of a packed file. Raises InputError.
     """
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        content = Path(path).read_bytes()
+        text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = f"{error.reason} at byte {error.start}"
         raise InputError(f"{path}: is not UTF-8 text ({place}); save it as UTF-8") from error

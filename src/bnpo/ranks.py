@@ -15,7 +15,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import has_nvidia_gpu
+from bnpo.environment import expects_cuda
 from bnpo.files import InputError, line_of
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -29,8 +29,7 @@ LAUNCHER_SECONDS = 10.0
 
 def has_cuda(optional: bool = False) -> bool:
     """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides it if `optional`."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if torch.version.cuda and has_nvidia_gpu() and not hidden and not torch.cuda.is_available():
+    if torch.version.cuda and expects_cuda() and not torch.cuda.is_available():
         if not optional:
             raise InputError(
                 f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine. Update the NVIDIA "

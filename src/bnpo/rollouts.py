@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -82,8 +81,9 @@ def collect(
         own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
             of_ranks = gather((own_groups, stopwatch.seconds["generate"]))
-        for group in chain.from_iterable(rank_groups for rank_groups, _ in of_ranks):
-            (greedy_groups if group.greedy else groups).append(group)
+        for rank_groups, _ in of_ranks:
+            groups += [group for group in rank_groups if not group.greedy]
+            greedy_groups += [group for group in rank_groups if group.greedy]
         rewards = np.stack([group.grades.rewards for group in groups])  # [questions, m, K]
         if has_signal(rewards, reward_weights).sum() >= n:
             break

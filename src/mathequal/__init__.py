@@ -50,9 +50,9 @@ def final_answer(text: str, tags: bool = False) -> str | None:
     text = text[-SEARCHED:]
     seen, end = 0, len(text)
     for box in reversed(deque(_BOX.finditer(text), maxlen=MAX_BRACES)):
-        if not box[1] and not _WITHOUT_BRACES.match(text, box.end()):
-            continue
         if not box[1]:
+            if not _WITHOUT_BRACES.match(text, box.end()):
+                continue
             content = _END_WITHOUT_BRACES.split(text[box.end() : box.end() + MAX_LENGTH], maxsplit=1)[0]
             if content.count("}") > content.count("{"):  # of a box around it
                 content = content[: content.rindex("}")]
@@ -74,17 +74,11 @@ def final_answer(text: str, tags: bool = False) -> str | None:
 def simple_number(text: str) -> Fraction | None:
     """Return the value of digits with at most a minus sign and a decimal point, None for anything else.
 
-    Uses no regular expression, so that no text takes long.
-
     >>> simple_number("-1.50"), simple_number("1/2")
     (Fraction(-3, 2), None)
     """
-    size = text.removeprefix("-")
-    whole, point, decimals = size.partition(".")
-    if len(size) > 30 or not (size.isascii() and whole.isdigit() and (decimals.isdigit() or not point)):
-        return None
-    value = Fraction(int(whole + decimals), 10 ** len(decimals))
-    return value if size == text else -value
+    digits = text.removeprefix("-").replace(".", "", 1)
+    return Fraction(text) if len(text) < 32 and digits.isascii() and digits.isdigit() else None
 
 
 def instant_verdict(reference: str, answer: str) -> bool | None:
@@ -93,12 +87,8 @@ def instant_verdict(reference: str, answer: str) -> bool | None:
     This is safe to call in a training process: it takes microseconds whatever the texts are.
     """
     reference, answer = reference.strip(), answer.strip()
-    if not answer or not reference:
-        return False
-    if reference == answer:
-        return True
-    if max(len(reference), len(answer)) > MAX_LENGTH:
-        return False
+    if reference == answer or max(len(reference), len(answer)) > MAX_LENGTH or not (reference and answer):
+        return reference == answer != ""
     one, other = simple_number(reference), simple_number(answer)
     if one is None or other is None:
         return None
@@ -121,12 +111,10 @@ def equal(reference: str, answer: str) -> bool:
         return verdict(reference.strip(), answer.strip())
 
 
-_LOCK = threading.RLock()
-"""mpmath has one precision for all threads, so only one of them may compare."""
+_LOCK = threading.RLock()  # mpmath has one precision for all threads, so only one of them may compare
 _POOLS: dict[tuple[int, float], Any] = {}
 """The worker processes of this process (a fork must not use those of its parent) for each limit of processor time."""
-TIME_LIMIT = 5.0
-"""Seconds of processor time for one verdict."""
+TIME_LIMIT = 5.0  # seconds of processor time for one verdict
 
 
 def submit(function: str, reference: str, answer: str, seconds: float = TIME_LIMIT) -> Future:
@@ -160,8 +148,7 @@ def parse(pred: str, *_: object, **_settings: object) -> list[str]:
     return [answer] if answer else []
 
 
-Answers = str | Sequence[str]
-"""One answer, or what `parse` returns."""
+Answers = str | Sequence[str]  # one answer, or what `parse` returns
 
 
 def verify(

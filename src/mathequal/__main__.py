@@ -10,33 +10,23 @@ from pathlib import Path
 
 from mathequal import final_answer, start_equal, submit
 
-RULES = ("default", "paper")
-"""Our rule, and that of the authors' released code."""
-
 
 def read_cases(path: Path) -> list[dict]:
-    """Return the objects of a JSON-lines file. Ends the program if the file is missing, empty or malformed."""
+    """Return the objects of a JSON-lines file. Ends the program with the line that is none."""
     if not path.is_file():
         sys.exit(f"error: {path}: no such data file")
     cases = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            if line.strip():
-                cases.append(_case(json.loads(line)))
-        except ValueError as error:  # of json and of UTF-8, too
-            sys.exit(f"error: {path}:{number}: {error}; the file needs one JSON object per line")
-    if not cases:
-        sys.exit(f"error: {path}: is empty; it needs one JSON object per line")
+            case = json.loads(line)
+            texts = case["gold"], case["prediction"], ""
+            if set(map(type, texts)) != {str} or type(case.get("equal", True)) is not bool:
+                raise TypeError
+        except (ValueError, TypeError, LookupError):  # ValueError: of json and of UTF-8
+            fields = "the strings gold and prediction and, if known, the boolean equal"
+            sys.exit(f"error: {path}:{number}: is no JSON object with {fields}")
+        cases.append(case)
     return cases
-
-
-def _case(case: object) -> dict:
-    if not isinstance(case, dict):
-        raise ValueError(f"a {type(case).__name__} where a JSON object is needed")
-    for field, kind in (("gold", str), ("prediction", str), ("equal", bool)):
-        if not isinstance(case.get(field, False if field == "equal" else None), kind):
-            raise ValueError(f"field '{field}' must be a {kind.__name__}")
-    return case
 
 
 def start_verdict(rule: str, reference: str, text: str) -> Future:
@@ -48,14 +38,6 @@ def start_verdict(rule: str, reference: str, text: str) -> Future:
     return start_equal(reference, text if answer is None else answer)
 
 
-def grade(pairs: list[tuple[str, str]], rule: str) -> tuple[list[bool], Counter[str]]:
-    """Return the verdicts, and the number of different pairs without one by the reason. Those count as different."""
-    started = {pair: start_verdict(rule, *pair) for pair in dict.fromkeys(pairs)}
-    outcomes = {pair: call.result() for pair, call in started.items()}
-    failures = Counter(outcome.kind for outcome in outcomes.values() if not isinstance(outcome, bool))
-    return [outcomes[pair] is True for pair in pairs], failures
-
-
 def grade_cases(cases: list[dict], rule: str) -> dict:
     """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that is expected.
 
@@ -63,16 +45,17 @@ def grade_cases(cases: list[dict], rule: str) -> dict:
     without a verdict by the reason (they count as different), and answers per second.
     """
     started = time.perf_counter()
-    verdicts, failures = grade([(case["gold"], case["prediction"]) for case in cases], rule)
+    calls = [start_verdict(rule, case["gold"], case["prediction"]) for case in cases]
+    outcomes = [call.result() for call in calls]
     seconds = time.perf_counter() - started
-    labelled = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if "equal" in case]
+    labelled = [(case, outcome is True) for case, outcome in zip(cases, outcomes, strict=True) if "equal" in case]
     wrong = [case for case, verdict in labelled if verdict != case["equal"]]
     return {
         "n": len(cases),
         "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
         "false_positives": [case for case in wrong if not case["equal"]],
         "false_negatives": [case for case in wrong if case["equal"]],
-        "failures": dict(failures),
+        "failures": dict(Counter(outcome.kind for outcome in outcomes if not isinstance(outcome, bool))),
         "per_second": len(cases) / seconds,
     }
 
@@ -87,40 +70,30 @@ def print_report(report: dict) -> None:
     print(f"{report['n']} cases, {agreement}, {failed} without a verdict, {report['per_second']:.0f} answers a second")
 
 
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
+    """Grade JSON-lines cases and compare with their labels, or grade one pair."""
     parser = argparse.ArgumentParser(prog="python -m mathequal", description=__doc__)
     cases_help = "JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal"
     rules_help = "default: the rules of RULES.md; paper: the rule of the authors' released code"
     parser.add_argument("cases", nargs="?", type=Path, help=cases_help)
     # REMAINDER, since an answer may begin with a minus sign
     parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the report")
-    parser.add_argument("--grader", choices=RULES, default="default", help=rules_help)
+    parser.add_argument("--json", action="store_true", help="print the report on cases as one JSON object")
+    parser.add_argument("--grader", choices=("default", "paper"), default="default", help=rules_help)
     arguments = parser.parse_args()
-    if (arguments.cases is None) == (arguments.pair is None):
-        parser.error("give a file of cases, or --pair GOLD ANSWER")
-    if arguments.pair is not None and len(arguments.pair) != 2:
-        parser.error("--pair needs GOLD and ANSWER, and must come last")
-    return arguments
-
-
-def main() -> None:
-    """Grade JSON-lines cases and compare with their labels, or grade one pair."""
-    arguments = parse_arguments()
-    cases = read_cases(arguments.cases) if arguments.cases else []
-    if arguments.pair:
-        [equal], failures = grade([tuple(arguments.pair)], arguments.grader)
-        report = {"equal": equal, "failures": dict(failures)}
-    else:
-        report = grade_cases(cases, arguments.grader)
+    pair = arguments.pair or []
+    if len(pair) != (2 if arguments.cases is None else 0):
+        parser.error("give a file of cases, or --pair GOLD ANSWER, which must come last")
+    if pair:
+        verdict = start_verdict(arguments.grader, *pair).result()
+        failure = "" if isinstance(verdict, bool) else f" (no verdict: {verdict.kind})"
+        print("equal" if verdict is True else f"different{failure}")
+        return
+    report = grade_cases(read_cases(arguments.cases), arguments.grader)
     if arguments.json:
         print(json.dumps(report, ensure_ascii=False))
-    elif not arguments.pair:
-        print_report(report)
-    elif report["failures"]:
-        print(f"different (no verdict: {', '.join(report['failures'])})")
     else:
-        print("equal" if report["equal"] else "different")
+        print_report(report)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from mathequal.formula import Undefined, is_real, names, parse, rounded, same_va
 from mathequal.read import read
 from mathequal.sets import same_functions, same_set, same_solutions
 from mathequal.text import spelled
-from mathequal.values import LETTER, Equation, Group, Matrix, Region, Relation, Scalar, Time, Value, Word
+from mathequal.values import LETTER, Equation, Group, Region, Relation, Scalar, Value, Word
 from mathequal.words import plain_number, shown, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
@@ -26,31 +26,23 @@ _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
 
 
-# Letters for any whole number beside \pi, and for any constant behind a formula in x
+# Letters for any whole number beside \pi, for any constant behind a formula in x, and for x of f(x) = ...
 _ANY_NUMBER = (
     re.compile(
         r"(?=.*(?:\\pi|\\mathbb\s*\{?\s*Z))(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"
     ),
     re.compile(r".*[xtyu].*\+\s*([cCkK])[\s.$]*$"),
+    re.compile(r"\s*\$?\s*[a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?\(([a-z])\)\s*="),
 )
 # A C or c_1 that may be a constant of integration
 _MAYBE_CONSTANT = re.compile(r"(?<![a-zA-Z\\])(?:C|c\s*_)")
 _LETTER = re.compile(r"(?<![a-zA-Z\\])(?<!\\mathbb\{)(?<!\\mathbb )[a-zA-Z](?![a-zA-Z])")
+_TOKEN = re.compile(r"\\mathbb\s*\{?\s*[A-Z]|\\[a-zA-Z]+|[a-zA-Z]{3,}|[a-zA-Z]")
 _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
-_FUNCTION_OF = re.compile(rf"\s*\$?\s*{_CALL.pattern}\s*=")
 
 
-def _with_same_variable(reference: str, answer: str) -> str:
-    """Return `f(x)=2x` for the answer `f(y)=2y`, if the reference is `f(x)=...`; if it has both, they change places."""
-    matches = _FUNCTION_OF.match(reference), _FUNCTION_OF.match(answer)
-    if not (matches[0] and matches[1] and matches[0][1] == matches[1][1]):
-        return answer
-    new_names = {matches[0][2]: matches[1][2], matches[1][2]: matches[0][2]}
-    return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]{3,}|[a-zA-Z]", lambda match: new_names.get(match[0], match[0]), answer)
-
-
-def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
-    r"""Return both with one name for a number that may be any, \pi k and \pi n, and for a letter in either case."""
+def _with_same_letters(reference: str, answer: str) -> str:
+    r"""Return `answer` with the letters of `reference` where they mean the same: x for X, \pi k for \pi n."""
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
     bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_|[1-9])", f"{reference} {answer}")}
     single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}  # choices and constants, but not C_1
@@ -59,8 +51,9 @@ def _with_same_letters(reference: str, answer: str) -> tuple[str, str]:
         matches = pattern.match(reference), pattern.match(answer)
         if matches[0] and matches[1]:
             names[matches[1][1]] = matches[0][1]
-    new_names = {old: new for old, new in names.items() if new in others - letters and old not in others}
-    return reference, _LETTER.sub(lambda match: new_names.get(match[0], match[0]), answer)
+    free = others.difference(_TOKEN.findall(answer))
+    new_names = {old: new for old, new in names.items() if new in free and old not in others}
+    return _TOKEN.sub(lambda match: new_names.get(match[0], match[0]), answer)
 
 
 # C. x = 42, Option C: 42 and \\textbf{(C) }42
@@ -86,7 +79,7 @@ def verdict(reference: str, answer: str) -> bool:
     bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
     if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
         return True
-    expected, given = map(read, _with_same_letters(reference, _with_same_variable(reference, answer)))
+    expected, given = read(reference), read(_with_same_letters(reference, answer))
     if equal(expected, given):
         return True
     has_constant = _MAYBE_CONSTANT.search(reference) or _MAYBE_CONSTANT.search(answer)
@@ -105,19 +98,7 @@ def verdict(reference: str, answer: str) -> bool:
     return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
 
 
-Rule = Callable[..., bool]
-"""A function of two values, of the types that it is registered for."""
-_RULES: dict[tuple[type, type], Rule] = {}
-
-
-def rule_for(first: type, *others: type) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule for the first type and any of the others, in either order."""
-
-    def register(rule: Rule) -> Rule:
-        _RULES.update({(first, other): rule for other in others})
-        return rule
-
-    return register
+Rule = Callable[..., bool]  # a function of two values, of the types that it is registered for
 
 
 def equal(first: Value, second: Value) -> bool:
@@ -142,25 +123,18 @@ def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
 
 
 def in_any_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
-    """Whether there is a one-to-one match of equal values, found by augmenting paths."""
+    """Whether each value equals another one of `second`, the first one that is left."""
     if len(first) != len(second):
         return False
-    fits = [[equal(one, other) for other in second] for one in first]
-    row_of: dict[int, int] = {}
-
-    def place(row: int, tried: set[int]) -> bool:
-        for column in range(len(fits)):
-            if fits[row][column] and column not in tried:
-                tried.add(column)
-                if column not in row_of or place(row_of[column], tried):
-                    row_of[column] = row
-                    return True
-        return False
-
-    return all(place(row, set()) for row in range(len(fits)))
+    remaining = list(second)
+    for item in first:
+        place = next((place for place, other in enumerate(remaining) if equal(item, other)), None)
+        if place is None:
+            return False
+        del remaining[place]
+    return True
 
 
-@rule_for(Scalar, Scalar)
 def _scalars(first: Scalar, second: Scalar) -> bool:
     if first.product or second.product:  # 5 m is also 5 times m
         products = [Scalar(scalar.product or scalar.latex) for scalar in (first, second)]
@@ -204,9 +178,12 @@ _SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
 """The units that are numbers: 20 % is 20 as well as 0.2."""
 
 
-@rule_for(Scalar, Word)
 def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
-    r"""`B` is `\text{B}`."""
+    r"""`B` is `\text{B}`, and the ratio `9:24` may be a time of day."""
+    time = re.fullmatch(r"\\frac\{(\d\d?)\}\{(\d\d)\}", scalar.latex)
+    if time:
+        hour = int(time[1])
+        return word.text in {f"{each % 24}:{time[2]}:00" for each in ([hour, hour + 12] if hour <= 12 else [hour])}
     letters = re.sub(r"\s|\\text|[{}]", "", scalar.latex)
     return letters.isalpha() and letters.casefold() == word.text
 
@@ -215,7 +192,6 @@ _REASON = re.compile(r"(?:yes|no|true|false)(?:\.|,? (?:because|since|as)\b)")
 """Yes with a reason; but "yes, Alice wins" is more than yes."""
 
 
-@rule_for(Word, Word)
 def _words(first: Word, second: Word) -> bool:
     verdict = verdict_of(first.text)
     gives_reason = verdict in (first.text, second.text) or any(map(_REASON.match, (first.text, second.text)))
@@ -224,20 +200,9 @@ def _words(first: Word, second: Word) -> bool:
     return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
 
 
-@rule_for(Time, Time)
-def _times(first: Time, second: Time) -> bool:
-    if first.ratio and second.ratio:  # neither has `am` or `pm`: 8:34 is not 20:34
-        return first.moments == second.moments
-    return not first.moments.isdisjoint(second.moments)
+_MATRICES = {"rows", "row", "column"}
 
 
-@rule_for(Time, Scalar, Group)
-def _time_and_value(time: Time, value: Value) -> bool:
-    """`9:24` and `10:20:30` may be ratios."""
-    return time.ratio is not None and equal(time.ratio, value)
-
-
-@rule_for(Group, Group)
 def _groups(first: Group, second: Group) -> bool:
     """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
     kinds = {first.opening + first.closing, second.opening + second.closing}
@@ -252,22 +217,18 @@ def _groups(first: Group, second: Group) -> bool:
     for one, other in ((first, second), (second, first)):
         if roots := _unnamed_roots(one, other):
             return in_any_order(one.items, roots)
-        if one.names and _named_otherwise(one.names, other.items):
+        own_names = [item.names[0] for item in other.items if isinstance(item, Equation) and item.names[0]]
+        if one.names and own_names and own_names != list(one.names):  # x=1, x=2 is not the point x=1, y=2
             return False
     first, second = _in_axis_order(first), _in_axis_order(second)
     if kinds <= {"", "{}"}:
         # A list of words is often a ranking; single letters are choices.
         has_words = any(isinstance(item, Word) and len(item.text) > 1 for item in items)
         compare = in_order if has_words else in_any_order
-        counts, others = _counts(first.items), _counts(second.items)
-        if counts and counts.keys() == others.keys():
-            return all(equal(counts[things], others[things]) for things in counts)
-        if bool(counts) != bool(others):  # 7, 4 and 7 goats, 4 sheep: only the order tells which is which
-            compare = in_order
         return compare(first.items, second.items)
-    if len(kinds) == 1 or kinds == {"", "()"}:
-        return in_order(first.items, second.items)
-    return False
+    # A matrix is a tuple of rows, each of which is a tuple, as is a column. But a row is no column.
+    is_matrix = len(kinds & _MATRICES) == 1 and kinds - _MATRICES < {"", "()", "[]"}
+    return (len(kinds) == 1 or kinds == {"", "()"} or is_matrix) and in_order(first.items, second.items)
 
 
 def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
@@ -282,12 +243,6 @@ def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
     return [item.sides[-1] if isinstance(item, Equation) else item for item in other.items]
 
 
-def _named_otherwise(names: Sequence[str], items: Sequence[Value]) -> bool:
-    """Whether items have names of their own: x=1, x=2 is not the point x=1, y=2."""
-    own = [item.names[0] for item in items if isinstance(item, Equation) and item.names[0]]
-    return bool(own) and own != list(names)
-
-
 def _in_axis_order(group: Group) -> Group:
     """Return the point (2, 3) for `y=3, x=2`."""
     if not group.names or set(group.names) - {"x", "y", "z"}:
@@ -296,18 +251,13 @@ def _in_axis_order(group: Group) -> Group:
     return Group(group.opening, group.closing, tuple(by_name[name] for name in sorted(by_name)))
 
 
-def _counts(items: Sequence[Value]) -> dict[str, Value]:
-    """Return counts of different things by the first letters of the things: 3 adults, 4 children. Else nothing."""
-    counts = {item.things[:4]: item for item in items if isinstance(item, Scalar) and item.things}
-    return counts if len(counts) == len(items) else {}
-
-
-@rule_for(Scalar, Group)
 def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
     """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
 
     `32 or 2^5` is one value in two spellings. `x+1, x \\ne 2` is x+1.
     """
+    if group.latex:  # \\frac12\\begin{pmatrix}
+        return r"\begin" in scalar.latex and same_value(Scalar(group.latex), scalar)
     formula, *conditions = group.items or (group,)
     is_plain = group.opening == "" and not group.alternatives
     if is_plain and conditions and all(_excludes(item, formula) for item in conditions):
@@ -334,30 +284,6 @@ def _excludes(condition: Value, formula: Value) -> bool:
     return len(letter) == 1 and bool(re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex))
 
 
-@rule_for(Matrix, Matrix)
-def _matrices(first: Matrix, second: Matrix) -> bool:
-    return len(first.rows) == len(second.rows) and all(map(in_order, first.rows, second.rows))
-
-
-@rule_for(Matrix, Group)
-def _matrix_and_group(matrix: Matrix, group: Group) -> bool:
-    """A column or a row is a tuple, and a tuple of rows is a matrix."""
-    if group.items and all(isinstance(item, Group) and item.opening != "case" for item in group.items):
-        return _matrices(matrix, Matrix(tuple(item.items for item in group.items if isinstance(item, Group))))
-    entries = [entry for row in matrix.rows for entry in row]
-    is_row = len(matrix.rows) == 1
-    is_column = len(entries) == len(matrix.rows)  # a row has one entry at least
-    is_tuple = group.opening + group.closing in ("()", "[]", "")
-    return (is_row or is_column) and is_tuple and in_order(entries, group.items)
-
-
-@rule_for(Matrix, Scalar)
-def _matrix_and_scalar(matrix: Matrix, scalar: Scalar) -> bool:
-    r"""`\frac12\begin{pmatrix}...` is a formula."""
-    return r"\begin" in scalar.latex and same_value(Scalar(matrix.latex), scalar)
-
-
-@rule_for(Equation, Scalar, Word, Time, Group, Matrix, Region, Relation)
 def _equation_and_value(equation: Equation, value: Value) -> bool:
     last = equation.sides[-1]
     ends_in_letter = isinstance(last, Scalar) and re.fullmatch(LETTER, last.latex)
@@ -396,7 +322,6 @@ def _same_side(side: Value, last: Value, approximate: bool) -> bool:
     return rounded(side, last)
 
 
-@rule_for(Equation, Equation)
 def _equations(first: Equation, second: Equation) -> bool:
     names = first.names[0] or "", second.names[0] or ""
     if names[0] == names[1] != "":
@@ -412,8 +337,6 @@ def _equations(first: Equation, second: Equation) -> bool:
     return is_curve and same_solutions(first, second)
 
 
-@rule_for(Relation, Relation, Region, Group)
-@rule_for(Region, Relation, Region, Group)
 def _sets(first: Value, second: Value) -> bool:
     """Sets of numbers, or conditions on several variables that are the same one by one."""
     first_conditions, second_conditions = _conditions(first), _conditions(second)
@@ -440,9 +363,22 @@ def _conditions(value: Value) -> list[Relation]:
     return [condition for part in conditions for condition in part] if all(conditions) else []
 
 
-_KINDS = {"Word": "the word", "Time": "a time of day", "Equation": "an equation"}
-_KINDS |= {"Relation": "a condition", "Matrix": "a matrix", "Region": "a set of numbers"}
+_SETS = product((Relation, Region), (Relation, Region, Group))
+_RULES: dict[tuple[type, type], Rule] = {
+    (Scalar, Scalar): _scalars,
+    (Scalar, Word): _scalar_and_word,
+    (Scalar, Group): _scalar_and_group,
+    (Word, Word): _words,
+    (Group, Group): _groups,
+    (Equation, Equation): _equations,
+    **{(Equation, other): _equation_and_value for other in (Scalar, Word, Group, Region, Relation)},
+    **dict.fromkeys(_SETS, _sets),
+}  # the rule of each two types, in either order
+
+_KINDS = {"Word": "the word", "Equation": "an equation"}
+_KINDS |= {"Relation": "a condition", "Region": "a set of numbers"}
 _GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
+_GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
 
 
 def reason(reference: str, answer: str) -> str:

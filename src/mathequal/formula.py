@@ -31,8 +31,7 @@ _RANGES = ((1.1, 3), (0.1, 0.9), (3, 7), (-3, -1.1), (-0.9, -0.1), (-4, 4), (-4,
 """The range of every variable at each point. At the last points variables have different signs."""
 _FURTHER_RANGES = ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
 """Ranges of further points, for formulas that are real in few places."""
-_NEEDED = 3
-"""Points at which two formulas must agree."""
+_NEEDED = 3  # points at which two formulas must agree
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 _GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
 _WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)
@@ -93,9 +92,21 @@ def value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc] | None =
 
 def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpmath.mpc:
     arguments = [_value(argument, point, steps) for argument in expression.args]
-    number = _value_from_arguments(expression, arguments, point)
-    if isinstance(expression, sympy.Rational):
+    name = type(expression).__name__
+    if isinstance(expression, sympy.Symbol):
+        number = point[expression.name]
+    elif isinstance(expression, sympy.Float):
+        number = mpmath.mpf(str(expression))  # as it was written
+    elif isinstance(expression, sympy.Rational):
         steps += [mpmath.mpf(int(expression.p)), mpmath.mpf(int(expression.q))]
+        number = steps[-2] / steps[-1]
+    elif isinstance(expression, AppliedUndef):  # a number that depends on the name, the arguments and the point
+        weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
+        number = mpmath.sin(weighted_sum + zlib.crc32(f"{name}{int(point.get('', 0))}".encode()))
+    elif _FUNCTIONS_OF_MPMATH.fullmatch(name):
+        number = getattr(mpmath, name)(*arguments)
+    else:
+        number = _FUNCTIONS[name](*arguments)  # any other function is a LookupError
     steps.append(number)
     return number
 
@@ -103,22 +114,6 @@ def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpm
 def _sizes(steps: list[mpmath.mpc]) -> list[int]:
     """Return the binary exponents of the numbers that are not zero."""
     return [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]
-
-
-def _value_from_arguments(expression: sympy.Expr, arguments: list[mpmath.mpc], point: Point) -> mpmath.mpc:
-    if isinstance(expression, sympy.Symbol):
-        return point[expression.name]
-    if isinstance(expression, sympy.Float):
-        return mpmath.mpf(str(expression))  # as it was written
-    if isinstance(expression, sympy.Rational):
-        return mpmath.mpf(int(expression.p)) / int(expression.q)
-    name = type(expression).__name__
-    if isinstance(expression, AppliedUndef):  # a number that depends on the name, the arguments and the point
-        weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
-        return mpmath.sin(weighted_sum + zlib.crc32(f"{name}{int(point.get('', 0))}".encode()))
-    if _FUNCTIONS_OF_MPMATH.fullmatch(name):
-        return getattr(mpmath, name)(*arguments)
-    return _FUNCTIONS[name](*arguments)  # any other function is a LookupError
 
 
 def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
@@ -477,5 +472,4 @@ def rounded(first: Scalar, second: Scalar) -> bool:
         exact_value, decimal_value = value(parse(exact), {}), value(parse(decimal), {})
         difference = abs(exact_value - decimal_value)
         half_last_place = mpmath.mpf(10) ** -decimal_places(decimal.latex) / 2
-        within_last_place = difference <= half_last_place * (1 + mpmath.mpf(10) ** -30)
-        return bool(within_last_place and difference * 100 <= abs(exact_value))
+        return bool(difference <= min(half_last_place * (1 + CLOSE), abs(exact_value) / 100))

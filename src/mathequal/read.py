@@ -4,32 +4,14 @@ The readers here are of answers that have parts, which they read in turn. values
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations, product
 
+from mathequal import values
 from mathequal.text import spelled
-from mathequal.values import (
-    COMBINATION,
-    LETTER,
-    NAME,
-    REALS,
-    Equation,
-    Group,
-    Matrix,
-    Region,
-    Relation,
-    Scalar,
-    Value,
-    Word,
-    is_constant,
-    read_based,
-    read_clock,
-    read_formula,
-    read_two_units,
-    read_words,
-)
+from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, Word, is_constant
 from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, plain_number, shown
 
 # \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
@@ -74,21 +56,13 @@ def split_at_commas(formula: str) -> list[str]:
     return split(formula, _COMMA_OUTSIDE_NUMBERS if has_spaces and has_grouped_digits else ",")[0]
 
 
-MAX_PERMUTED = 5
-"""Items of a tuple whose permutations are listed."""
-PERMUTATIONS = re.compile(
-    r"(?:and |or )?(?:all |any )?(?:of )?(?:its |their |the |these )?(cyclic )?permutations?"
-    r"(?: thereof| of (?:it|them|these))?"
-)
-
-
 def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
     """Return items with those of every list, such as a plus-minus sign makes, in its place."""
-    values: list[Value] = []
+    parts: list[Value] = []
     for item in items:
         is_list = isinstance(item, Group) and item.opening == "" and not item.names
-        values += item.items if is_list else [item]
-    return tuple(values)
+        parts += item.items if is_list else [item]
+    return tuple(parts)
 
 
 def function_name(name: str) -> str:
@@ -104,27 +78,20 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
         if all(group.names for group in tuples):
             return Group("", "", tuple(tuples))
     items = flattened(items)
+    things = tuple(item.things[:4] for item in items if isinstance(item, Scalar) and item.things)
+    if len(set(things)) == len(items) > 1:  # 3 adults, 4 children
+        return Group("(", ")", items, things)
     pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
     names = [function_name(pair.names[0] or "") for pair in pairs]
-    values = [pair.sides[1] for pair in pairs]
+    sides = tuple(pair.sides[1] for pair in pairs)
     # x=1, y=2, x=3, y=4 has a width of 2
     width = names.index(names[0], 1) if names and names[0] in names[1:] else len(names)
     is_repeated = width and names == names[:width] * (len(names) // width)
     if len(names) < len(items) or width < 2 or len(set(names)) != width or not is_repeated:
         return Group("", "", items)
-    tuples = []
-    for start in range(0, len(values), width):
-        tuples.append(Group("(", ")", tuple(values[start : start + width]), tuple(names[:width])))
+    starts = range(0, len(sides), width)
+    tuples = [Group("(", ")", sides[start : start + width], tuple(names[:width])) for start in starts]
     return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
-
-
-def shifts(items: tuple[Value, ...]) -> Iterable[tuple[Value, ...]]:
-    return (items[k:] + items[:k] for k in range(len(items)))
-
-
-def all_orders(items: tuple[Value, ...], orders: Callable[..., Iterable[tuple[Value, ...]]]) -> Group:
-    """Return a list of the different tuples that `orders` makes of items."""
-    return Group("", "", tuple(dict.fromkeys(Group("(", ")", order) for order in orders(items))))
 
 
 # \begin{...} ... \end{...}, perhaps with a name or a brace in front
@@ -151,7 +118,10 @@ def _block(text: str) -> Value | None:
         return _value(", ".join("".join(row) for row in rows))
     if kind not in _MATRICES or name or brace or _SIGN.search(block):
         return None
-    return Matrix(tuple(_parts(row) for row in rows), text)
+    if all(len(row) == 1 for row in rows):
+        return Group("column", "", _parts(entry for [entry] in rows), latex=text)
+    matrix = tuple(Group("row", "", _parts(row), latex=text) for row in rows)
+    return Group("rows", "", matrix, latex=text) if len(rows) > 1 else matrix[0]
 
 
 def _condition(word: re.Match) -> str:
@@ -166,15 +136,14 @@ def _cases(name: str, rows: list[list[str]]) -> Value | None:
     value = Group("{", "}", tuple(Group("case", "case", _parts(row)) for row in plain_rows))
     if not name:
         return value
-    if not NAME.fullmatch(name):
+    if not values.NAME.fullmatch(name):
         return None
     return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
 
 
 MAX_DEPTH = 30
 """Brackets inside each other. What is nested deeper is a formula, without a closer look."""
-MAX_SIGNS = 6
-"""Plus-minus signs, each of which doubles the values."""
+MAX_SIGNS = 6  # plus-minus signs, each of which doubles the values
 
 _RELATION = r"=|\\approx(?![a-zA-Z])|\\(?:le|ge|ne|in)(?![a-zA-Z])|<|>"
 _EQUALITY = {"=", r"\approx"}
@@ -206,7 +175,7 @@ def _value(text: str) -> Value:
         value = reader(text)
         if value is not None:
             return value
-    return read_formula(text)
+    return values.read_formula(text)
 
 
 def _parts(formulas: Iterable[str]) -> tuple[Value, ...]:
@@ -214,14 +183,13 @@ def _parts(formulas: Iterable[str]) -> tuple[Value, ...]:
 
 
 def _ratio(text: str) -> Value | None:
-    """Read `1:2`, which is a fraction, or `1:2:3`. Both may also be a time of day."""
+    """Read `1:2`, which is a fraction, or `1:2:3`."""
+    text = re.sub(r"^0(?=\d\s*:)|(?<=:\d\d):00$", "", text)  # 05:00 and 5:00:00, which are times of day
     terms, colons = split(text, ":")
     if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text):
         return None
     fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]  # so 2:4:6 is 1:2:3
-    ratio = fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
-    time = read_clock(text)
-    return replace(time, ratio=ratio) if time else ratio
+    return fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
 
 
 def _conditions(text: str) -> Value | None:
@@ -264,11 +232,11 @@ def _list(text: str) -> Value | None:
             excluded = starts_exclusion[0]
         elif excluded and not split(item, _RELATION)[1]:  # x \ne 1, 2
             items[i] = f"{excluded} {item}"
-    values = list_or_named_tuples(_parts(items))
+    group = list_or_named_tuples(_parts(items))
     are_alternatives = OR.strip() in text
-    if are_alternatives and values.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
+    if are_alternatives and group.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
         return Region(r"\cup", _parts(items))
-    return replace(values, alternatives=are_alternatives and not values.names)
+    return replace(group, alternatives=are_alternatives and not group.names)
 
 
 def _plus_minus(text: str) -> Value | None:
@@ -276,34 +244,15 @@ def _plus_minus(text: str) -> Value | None:
     signs = _SIGN.findall(text)
     if not signs or r"\{" in text:
         return None
-    choices = list(product("+-", repeat=len(signs)))
+    choices: Iterable[Iterable[str]] = product("+-", repeat=len(signs))
     if r"\mp" in signs:
-        upper = tuple("+" if sign == r"\pm" else "-" for sign in signs)
-        lower = tuple("-" if sign == "+" else "+" for sign in upper)
-        choices = [upper, lower]
+        choices = [["+" if sign == positive else "-" for sign in signs] for positive in (r"\pm", r"\mp")]
+    beginning, *pieces = _SIGN.split(text)
     formulas = []
     for chosen in choices:
-        remaining = iter(chosen)
-        formula = _SIGN.sub(lambda _: next(remaining), text)  # noqa: B023
+        formula = beginning + "".join(map("".join, zip(chosen, pieces, strict=True)))
         formulas.append(re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula))
     return Group("", "", _parts(formulas))
-
-
-_PERMUTED = re.compile(rf"(.+?)[\s,]*(?:\\l(?:and|or)\s*)?({WORD})", re.DOTALL)
-
-
-def _permutations(text: str) -> Value | None:
-    """Read `(1,2,3)` and its permutations."""
-    match = _PERMUTED.fullmatch(text)
-    phrase = PERMUTATIONS.fullmatch(shown(match[2])) if match else None
-    if not match or not phrase:
-        return None
-    found: dict[Value, None] = {}  # a set, in order
-    for item in flattened([_value(match[1])]):
-        if not isinstance(item, Group) or len(item.items) > MAX_PERMUTED:
-            return None
-        found |= dict.fromkeys(all_orders(item.items, shifts if phrase[1] else permutations).items)
-    return Group("", "", tuple(found))
 
 
 def _negative(text: str) -> Value | None:
@@ -326,15 +275,15 @@ def _relation(text: str) -> Value | None:
     if not all(sides):
         return Word(shown(text))
     if operators == [r"\in"]:
-        return _value(sides[1]) if NAME.fullmatch(sides[0]) else Word(shown(text))
-    values = _parts(sides)
-    for i, value in enumerate(values):
+        return _value(sides[1]) if values.NAME.fullmatch(sides[0]) else Word(shown(text))
+    read_sides = _parts(sides)
+    for i, value in enumerate(read_sides):
         if re.match(WORD, sides[i]) and isinstance(value, Scalar) and value.latex:  # six
             sides[i] = value.latex
     if _EQUALITY.issuperset(operators):
-        return _equation(text, sides, values, approximate=r"\approx" in operators)
-    formulas = tuple(value for value in values if isinstance(value, Scalar))
-    if len(formulas) < len(values) or r"\in" in operators or r"\approx" in operators:
+        return _equation(text, sides, read_sides, approximate=r"\approx" in operators)
+    formulas = tuple(value for value in read_sides if isinstance(value, Scalar))
+    if len(formulas) < len(read_sides) or r"\in" in operators or r"\approx" in operators:
         return Word(shown(text))
     # 0 < f(x) < 1 is a set of values
     calls = [place for place, side in enumerate(sides) if re.fullmatch(r"[fgh]\([a-z]\)", side)]
@@ -343,26 +292,28 @@ def _relation(text: str) -> Value | None:
     return Relation(formulas, tuple(operators))
 
 
-def _equation(text: str, sides: list[str], values: tuple[Value, ...], approximate: bool) -> Value:
-    left, right = values[0], values[-1]
-    if len(values) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
-        letters = [item.latex for item in left.items if isinstance(item, Scalar) and NAME.fullmatch(item.latex)]
+def _equation(text: str, sides: list[str], read_sides: tuple[Value, ...], approximate: bool) -> Value:
+    left, right = read_sides[0], read_sides[-1]
+    if len(read_sides) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
+        letters = [item.latex for item in left.items if isinstance(item, Scalar) and values.NAME.fullmatch(item.latex)]
         if len(letters) == len(left.items) == len(right.items):
             if left.opening == "(":  # (x, y) = (1, 2)
                 return replace(right, names=tuple(map(function_name, letters)))
-            if left.opening == "{" and len(letters) <= MAX_PERMUTED:  # {a, b} = {1, 2}
-                return all_orders(right.items, permutations)
+            if left.opening == "{" and len(letters) < 6:  # {a, b} = {1, 2}
+                return Group(
+                    "", "", tuple(dict.fromkeys(Group("(", ")", order) for order in permutations(right.items)))
+                )
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
     for side in sides:
-        is_name = NAME.fullmatch(side) or (has_value and COMBINATION.fullmatch(side))
+        is_name = values.NAME.fullmatch(side) or (has_value and values.COMBINATION.fullmatch(side))
         names.append(re.sub(r"\s", "", shown(side)) if is_name else None)
     is_call_behind = re.fullmatch(r"[a-zA-Z]\([a-z]\)", names[-1] or "") and "(" not in (names[0] or "(")
     is_named_behind = is_call_behind or (names[-1] and names[0] is None)
     if is_named_behind and not re.match(WORD, sides[-1]):  # 5 = x and y = f(x), but not 5 = blue
-        return Equation(values[::-1], tuple(names[::-1]), constant[::-1], approximate)
-    return Equation(values, tuple(names), constant, approximate)
+        return Equation(read_sides[::-1], tuple(names[::-1]), constant[::-1], approximate)
+    return Equation(read_sides, tuple(names), constant, approximate)
 
 
 _SET_OPERATORS = ((r"\cup", r"\\cup"), (r"\cap", r"\\cap"), (r"\setminus", r"\\setminus|\\backslash"))
@@ -376,7 +327,7 @@ def _region(text: str) -> Value | None:
         if operators and all(parts):
             return Region(operator, _parts(parts))
     if formula == r"\reals":
-        return REALS
+        return values.REALS
     return Group("{", "}", ()) if formula == r"\emptyset" else None
 
 
@@ -384,7 +335,7 @@ _OPENING = re.compile(r"\\\{|\\langle(?![a-zA-Z])|[({[]")
 _CLOSERS = {"(": ")]", "[": ")]", r"\{": (r"\}",), "{": "}", r"\langle": (r"\rangle",)}
 _PLAIN_BRACKETS = {r"\{": "{", r"\}": "}", r"\langle": "(", r"\rangle": ")"}
 # x: or x \in \reals | at the beginning of a set
-_SUCH_THAT = re.compile(rf"{LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
+_SUCH_THAT = re.compile(rf"{values.LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
 
 
 def _group(text: str) -> Value | None:
@@ -426,11 +377,10 @@ def _item(text: str) -> Value:
 # In order: the first reader that does not return None decides. A list is split before its items are read, a relation
 # before the formulas on its sides.
 _READERS = [
-    read_words,
-    read_two_units,
-    _permutations,
+    values.read_words,
+    values.read_two_units,
     _ratio,
-    read_clock,
+    values.read_clock,
     _block,
     _conditions,
     _list,
@@ -439,7 +389,7 @@ _READERS = [
     _region,
     _group,
     _negative,
-    read_based,
+    values.read_based,
 ]
 
 

@@ -7,7 +7,7 @@ r"""Compare sets: of real numbers, points of a curve, and functions with constan
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from mpmath import mp
 from mathequal.formula import (
     CLOSE,
     DIGITS,
-    Point,
     Undefined,
     names,
     parse,
@@ -59,9 +58,7 @@ def same_region(first: Value, second: Value) -> bool:
 def _numbers_to_try(ends: list[mpmath.mpf]) -> list[mpmath.mpf]:
     """Return every end, a number between each two of them, and one below and above them all."""
     ends = sorted(ends)
-    distinct = ends[:1] + [end for previous, end in pairwise(ends) if end - previous > _SAME_END]
-    if not distinct:
-        return [mpmath.mpf(0)]
+    distinct = ends[:1] + [end for previous, end in pairwise(ends) if end - previous > _SAME_END] or [mpmath.mpf(0)]
     between = [(low + high) / 2 for low, high in pairwise(distinct)]
     return [*distinct, distinct[0] - 1, distinct[-1] + 1, *between]
 
@@ -78,9 +75,12 @@ def _set_of(region: Value) -> _Set:
         number = _number(parse(region))
         return _Set([number], lambda x: abs(x - number) <= _SAME_END)
     if isinstance(region, Relation | Equation):
-        return _solutions(region)
+        return _solutions(
+            region.sides, region.operators if isinstance(region, Relation) else ("=",) * len(region.sides)
+        )
     if isinstance(region, Group) and len(region.items) == 2 and region.opening + region.closing in _INTERVALS:
-        return _interval(region)
+        signs = ("<" if region.opening == "(" else r"\le", "<" if region.closing == ")" else r"\le")
+        return _solutions((region.items[0], Scalar("x"), region.items[1]), signs)
     if not isinstance(region, Region | Group) or (isinstance(region, Group) and _has_points(region)):
         raise Undefined("no set of numbers")
     joint, parts = (region.operator, region.parts) if isinstance(region, Region) else ("list", region.items)
@@ -105,22 +105,9 @@ def _has_points(region: Group) -> bool:
     return bool(points) and len(points) == len(region.items) and not any(r"\infty" in limit for limit in limits)
 
 
-def _interval(interval: Group) -> _Set:
-    low, high = (_number(parse(limit)) for limit in interval.items)
-
-    def contains(x: mpmath.mpf) -> bool:
-        at_low, at_high = abs(x - low) <= _SAME_END, abs(x - high) <= _SAME_END
-        if (at_low and interval.opening == "(") or (at_high and interval.closing == ")"):
-            return False
-        return low <= high if at_low or at_high else low < x < high
-
-    return _Set([limit for limit in (low, high) if mpmath.isfinite(limit)], contains)
-
-
-def _solutions(relation: Relation | Equation) -> _Set:
+def _solutions(chain: Sequence[Value], operators: Sequence[str]) -> _Set:
     """Return the numbers for which a chain of relations holds."""
-    sides = [parse(side) for side in relation.sides]
-    operators = relation.operators if isinstance(relation, Relation) else ("=",) * (len(sides) - 1)
+    sides = list(map(parse, chain))
     pairs = list(zip(sides, operators, sides[1:], strict=False))
     with_variables = [(left, right) for left, _, right in pairs if names(left, right)]
     if not with_variables:
@@ -133,7 +120,12 @@ def _roots(left: sympy.Expr, right: sympy.Expr) -> list[mpmath.mpf]:
     """Return where the sides of a relation are equal, or where one of them has no value."""
     if left in _INFINITIES or right in _INFINITIES:
         return []
-    [variable] = left.free_symbols | right.free_symbols
+    for side, bound in ((left, right), (right, left)):
+        if side.is_Symbol and not names(bound):  # no solver is needed, which could take long
+            return [_number(bound)]
+    variable, *others = left.free_symbols | right.free_symbols
+    if others:
+        raise Undefined("a relation of several variables")
     x = sympy.Symbol("x", real=True)
     difference = sympy.nsimplify((left - right).xreplace({variable: x}), rational=True).doit()
     roots: list[sympy.Expr] = []
@@ -190,10 +182,8 @@ def same_solutions(first: Equation, second: Equation) -> bool:
 
 def same_set(first: Value, second: Value) -> bool:
     """Whether two sets are the same; or two relations of several variables, up to a factor above zero."""
-    try:
+    with suppress(Undefined):
         return same_region(first, second)
-    except Undefined:
-        pass
     if not (isinstance(first, Relation) and isinstance(second, Relation)):
         return False
     one, other = _ascending(first), _ascending(second)
@@ -222,8 +212,7 @@ _CERTAIN = re.compile(r"C|[cC]_\d")
 _VARIABLE = re.compile("[stuvxyz]|theta")
 # y, x(t) or F(x), but not y', f^{-1}(x) or P
 _NAME = re.compile(r"([f-hs-zFGH])(?:\([a-z]\))?")
-_LARGE = 10**9
-"""Formulas are compared where neither has larger values, which would hide small ones."""
+_LARGE = 10**9  # formulas are compared where neither has larger values, which would hide small ones
 
 
 def same_functions(first: Value, second: Value) -> bool:
@@ -241,12 +230,13 @@ def same_functions(first: Value, second: Value) -> bool:
     if len(shared) != 1 or not all(map(_VARIABLE.fullmatch, shared)):
         raise Undefined("no functions of one variable")
     with mp.workdps(DIGITS):
+        terms = [_terms(formula, letters) for formula, letters in zip(formulas, constants, strict=True)]
         rows = []
         for point in points(shared):
             with suppress(Undefined):
-                rows.append(
-                    [_row(formula, point, letters) for formula, letters in zip(formulas, constants, strict=True)]
-                )
+                row = [[real_value(term, point) for term in side] for side in terms]
+                if max(map(abs, row[0] + row[1])) < _LARGE:
+                    rows.append(row)
         if len(rows) < max(map(len, constants)) + 3:
             raise Undefined("too few points")
         one, other = (mpmath.matrix(side) for side in zip(*rows, strict=True))  # [points, 1 + constants]
@@ -270,24 +260,13 @@ def _function_names(*sides: Value) -> set[str]:
     return {match[1] for match in matches}
 
 
-def _row(formula: sympy.Expr, point: Point, constants: list[str]) -> list[mpmath.mpf]:
-    """Return the value of a formula without its constants, and the factor of each constant."""
-
-    def at(*numbers: float) -> mpmath.mpf:
-        number = real_value(formula, {**point, **dict(zip(constants, map(mpmath.mpf, numbers), strict=True))})
-        if abs(number) > _LARGE:
-            raise Undefined("too large")
-        return number
-
-    count = len(constants)
-    without = at(*[0] * count)
-    factors = [at(*(int(i == j) for j in range(count))) - without for i in range(count)]
-    for sign in (1, -1):
-        others = [sign * (-1) ** i * (i + 1.5) for i in range(count)]
-        expected = without + mpmath.fdot(others, factors)
-        if abs(at(*others) - expected) > CLOSE * max(1, abs(expected)):
-            raise Undefined("not linear")
-    return [without, *factors]
+def _terms(formula: sympy.Expr, constants: list[str]) -> list[sympy.Expr]:
+    """Return a formula without its constants, and the factor of each. Raises Undefined if it is not linear in them."""
+    symbols = [sympy.Symbol(name, real=True) for name in constants]
+    factors = [formula.diff(symbol) for symbol in symbols]
+    if names(*factors) & set(constants):
+        raise Undefined("not linear")
+    return [formula.xreplace(dict.fromkeys(symbols, sympy.Integer(0))), *factors]
 
 
 def _holds_all(functions: mpmath.matrix, others: mpmath.matrix) -> bool:

@@ -56,8 +56,15 @@ _COMMANDS = _spellings(
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
 
+# The beginning of a name without a backslash, the end of a name, and a \text{ that may be in front of words
+_SHORT = {"@start": r"(?<![a-zA-Z\\])", "@end": "(?![a-zA-Z])", "@text": r"(?:\\text\s*\{\s*)?"}
+
+
 def table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
-    return [(re.compile(pattern), replacement) for pattern, replacement in rows]
+    """Compile the patterns of a table, in which `@start`, `@end` and `@text` stand for longer ones."""
+    return [
+        (re.compile(re.sub("@(?:start|end|text)", lambda m: _SHORT[m[0]], pattern)), text) for pattern, text in rows
+    ]
 
 
 def rewrite(text: str, rows: Table) -> str:
@@ -67,6 +74,9 @@ def rewrite(text: str, rows: Table) -> str:
     return text
 
 
+_NAMED = r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?"
+_ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
+_CIRCLE = r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)"
 # Commands that set words in some font
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 
@@ -81,95 +91,67 @@ BEFORE_WORDS = table(
     # **5** and "5": Markdown and quotation marks around the whole
     (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
     # frac{1}{2}, rac{1}{2} and a tab before ext{: lost backslashes
-    (r"(?<![a-zA-Z\\])([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
-    (
-        r"\t(?=ext|imes|heta|an(?![a-z])|au(?![a-z])|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)(?![a-z]))",
-        r"\\t",
-    ),
+    (r"@start([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
+    (r"\t(?=ext|imes|heta|an@end|au@end|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)@end)", r"\\t"),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
-    (r"(?<![a-zA-Z\\])(?=rac\s*[{\d])", r"\\f"),
+    (r"@start(?=rac\s*[{\d])", r"\\f"),
     # \( and \], \boxed and \large, \therefore and \checkmark
     (
         r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|normalsize|therefore|checkmark|blacksquare"
-        r"|square|Box|because|nonumber|notag|ensuremath)(?![a-zA-Z])|\\(?:begin|end)\{equation\*?\}|`",
+        r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`",
         " ",
     ),
     # "5 only", \implies 5
-    (
-        r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})"
-        r"|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
-        " ",
-    ),
-    (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)(?![a-zA-Z])", " "),
+    (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})", " "),
+    (r"(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$", " "),
+    (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)@end", " "),
     # all real numbers except 2
     (
-        r"^\s*(?:\\text\s*\{\s*)?[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
+        r"^\s*@text[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
         r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
         lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
     ),
-    (r"^\s*(?:\\text\s*\{\s*)?[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
-    # all permutations of (1,2,3)
-    (
-        r"(?i)^\s*(?:\\text\s*\{\s*)?(?:all )?(?:the )?(cyclic )?permutations of\s*\}?\s*(\(.*\))\s*\}?$",
-        lambda match: rf"{match[2]}\text{{ and its {match[1] or ''}permutations}}",
-    ),
+    (r"^\s*@text[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
-    (r"\\(?:pounds|textsterling)(?![a-zA-Z])", " pound "),
+    (r"\\(?:pounds|textsterling)@end", " pound "),
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
-    (
-        r"^\s*(?:\\text\s*\{\s*)?(euro|pound|rupee|yuan)\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$",
-        r"\2\\text{ \1}",
-    ),
+    (r"^\s*@text(euro|pound|rupee|yuan)\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
     # 7 元, 7 个: the words for yuan, and for things that are counted
-    (r"(?<=\d)\s*(?:\\text\s*\{\s*)?[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
-    (r"(?<=\d)\s*(?:\\text\s*\{\s*)?[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
+    (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
+    (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
     # white space: \phantom{0}, \hspace{1cm}, \quad, \, and ~
-    (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|\\hspace\*?\s*\{[^{}]*\}|\\q?quad(?![a-zA-Z])", " "),
+    (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|\\hspace\*?\s*\{[^{}]*\}|\\q?quad@end", " "),
     (r"(?<!\\)\\[!,;:> ]|[~\s]", " "),
     # \left( is (, \right. is nothing
-    (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
+    (r"\\(?:left|right|[bB]igg?[lr]?)@end\s*\.?", ""),
     # \displaystyle, \limits, \bf, \color{red}
-    (
-        r"\\(?:display|text|script)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])|\\(?:bf|rm|it)(?![a-zA-Z])"
-        r"|\\(?:text)?color\s*\{[^{}]*\}",
-        "",
-    ),
+    (r"\\(?:(?:display|text|script)style|(?:no)?limits|bf|rm|it)@end|\\(?:text)?color\s*\{[^{}]*\}", ""),
     # \AA, 5'' and ^\circ F
-    (r"\\text\s*\{\s*\\AA\s*\}|\\AA(?![a-zA-Z])|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
+    (r"\\text\s*\{\s*\\AA\s*\}|\\AA@end|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
     (r"(?<=\d)\s*(?:''|\^\{\\prime\s*\\prime\})", r"\\text{ arcsecond}"),
-    (
-        r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?:\\(?:mathrm|text|rm)\s*\{\s*)?([CF])(?![a-zA-Z])\s*\}?",
-        lambda match: rf"\text{{ {'celsius' if match[1] == 'C' else 'fahrenheit'}}}",
-    ),
+    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?C@end\s*\}}?", r"\\text{ celsius}"),
+    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?F@end\s*\}}?", r"\\text{ fahrenheit}"),
     # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
-    (r"(?<![a-zA-Z\\])(?:np|math|sp)\.(?=[a-z])", ""),
-    (r"\\?(?<![a-zA-Z])(arc)?(c?)tg(?![a-zA-Z])", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
+    (r"@start(?:np|math|sp)\.(?=[a-z])", ""),
+    (r"\\?(?<![a-zA-Z])(arc)?(c?)tg@end", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
     # floor(x), \text{ceil}(x) and abs(x)
-    (
-        r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?(floor|ceil|abs)\s*\}?"
-        r"\s*\(((?:[^()]|\([^()]*\))*)\)",
-        lambda match: f"|{match[2]}|" if match[1] == "abs" else rf"\l{match[1]} {match[2]}\r{match[1]} ",
-    ),
+    (rf"{_NAMED}(floor|ceil)\s*\}}?\s*{_ARGUMENTS}", r"\\l\1 \2\\r\1 "),
+    (rf"{_NAMED}abs\s*\}}?\s*{_ARGUMENTS}", r"|\1|"),
     # (1,2)^T
     (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
     # arsinh, \operatorname{arccosh} and cosec
-    (
-        r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|(?![a-zA-Z]))",
-        lambda match: rf"\{match[1]}^{{-1}}",
-    ),
-    (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?cosec(?:\s*\}|(?![a-zA-Z]))", r"\\csc "),
+    (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
+    (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?cosec(?:\s*\}|@end)", r"\\csc "),
     # \text{m}\angle A, and f: x \mapsto 2x
     (r"\\text\s*\{\s*m\s*\}\s*(?=\\angle)", "m"),
-    (
-        r"(?:(?<![a-zA-Z\\])([a-zA-Z])\s*:\s*)?(?<![a-zA-Z\\])([a-z])\s*\\mapsto(?![a-zA-Z])",
-        lambda match: f"{match[1] or 'f'}({match[2]})=",
-    ),
+    (r"@start([a-zA-Z])\s*:\s*@start([a-z])\s*\\mapsto@end", r"\1(\2)="),
+    (r"@start([a-z])\s*\\mapsto@end", r"f(\1)="),
     # \mathbb{P} is a probability
     (r"\\mathbb\s*\{\s*P\s*\}", "P"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
@@ -182,22 +164,21 @@ BEFORE_WORDS = table(
     (r"\\(?:overline|overrightarrow|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),
     # \det A and \Pr(A) name a value
     (r"\\(det|Pr)(?=\s*\(?[A-Z])", r"\\text{\1}"),
-    # \mathrm{sin} is \sin, \operatorname{max} is \max
-    (r"\\operatorname\s*\{\s*(max|min)\s*\}", r"\\\1 "),
+    # \mathrm{sin} is \sin
     (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({PLAIN_COMMANDS}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
     # 7^{\text{th}}
-    (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])", r"\\text{\1}"),
+    (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}@end", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
     # m_{\max} is m_{max}
-    (r"_\s*(?:\{\s*\\(max|min)\s*\}|\\(max|min)(?![a-zA-Z]))", r"_{\1\2}"),
+    (r"_\s*(?:\{\s*\\(max|min)\s*\}|\\(max|min)@end)", r"_{\1\2}"),
     # \{2k\pi : k \in \mathbb{Z}\}
     (
-        r"\\\{(?:\s*[a-z]\s*(?::|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*=)?(.*?)(?:,|:|\||\\mid(?![a-zA-Z]))\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\\\}",
+        r"\\\{(?:\s*[a-z]\s*(?::|\||\\mid@end)\s*[a-z]\s*=)?(.*?)(?:,|:|\||\\mid@end)\s*[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\\\}",
         r"\1",
     ),
     # \text{cm^2} is \text{cm}^2
@@ -213,23 +194,18 @@ _ROOT = r"(?:√|\\?(?<![a-zA-Z])sqrt)\s*\(((?>[^()]|\((?>[^()]|\((?>[^()]|\([^(
 AFTER_WORDS = table(
     (r"\\[a-zA-Z]+\s*", lambda match: _COMMANDS.get(match[0].rstrip(), match[0])),
     # ^\circ and ^{\circ}
-    (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
+    (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ@end|\\degree@end)|\\degree@end", r"\\degree "),
     (r"\\?%", r"\\percent "),
-    # x > 1 \wedge x < 3
-    (
-        r"(?s)^.*(?:[<>]|\\[gl]e(?![a-z])).*$",
-        lambda match: re.sub(r"\\(vee|wedge)(?![a-zA-Z])", lambda sign: OR if sign[1] == "vee" else AND, match[0]),
-    ),
     # sqrt(x+1), √(1+√2), sqrt2 and √x
     (_ROOT, r"\\sqrt{\1}"),
     (_ROOT, r"\\sqrt{\1}"),
-    (r"(?:√|(?<![a-zA-Z\\])sqrt)\s*(\d+|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
+    (r"(?:√|@startsqrt)\s*(\d+|[a-zA-Z]@end)", r"\\sqrt{\1}"),
     (r"√", r"\\sqrt "),
     # 1.5e6 is 1.5 \cdot 10^{6}
     (r"(?<![a-zA-Z\d.\\_^{])(\d*\.?\d+)[eE]([+-]?\d{1,3})(?![\d.a-zA-Z])", r"\1\\cdot 10^{\2}"),
     # sin x, 7pi, max(1, 2), inf: commands without a backslash
-    (rf"(?<![a-zA-Z\\])({PLAIN_COMMANDS}|(?:max|min)(?=\s*[({{\\]))(?![a-zA-Z])", r"\\\1 "),
-    (r"(?<![a-zA-Z\\])(?:infinity|infty|inf|oo)(?![a-zA-Z])", r"\\infty "),
+    (rf"@start({PLAIN_COMMANDS}|(?:max|min)(?=\s*[({{\\]))@end", r"\\\1 "),
+    (r"@start(?:infinity|infty|inf|oo)@end", r"\\infty "),
     # 2**3 is a power, 2*3 and 2 \times 3 are products
     (r"\*\*", "^"),
     (r"\*", r"\\cdot "),
@@ -248,23 +224,22 @@ AFTER_WORDS = table(
     (rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})", r"\1{\2}"),
     (rf"\\sqrt(\[[^\[\]]*\])?\s*({_ARGUMENT})", r"\\sqrt\1{\2}"),
     # {5 \choose 2}
-    (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (r"\{([^{}]*)\\choose@end([^{}]*)\}", r"\\binom{\1}{\2}"),
     # 2^(n+1) is 2^{n+1}, while x^{2} is x^2
     (r"\^\s*\(([^()]*)\)", r"^{\1}"),
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
     # {}_5C_2
     (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
-    # 0 (mod 128)
-    (r"\(\s*\\?(?:bmod|mod)\s*\{?(\w+)\}?\s*\)", r"\\pmod{\1}"),
-    (r"\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1}"),
+    # 0 (mod 128), 3 \pmod 7
+    (r"\(\s*\\?b?mod\s*\{?(\w+)\}?\s*\)|\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1\2}"),
     # 10 (mod 7) is 3 (mod 7)
     (
         r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
         lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
     ),
-    (r"\\log\s*_e(?![a-zA-Z])", r"\\ln "),
+    (r"\\log\s*_e@end", r"\\ln "),
     # f(x) \equiv 1
-    (r"(?<=[a-zA-Z)])\s*\\equiv(?![a-zA-Z])", "="),
+    (r"(?<=[a-zA-Z)])\s*\\equiv@end", "="),
     # t(0,4], which should be t \in (0,4]
     (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
     # P_1(2, 3) is P_1=(2, 3), but R(\cos t, \sin t) is a product
@@ -275,8 +250,8 @@ AFTER_WORDS = table(
         lambda match: rf"\angle {min(match[1], match[3])}{match[2]}{max(match[1], match[3])}",
     ),
     # C(n,k) and z^*
-    (r"(?<![a-zA-Z\\])C\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
-    (r"([a-zA-Z])\s*\^\s*\{?\s*\\(?:cdot|ast)(?![a-zA-Z])\s*\}?", r"\\bar{\1}"),
+    (r"@startC\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
+    (r"([a-zA-Z])\s*\^\s*\{?\s*\\(?:cdot|ast)@end\s*\}?", r"\\bar{\1}"),
     # C_n^k, y^{\prime\prime}, 1./3, \bar z
     (r"(?<![a-zA-Z])C_(?:\{(\w+)\}|(\w))\s*\^(?:\{(\w+)\}|(\w))", r"\\binom{\1\2}{\3\4}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda match: "'" * match[1].count("prime")),

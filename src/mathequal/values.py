@@ -31,14 +31,6 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Time:
-    """A time of day: hour, minute and second of each moment that it may be, two where `am` or `pm` is missing."""
-
-    moments: frozenset[tuple[int, int, int]]
-    ratio: "Value | None" = None  # what else the text may be: 9:24 is three eighths, too
-
-
-@dataclass(frozen=True)
 class Equation:
     """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x = 5`."""
 
@@ -58,19 +50,18 @@ class Relation:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval."""
+    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval.
+
+    A matrix is a group of rows, that is, opened by "rows". If it has only one row or column, it is that "row" or
+    "column".
+    """
 
     opening: str
     closing: str
     items: tuple["Value", ...]
     names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
     alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
-
-
-@dataclass(frozen=True)
-class Matrix:
-    rows: tuple[tuple["Value", ...], ...]
-    latex: str = field(default="", compare=False, repr=False)
+    latex: str = field(default="", compare=False, repr=False)  # of a matrix
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ class Region:
 
 
 REALS = Group("(", ")", (Scalar(r"-\infty"), Scalar(r"\infty")))
-Value = Scalar | Word | Time | Equation | Relation | Group | Matrix | Region
+Value = Scalar | Word | Equation | Relation | Group | Region
 
 
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
@@ -187,22 +178,18 @@ def _bare(phrase: str) -> str:
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
 
 
-# 8:34 p.m., 20:34:05, 8 am; a single number needs `am` or `pm`
-_CLOCK = re.compile(rf"(\d{{1,2}})\s*(?::\s*(\d\d))?\s*(?::\s*(\d\d))?\s*({WORD}?)", re.ASCII)
+# 8:34 p.m., 8:34:05 am, 8 am; without `am` or `pm` it is read as a ratio
+_CLOCK = re.compile(rf"(\d{{1,2}})\s*(?::\s*(\d\d))?\s*(?::\s*(\d\d))?\s*({WORD})", re.ASCII)
 
 
-def read_clock(text: str) -> Time | None:
-    """Read a time of day."""
+def read_clock(text: str) -> Word | None:
+    """Read a time of day as the word 20:34:00."""
     match = _CLOCK.fullmatch(text)
-    if not match:
+    half = re.sub(r"[. ]", "", shown(match[4])) if match else ""
+    if not match or half not in ("am", "pm") or int(match[1]) > 24:
         return None
-    hour, minute, second = (int(digits or 0) for digits in match.groups()[:3])
-    half = re.sub(r"[. ]", "", shown(match[4])) if match[4] else ""
-    is_24_hour_clock = match[2] and not half and minute < 60
-    if hour > 24 or not (half in ("am", "pm") or is_24_hour_clock):
-        return None
-    hours = {"am": {hour % 12}, "pm": {hour % 12 + 12}}.get(half, {hour, (hour + 12) % 24} if hour <= 12 else {hour})
-    return Time(frozenset((each, minute, second) for each in hours))
+    hour = int(match[1]) % 12 + 12 * (half == "pm")
+    return Word(f"{hour}:{match[2] or '00'}:{match[3] or '00'}")
 
 
 # Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them
@@ -239,11 +226,6 @@ _TWO_UNITS = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)\s*({WORD})")
 _PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
 
 
-def _product(amount: str, factor: int) -> str:
-    number = plain_number(amount)
-    return rf"({amount})\cdot {factor}" if number is None else str(number * factor)
-
-
 def read_two_units(text: str) -> Scalar | None:
     """Read an amount in a unit and in a part of it."""
     match = _TWO_UNITS.fullmatch(text)
@@ -265,7 +247,8 @@ def read_formula(text: str) -> Scalar | Word:
         phrase = re.sub(r"^\(([^()]*)\)$", r"\1", phrase)  # 5 (cm)
         multiple, _, counted = phrase.partition(" ")
         if multiple in words.MULTIPLES:  # 3 million
-            amount, phrase = _product(amount, words.MULTIPLES[multiple]), counted
+            number, factor, phrase = plain_number(amount), words.MULTIPLES[multiple], counted
+            amount = rf"({amount})\cdot {factor}" if number is None else str(number * factor)
         found = unit(phrase) if phrase else ""
         if found is not None:
             formula, unit_name, things = amount, found, "" if found else phrase

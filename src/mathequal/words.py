@@ -10,8 +10,7 @@ AND, OR = r"\land ", r"\lor "
 # product of letters. The first character of the plane begins every word.
 _PLANE = 0xF0000
 PRIVATE = "[\U000f0000-\U000fffff]"
-WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"
-"""The part of a regular expression that matches a moved word or phrase."""
+WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"  # the part of a regular expression that matches a moved word or phrase
 
 
 def moved(phrase: str) -> str:
@@ -39,14 +38,14 @@ PLAIN_COMMANDS = rf"{FUNCTIONS}|pi|theta|alpha|beta|phi|lambda|omega"
 
 
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
-_DECIMAL = r"-?(?:\d{1,30}|\d{1,3}(?:,\d{3}){1,9})?(?:\.\d{1,30})?"
-_NUMBER = re.compile(rf"[+]?({_DECIMAL})(?:\s*\\cdot\s*10\^(?:\{{(-?\d{{1,2}})\}}|(\d)))?", re.ASCII)
-# \frac{3}{4}, 3/4, and with a whole number in front 1\frac{1}{2} and 1 1/2
-_FRACTION = re.compile(
-    r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{(-?\d{1,30})\}\{(-?\d{1,30})\}|(-?\d{1,30})\s*/\s*(\d{1,30}))",
+_NUMBER = re.compile(
+    r"[+]?(-?(?:\d{1,500}|\d{1,3}(?:,\d{3}){1,9})?(?:\.(\d{1,500}))?)(?:\s*\\cdot\s*10\^\{?(-?\d|(?<=\{)-?\d\d)\}?)?",
     re.ASCII,
 )
-_PLAIN_DECIMAL = re.compile(r"[+-]?[\d,]*\.(\d+)(?:\s*\\cdot\s*10\^(?:\{(-?\d{1,2})\}|(\d)))?", re.ASCII)
+# \frac{3}{4}, 3/4, and with a whole number in front 1\frac{1}{2} and 1 1/2
+_FRACTION = re.compile(
+    r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{)?(-?\d{1,30})(?:\}\{|\s*/\s*)(-?\d{1,30})\}?", re.ASCII
+)
 
 
 def plain_number(latex: str) -> Fraction | None:
@@ -57,13 +56,11 @@ def plain_number(latex: str) -> Fraction | None:
     """
     decimal = _NUMBER.fullmatch(latex)
     if decimal and re.search(r"\d", decimal[1]):
-        return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** int(decimal[2] or decimal[3] or 0)
+        return Fraction(decimal[1].replace(",", "")) * Fraction(10) ** int(decimal[3] or 0)
     fraction = _FRACTION.fullmatch(latex)
     if not fraction:
         return None
-    whole, top, bottom = (
-        int(digits or 0) for digits in (fraction[2], fraction[3] or fraction[5], fraction[4] or fraction[6])
-    )
+    whole, top, bottom = (int(digits or 0) for digits in fraction.groups()[1:])
     if bottom == 0 or (fraction[2] and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
         return None
     size = whole + Fraction(top, bottom)
@@ -72,8 +69,8 @@ def plain_number(latex: str) -> Fraction | None:
 
 def decimal_places(latex: str) -> int:
     """Return how many decimals a plain decimal has, 0 for anything else."""
-    match = _PLAIN_DECIMAL.fullmatch(latex)
-    return max(len(match[1]) - int(match[2] or match[3] or 0), 0) if match else 0
+    match = _NUMBER.fullmatch(latex)
+    return max(len(match[2]) - int(match[3] or 0), 0) if match and match[2] else 0
 
 
 def fewest_decimal_places(first: str, second: str) -> int:
@@ -265,30 +262,13 @@ _ALL_WITH = re.compile(
 )
 
 
-# "When $n=2$, the number is 7; when $n \\ge 3$, the number is $n^2+2$", after dollar signs and \( are gone
-_CASE = re.compile(
-    r"\s*(?:and\s)?(?:for|when|if)\s+([^,.;]*?[=<>\\][^,.;]*?),\s+([^,.;]*?)\b(?:is|are|equals|we have)\s+([^,;]*?)"
-    r"\s*(?:[.;,]|$)",
-    re.IGNORECASE,
-)
-
-
-def _in_cases(text: str) -> str:
-    """Return the cases of a sentence as LaTeX has them."""
-    cases = _CASE.findall(text)
-    if len(cases) < 2 or _CASE.sub("", text).strip() or any(_DENIAL.search(words) for _, words, _ in cases):
-        return text
-    rows = (f"{value} & {condition}" for condition, _, value in cases)
-    return r"\begin{cases}" + r"\\".join(rows) + r"\end{cases}"
-
-
 def without_sentence(text: str) -> str:
     r"""Return `7` for `\text{The answer is }7` and `f(x)=2x` for `f(x)=2x \text{ for all } x`."""
     preface = _PREFACE.match(text)
     if preface and not _DENIAL.search(preface[0]):
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
-    text = _restatement(_EXPLANATION.sub("", _in_cases(text)))
+    text = _restatement(_EXPLANATION.sub("", text))
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
     if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text) or _FORMULA_FOR_ALL.match(text):

@@ -22,7 +22,7 @@ def fleet(
     """Start `replicas` samplers of the model in a folder. Each has its own GPUs, or its share of the cores.
 
     Yields the groups that one sampler would return from `Sampler.sample(**sampling)`, in the order of their ends. The
-    samplers end with the context. The iterator raises RuntimeError when one of them dies.
+    samplers end with the context. Raises RuntimeError when one of them dies, and so does the iterator.
     """
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     members: dict[Connection, Process] = {}
@@ -36,6 +36,9 @@ def fleet(
             process.start()
             far_end.close()  # otherwise a dead member's pipe would stay open, and `recv` would wait for ever
             members[pipe] = process
+        # All models load at the same time: wait only after every process has been started.
+        for pipe, process in members.items():
+            _receive(pipe, process)
         yield _groups(members)
     except BaseException:
         for process in members.values():
@@ -59,29 +62,35 @@ def member_environment(member: int, gpus: Sequence[str], replicas: int, size: in
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
 
 
+def _receive(pipe: Connection, process: Process) -> SampledGroup | None:
+    """Return the next message of a member. Raises RuntimeError if it has died, RunError if it says so."""
+    try:
+        message = pipe.recv()
+    except (EOFError, OSError):
+        process.join()
+        status = process.exitcode
+        raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
+    if isinstance(message, RunError):
+        raise message
+    return message
+
+
 def _groups(members: dict[Connection, Process]) -> Iterator[SampledGroup]:
-    """Yield what the members send, until all have sent None."""
+    """Yield the groups that the members send, until all have sent None."""
     busy = set(members)
     while busy:
         for pipe in wait(list(busy)):
-            try:
-                message = pipe.recv()
-            except (EOFError, OSError):
-                members[pipe].join()
-                status = members[pipe].exitcode
-                raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
-            if isinstance(message, RunError):
-                raise message
-            if message is None:
+            group = _receive(pipe, members[pipe])
+            if group is None:
                 busy.remove(pipe)
             else:
-                yield message
+                yield group
 
 
 def _serve(
     pipe: Connection, variables: dict[str, str], model: Path, settings: EngineSettings, sampling: dict, share: range
 ) -> None:
-    """Run a member's process: load the model and send the groups of a share of the prompts, then None."""
+    """Run a member's process: load the model, send None, the groups of a share of the prompts, and None again."""
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
     os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
     setup_environment()
@@ -91,6 +100,7 @@ def _serve(
     own = {name: [sampling[name][i] for i in share] for name in ("prompts", "seeds")}
     try:
         sampler = Sampler(str(model), load_tokenizer(model, settings.max_tokens), settings)
+        pipe.send(None)
         for position, greedy, answers in sampler.sample(**sampling | own):
             pipe.send(SampledGroup(share[position], greedy, answers))
     except RunError as error:

@@ -7,6 +7,7 @@ always a training run.
 import json
 import os
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,8 @@ Record = dict[str, Any]
 """A sampled answer and its verdicts: one line of samples.jsonl."""
 Key = tuple[str, int, int]
 """What identifies a sample: data set, index of the problem in it, and repetition, from 0."""
-
-
-def key_of(record: Record) -> Key:
-    """Return what identifies `record`. Raises KeyError or TypeError if it is no record."""
-    return record["dataset"], record["index"], record["repetition"]
+key_of = itemgetter("dataset", "index", "repetition")
+"""Return the key of a record. Raises KeyError or TypeError if it is no record."""
 
 
 def claim_results_folder(folder: Path, protocol: dict) -> dict:

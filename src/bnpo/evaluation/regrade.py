@@ -24,7 +24,8 @@ def regrade(folder: Path, rule: str | None) -> tuple[dict, list[dict]]:
     """
     protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
     evaluation = _evaluation_of(folder, protocol, rule)
-    samples, count = Samples(folder, evaluation.sample_keys()), len(evaluation.sample_keys())
+    keys = evaluation.sample_keys()
+    samples, count = Samples(folder, keys), len(keys)
     before = list(samples.records.values())
     if len(before) < count:
         found = f"{len(before)} of {count} samples"

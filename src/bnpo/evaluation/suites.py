@@ -123,11 +123,10 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     if not problems:
         source = source if source.startswith("hub:") else str(ROOT / os.path.expanduser(source))
         problems = load_problems(source, dataset)
-    references = dataset.references or {}
-    unknown = references.keys() - {problem.id for problem in problems}
-    if unknown:
-        raise InputError(f"{source}: has no problem {unknown.pop()}; remove it from `references` in the suite's file")
-    problems = [replace(problem, answer=references.get(problem.id, problem.answer)) for problem in problems]
+    references = dict(dataset.references or {})
+    problems = [replace(problem, answer=references.pop(problem.id, problem.answer)) for problem in problems]
+    if references:
+        raise InputError(f"{source}: has no problem {', '.join(references)}; correct `references` in the suite's file")
     problems = problems[: dataset.problems]
     if len(problems) < 2:
         raise InputError(f"{source}: has one problem; the standard error needs at least two")

@@ -111,7 +111,10 @@ class Grader:
                 if outcome not in counted:
                     counted.add(outcome)
                     failures[value.kind] += 1
-                    self._report(reward, value)
+                if (reward, value.kind) not in self._reported:
+                    self._reported.add((reward, value.kind))
+                    line = f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and counted)"
+                    print(line, file=sys.stderr, flush=True)
         return Grades(values, failed, failures)
 
     def _start_function(
@@ -119,15 +122,19 @@ class Grader:
     ) -> list[Future]:
         if function == "default":
             texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
-            start_call = self._verdict
-        elif function == "paper":
-            start_call = self._released_verdict
-        elif function in self._inline:
-            start_call = partial(self._inline_reward, function)
-        else:
-            start_call = partial(self._in_worker, "users_reward", function, self._sources[function])
-        start_once = cache(start_call)
+        start_once = cache(partial(self._start_call, function))
         return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
+
+    def _start_call(self, function: str, text: str, reference: str) -> Future:
+        if function == "default":
+            # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
+            verdict = instant_verdict(reference, text)
+            return self._workers.submit("mathequal:equal", reference, text) if verdict is None else _finished(verdict)
+        if function == "paper":
+            return self._remembered("mathequal.released:released_verdict", reference, text)
+        if function in self._inline:
+            return _finished(self._inline[function](text, reference))
+        return self._in_worker("users_reward", function, self._sources[function], text, reference)
 
     def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
         """Return the future of each rule's verdict: 1 if the final answer of `text` is `reference`, less, or a Failure.
@@ -135,13 +142,6 @@ class Grader:
         With `tags` the final answer is the one inside the answer tags.
         """
         return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in rules}
-
-    def _verdict(self, answer: str, reference: str) -> Future:
-        # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
-        verdict = instant_verdict(reference, answer)
-        if verdict is None:
-            return self._workers.submit("mathequal:equal", reference, answer)
-        return _finished(verdict)
 
     def vote(self, text: str, tags: bool) -> Future:
         """Return the future of the string that `text` counts as in a majority vote. None: it has no answer."""
@@ -151,21 +151,8 @@ class Grader:
         number = simple_number(answer)
         return self._remembered("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
 
-    def _released_verdict(self, text: str, reference: str) -> Future:
-        return self._remembered("mathequal.released:released_verdict", reference, text)
-
-    def _inline_reward(self, reward: str, text: str, reference: str) -> Future:
-        return _finished(self._inline[reward](text, reference))
-
     def _in_worker(self, function: str, *arguments: str) -> Future:
         return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
-
-    def _report(self, reward: str, failure: Failure) -> None:
-        """Print the first failure of each kind of a reward."""
-        if (reward, failure.kind) not in self._reported:
-            self._reported.add((reward, failure.kind))
-            line = f"grading: {reward}: {failure.kind}: {failure.message} (scored lowest, and counted)"
-            print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the worker processes."""

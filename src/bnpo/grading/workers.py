@@ -160,34 +160,42 @@ class _Worker:
 
 
 def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
-    """Fork the worker. When it ends, or END comes, kill it and all processes that it has started.
+    """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
     in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
     # Ctrl-C and the launcher signal all processes, but the step under way still needs its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()  # out of reach of what kills the program's whole group
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    keeper, worker = os.getpid(), 0  # 0: a signal that comes this early kills the keeper's group, which is all there is
+
+    def end_worker(*_) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(worker, signal.SIGKILL)
+
+    signal.signal(END, end_worker)
     signal_at_program_end(END)
-    keeper, worker = os.getpid(), os.fork()
+    worker = os.fork()
     if worker == 0:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {END, signal.SIGCHLD})
+            signal.signal(END, signal.SIG_DFL)
             _restore_signals_in_children()
             _work(pipe, time_limit)
         return
     pipe.close()
-    status = None
-    while status is None and signal.sigwait({END, signal.SIGCHLD}) == signal.SIGCHLD:
-        status = _reap(worker)
+    ended, status = 0, 0
+    while ended != worker:  # others are descendants whose own parent has ended
+        ended, status = os.waitpid(-1, 0)
+    signal.signal(END, signal.SIG_IGN)
     _kill_descendants()
     if folder and not multiprocessing.parent_process().is_alive():
         shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(0 if status is None else status if status >= 0 else 128 - status)  # shells report signals like this
+    code = os.waitstatus_to_exitcode(status)
+    sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this
 
 
 def signal_at_program_end(number: int) -> None:
@@ -205,21 +213,6 @@ def _restore_signals_in_children() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
         signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not outlive exec
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
-
-
-def _reap(worker: int) -> int | None:
-    """Collect the children that have ended. Return the exit status of the worker if it is one of them."""
-    while True:
-        process, status = os.waitpid(-1, os.WNOHANG)
-        if process == worker:
-            return os.waitstatus_to_exitcode(status)
-        if process == 0:
-            return None
 
 
 def _kill_descendants() -> None:

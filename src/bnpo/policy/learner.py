@@ -78,7 +78,9 @@ class Learner:
             add_adapter(model, model_folder, config)
         switch_off_dropout(model)
         zero = settings["zero_optimization"]
-        zero["stage3_prefetch_bucket_size"] = prefetch_bucket(largest_layer(model))
+        # ZeRO-3 prefetches a whole layer. With less, every layer waits for the rest.
+        least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
+        zero["stage3_prefetch_bucket_size"] = max(least, largest_layer(model))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
         set_z3_leaf_modules(model, patches.layer_classes(model))
         if config.hardware.gradient_checkpointing:
@@ -247,11 +249,6 @@ SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "entropy", "larg
 
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
-
-
-def prefetch_bucket(layer: int) -> int:
-    """Return how many elements ZeRO-3 prefetches: at least a layer. With less, every layer waits for the rest."""
-    return max(layer, DeepSpeedZeroConfig(stage=3).prefetch_bucket_size)
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

@@ -224,6 +224,7 @@ def rewind(run: Path, progress: Progress) -> None:
     # Without a checkpoint the evaluation before the first step (step 0) is repeated, too.
     last_step = progress.step or -1
     with writing(run):
+        (run / "end.json").unlink(missing_ok=True)
         metrics = run / "metrics.jsonl"
         if metrics.exists():
             # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk
@@ -270,13 +271,11 @@ def model_card(run: Path, step: int) -> str:
     for name, facts in sources.items():
         revision = f", revision {facts['revision']}" if facts["revision"] else ""
         lines.append(f"- **Data**: {name}, {facts['problems']} problems, SHA-256 `{facts['sha256']}`{revision}")
-    evaluated = [folder for folder in (run / "evals").glob("step-*") if (step_of(folder) or 0) <= step]
-    if evaluated:
-        newest = max(evaluated, key=lambda folder: step_of(folder) or 0)
-        results = json.loads((newest / "results.json").read_text(encoding="utf-8"))["results"]
-        for name, scores in results.items():
+    evaluated = [path for path in sorted(run.glob("evals/step-*/results.json")) if path.parent.name <= step_name(step)]
+    for path in evaluated[-1:]:
+        for name, scores in json.loads(path.read_text(encoding="utf-8"))["results"].items():
             score = f"{100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} %"
-            lines.append(f"- **{name}**: pass@1 {score} at {newest.name}, {scores['problems']} problems")
+            lines.append(f"- **{name}**: pass@1 {score} at {path.parent.name}, {scores['problems']} problems")
     arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
     command = f"deepspeed --num_gpus {os.environ.get('WORLD_SIZE', '1')} {shlex.join(arguments)}"
     lines.append(f"- **Command**: `{command}`")

@@ -38,7 +38,6 @@ class FirstAnswers:
     failures: dict[str, int]  # failed calls by kind
     finished: np.ndarray  # [n, m], False where an answer was cut off
     stated: np.ndarray  # [at most MOST_TEXTS], whether an answer has a final answer
-    box_is_asked_for: bool
     rule: str  # --grader
 
     @classmethod
@@ -48,7 +47,6 @@ class FirstAnswers:
         answers = [answer for group in groups for answer in group]  # [N]
         some = answers[:: -(-len(answers) // MOST_TEXTS)]
         texts = task.tokenizer.batch_decode([answer.token_ids for answer in some], skip_special_tokens=True)
-        prompt = task.tokenizer.decode(task.prompts[rollouts[0].questions[0]])
         return cls(
             reward_names=reward_names,
             ranges=task.grader.ranges,
@@ -57,7 +55,6 @@ class FirstAnswers:
             failures=dict(sum((step.failures for step in rollouts), start=type(rollouts[0].failures)())),
             finished=np.array([[answer.finished for answer in group] for group in groups]),
             stated=np.array([stated_answer(text, rule, task.answer_tags) is not None for text in texts]),
-            box_is_asked_for="boxed" in prompt,
             rule=rule,
         )
 
@@ -81,7 +78,9 @@ def find(answers: FirstAnswers) -> list[Finding]:
         text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
         findings.append(Finding("cut_off", text))
     if unstated >= MANY and "accuracy" in answers.reward_names:
-        findings.append(Finding("no_final_answer", f"{unstated:.0%} of the answers {_no_final_answer(answers)}"))
+        lacks = "number" if answers.rule == "last_number" else "\\boxed{}"
+        text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it (--system-prompt), or take "
+        findings.append(Finding("no_final_answer", text + "the last number in its place (--grader last_number)"))
     for k, name in enumerate(answers.reward_names):
         findings += _about_reward(answers.rewards[:, :, k], name, answers.ranges[k])
     if answers.mixed <= FEW and not any(finding.kind.startswith("all_") for finding in findings):
@@ -89,16 +88,6 @@ def find(answers: FirstAnswers) -> list[Finding]:
         text += "no gradient; raise --samples-per-question or --temperature, or take easier or harder problems"
         findings.append(Finding("few_mixed_groups", text))
     return findings
-
-
-def _no_final_answer(answers: FirstAnswers) -> str:
-    """Return what answers without a final answer lack, and the cure."""
-    if answers.rule == "last_number":
-        return "have no number; read some of them, and change the prompt or the problems"
-    cure = "--grader last_number takes the last number instead"
-    if answers.box_is_asked_for:
-        return f"have no \\boxed{{}}, though the prompt asks for one; {cure}"
-    return f"have no \\boxed{{}}, and the prompt asks for none; ask for it with --system-prompt, or {cure}"
 
 
 def _about_reward(rewards: np.ndarray, name: str, value_range: tuple[float, float]) -> list[Finding]:

@@ -10,8 +10,6 @@ from bnpo.files import InputError, delete, lock, read_json, write_json, writing
 RUN_FILES = ("bad", "best", "checkpoints", "config.json", "end.json", "evals", "findings.json", "last")
 RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
 """What a run writes into its folder, and --overwrite deletes."""
-ASIDE, DELETED = ".overwritten", ".deleted"
-"""Subfolders with an earlier run: until the new run has made a step, and afterwards."""
 
 
 def lock_run(folder: Path) -> FileLock:
@@ -41,41 +39,13 @@ def check_apart(model: Path, folder: Path) -> None:
 
 
 def claim_folder(config: TrainConfig, facts: dict) -> None:
-    """Make the folder that of a new run. An earlier run is moved aside. Rank 0 only. Raises InputError."""
+    """Make the folder that of a new run, and delete an earlier run in it. Rank 0 only. Raises InputError."""
     folder = config.folder.output_dir
     with writing(folder, "choose another --output-dir"):
-        check_output_dir(config)
-        if files := _run_files(folder):
-            (folder / ASIDE).mkdir()
-            # config.json is the last: it says that all files were moved, so that others of these names are newer.
-            for path in sorted(files, key=lambda path: path.name == "config.json"):
-                path.rename(folder / ASIDE / path.name)
-    write_config(config, facts)
-
-
-def put_back(folder: Path) -> bool:
-    """Put an earlier run that was moved aside back to its place, and return whether there was one.
-
-    To be called where the new run has made no step. Its files are deleted.
-    """
-    aside = folder / ASIDE
-    if not aside.exists():
-        return False
-    if (aside / "config.json").exists():
-        for path in _run_files(folder):
+        # config.json is the last: a run that is half deleted still has to look like one for the next --overwrite.
+        for path in sorted(_run_files(folder), key=lambda path: path.name == "config.json"):
             delete(path)
-    for path in sorted(aside.iterdir(), key=lambda path: path.name != "config.json"):
-        path.rename(folder / path.name)
-    aside.rmdir()
-    return True
-
-
-def delete_earlier_run(folder: Path) -> None:
-    """Delete an earlier run that was moved aside."""
-    if (folder / ASIDE).exists():
-        # Renamed first: a run that is half deleted must not be put back.
-        delete(folder / DELETED)
-        delete((folder / ASIDE).rename(folder / DELETED))
+    write_config(config, facts)
 
 
 def write_config(config: TrainConfig, facts: dict) -> None:

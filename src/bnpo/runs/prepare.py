@@ -24,7 +24,7 @@ from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
-from bnpo.runs.folder import ASIDE, check_apart, check_changes, check_output_dir, lock_run, put_back
+from bnpo.runs.folder import check_apart, check_changes, check_output_dir, lock_run
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class PreparedRun:
     def steps(self) -> int:
         """Number of steps of the whole run."""
         batch, done = self.config.batch, self.resume_point.progress
-        count = len(self.task.problems)
         if batch.steps or batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
-            return batch.steps or batch.epochs * (count // batch.questions_per_step)
+            return batch.steps or batch.epochs * (len(self.task.problems) // batch.questions_per_step)
+        count = len(self.task.problems)
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(done.place, count)
         epochs_left = batch.epochs - epoch - 1
@@ -86,8 +86,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     folder = config.folder.output_dir
-    if rank == 0:
-        recover_folder(folder)
     if config.hardware.dtype == "float16" and not trains_in_float16():
         raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
     problems, source_facts = load_sources(config.data.train_data, config.columns)
@@ -104,7 +102,15 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     tokenizer = prepare_tokenizer(config, model, longest)
     if not resume_point.checkpoint:
         model_folder(config.data.model)  # only now, since weights may be downloaded
-    plan, engine = plan_sampler(config, model, longest)
+    plan = plan_here(config, model, longest)
+    engine = EngineSettings(
+        max_tokens=longest,
+        dtype=config.hardware.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.hardware.enforce_eager,
+        tensor_parallel=config.hardware.sampler_ranks,
+    )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
     check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
@@ -116,28 +122,16 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
+    lock = lock_run(folder) if rank == 0 else None
+    # The folder was read without the lock, when another process could still train in it.
+    if lock and resumed and find_checkpoint(folder, ranks) != resume_point:
+        raise InputError(f"{folder}: another process trained in it until now. Start again")
+    if lock and not resumed:
+        check_output_dir(config)
     data, example = config.data, kept_problems[0].answer
     grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
-    try:
-        lock = lock_run(folder) if rank == 0 else None
-        # The folder was read without the lock, when another process could still train in it.
-        if lock and resumed and find_checkpoint(folder, ranks) != resume_point:
-            raise InputError(f"{folder}: another process trained in it until now. Start again")
-        if lock and not resumed:
-            check_output_dir(config)
-    except BaseException:
-        grader.close()  # its processes would keep this one from ending
-        raise
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     return PreparedRun(config, task, evaluation, model, engine, plan, resumed, resume_point, facts, lock)
-
-
-def recover_folder(folder: Path) -> None:
-    """Put back an earlier run if --overwrite moved it aside and was killed before the new run made a step."""
-    if (folder / ASIDE).exists():
-        lock = lock_run(folder)
-        put_back(folder)
-        lock.release()
 
 
 def find_model(config: TrainConfig, resume_point: ResumePoint) -> Path:
@@ -148,20 +142,6 @@ def find_model(config: TrainConfig, resume_point: ResumePoint) -> Path:
             raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
         return model
     return adapter_base(resume_point.checkpoint) or resume_point.checkpoint
-
-
-def plan_sampler(config: TrainConfig, model: Path, longest: int) -> tuple[MemoryPlan, EngineSettings]:
-    """Return the plan of a GPU's memory, and the settings of the sampler by that plan."""
-    plan = plan_here(config, model, longest)
-    engine = EngineSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-        tensor_parallel=config.hardware.sampler_ranks,
-    )
-    return plan, engine
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:

@@ -21,7 +21,7 @@ from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts
 from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
-from bnpo.runs.folder import claim_folder, delete_earlier_run, put_back, write_config
+from bnpo.runs.folder import claim_folder, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_groups, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -47,14 +47,7 @@ class Run:
         self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
-        prepared = self._prepared
-        prepared.check_agreement()
-        if dist.get_rank() == 0 and prepared.resumed:
-            (self._folder / "end.json").unlink(missing_ok=True)
-        elif dist.get_rank() == 0:
-            claim_folder(self._config, prepared.data_facts)
-        dist.barrier()  # until an earlier run has been moved aside
-        self._ranks.on_failure = self._write_end
+        self._prepared.check_agreement()
         return self
 
     def __exit__(self, kind, error, trace) -> None:
@@ -73,12 +66,9 @@ class Run:
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
-        """Write end.json. If the run has made no step, restore the run that it was going to overwrite. Rank 0 only."""
+        """Write end.json. Rank 0 only."""
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
-            if self.progress.step == 0 and put_back(self._folder):
-                print(f"{self._folder}: holds the earlier run again, since the new one made no step", flush=True)
-            else:
-                write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
+            write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler, float]:
         """Load learner and sampler, open the metrics, and return both with the bound of `measure_sync`.
@@ -117,17 +107,20 @@ class Run:
         return share
 
     def _open_records(self, share: float | None) -> None:
-        """Open the metrics. If the run is resumed, first delete what it wrote after its checkpoint.
+        """Open the metrics, after deleting an earlier run, or what a resumed run wrote after its checkpoint.
 
-        This happens only now, when nothing can fail any more that would end the run before its next step.
+        This happens only now: a start that fails before leaves the folder as it was.
         """
         prepared, config = self._prepared, self._config
-        if prepared.resumed:
-            rewind(self._folder, self.progress)
         facts = prepared.data_facts
         if share is not None:  # on GPUs
             facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
-        write_config(config, facts)
+        if prepared.resumed:
+            rewind(self._folder, self.progress)
+            write_config(config, facts)
+        else:
+            claim_folder(config, facts)
+        self._ranks.on_failure = self._write_end
         self._tracker = Tracker(config, prepared.steps, self.progress.step)
         if prepared.resumed:
             print(f"continuing after step {self.progress.step}", flush=True)
@@ -187,9 +180,7 @@ class Run:
                 self._tracker.save_rows("watch", step.number, rollout_rows(task, watched, names))
                 metrics["seconds/watch"] = float(watched.sampling_seconds.max())  # of the slowest rank
             metrics["bad_steps"] = bad_steps
-            mean_rewards = step.rollouts.rewards.mean(axis=(1, 2))  # [n], for W&B's histogram
-            self._tracker.log(step.number, metrics, mean_rewards)
-            delete_earlier_run(self._folder)
+            self._tracker.log(step.number, metrics)
             self._look_at_first_answers(step)
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)

@@ -6,13 +6,10 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
-
-import numpy as np
 
 from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import InputError, line_of, step_name, write_json_lines, writing
@@ -36,9 +33,9 @@ class Tracker:
         self._wandb = None if wandb_mode(config) == "disabled" else WandbLog(config)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
-    def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray) -> None:
-        """Record a training step, with the mean reward of each of its questions [n], and print a line."""
-        self.write(step, metrics, mean_rewards)
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Record a training step, and print a line."""
+        self.write(step, metrics)
         line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
         line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
         # Only steps of this start: an earlier start may have run on other hardware.
@@ -46,7 +43,7 @@ class Tracker:
         left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
         print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
 
-    def write(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None = None) -> None:
+    def write(self, step: int, metrics: dict[str, float]) -> None:
         """Add a line to metrics.jsonl, for a training step or for the start (0)."""
         # JSON has no nan.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
@@ -56,7 +53,7 @@ class Tracker:
             # On disk before the checkpoint of this step is: a resumed run does not repeat the step.
             os.fsync(self._metrics.fileno())
         if self._wandb:
-            self._wandb.log(step, metrics, mean_rewards)
+            self._wandb.log(step, metrics)
 
     def save_rows(self, folder: str, step: int, rows: Sequence[dict]) -> None:
         """Write rows of a step as JSON lines into a folder of the run, such as its answers into <run>/rollouts."""
@@ -124,19 +121,21 @@ class WandbLog:
         # W&B's own steps only grow: it would drop the rows of a run that was resumed from an earlier step.
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, metrics: dict[str, float], mean_rewards: np.ndarray | None) -> None:
-        """Log the metrics of a step and the mean rewards of its questions [n]."""
-        with self._failing():
-            histogram = {} if mean_rewards is None else {"groups/reward": self._wandb.Histogram(mean_rewards)}
-            self._run.log({"step": step} | metrics | histogram)
+    def log(self, step: int, content: Mapping[str, object]) -> None:
+        """Log the metrics or the table of a step. The first time that W&B fails, print a line."""
+        try:
+            self._run.log({"step": step} | dict(content))
+        except Exception as error:  # of many kinds; none is a reason to end the run
+            if not self._failed:
+                self._failed = True
+                print(f"W&B lacks data of this run ({line_of(error)}). The run continues", flush=True)
 
     def log_table(self, name: str, step: int, rows: Sequence[dict]) -> None:
         """Log the first TABLE_ROWS answers of a step as a table."""
         flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]  # each reward gets a column of its own
         columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
-        with self._failing():
-            data = [[row.get(key) for key in columns] for row in flat_rows]
-            self._run.log({"step": step, name: self._wandb.Table(columns=columns, data=data)})
+        data = [[row.get(key) for key in columns] for row in flat_rows]
+        self.log(step, {name: self._wandb.Table(columns=columns, data=data)})
 
     def close(self) -> None:
         """End the W&B run, and say if it was not uploaded completely."""
@@ -145,13 +144,3 @@ class WandbLog:
             self._run.finish()
         except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
             print(f"W&B did not get everything. To upload the run: {shlex.join(['wandb', 'sync', str(folder)])}")
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Print a line the first time that W&B fails within the context."""
-        try:
-            yield
-        except Exception as error:  # of many kinds; none is a reason to end the run
-            if not self._failed:
-                self._failed = True
-                print(f"W&B lacks data of this run ({line_of(error)}). The run continues", flush=True)

@@ -74,6 +74,9 @@ unpack("data").then((content) => {
   data = content;
   for (const row of data.rows) row.group = [row.run, row.step, row.watched, row.question].join(" ");
   data.groups = Map.groupBy(data.rows, (row) => row.group);
+  for (const group of data.groups.values()) group.forEach((row, sample) => { row.sample = sample; });
+  data.runs.forEach(complete);
+  data.charts = charts(data.runs);
   $("made").textContent = `created ${data.made}`;
   for (const name of Object.keys(VIEWS))
     document.querySelector("nav").append(h("a", { href: `#view=${name}` }, name[0].toUpperCase() + name.slice(1)));

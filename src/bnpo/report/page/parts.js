@@ -1,6 +1,6 @@
 // Parts of the document. Text of models enters it only as text nodes, or through Temml with trust off.
 
-const FLAGS = { 1: "cut off", 2: "no box", 4: "grading failed" };
+const FLAGS = ["cut off", "no box", "grading failed"];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 4], [12, 3], [1, 2]];
 const FEW = 60; // with fewer steps than this, each is drawn as a point with its error
 
@@ -19,6 +19,7 @@ function number(x, digits = 3) {
 const percent = (x) => (Number.isFinite(x) ? (100 * x).toFixed(1).replace("-", "−") : "–");
 const mean = (xs) => xs.reduce((a, b) => a + b, 0) / xs.length;
 const standardError = (xs, m = mean(xs)) => Math.sqrt(mean(xs.map((x) => (x - m) ** 2)) / (xs.length - 1));
+const cosine = (xs, ys) => xs.reduce((sum, x, i) => sum + x * ys[i], 0) / Math.hypot(...xs) / Math.hypot(...ys);
 const nearest = (steps, at) => steps.reduce((a, b) => (Math.abs(b - at) < Math.abs(a - at) ? b : a), steps[0]);
 
 const button = (text, onclick, props) => h("button", { type: "button", onclick, ...props }, text);

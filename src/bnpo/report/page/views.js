@@ -8,19 +8,22 @@ const idOf = (row) => data.questions[row.question].id;
 const userText = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
 const accuracy = (group, name) => mean(group.map((r) => r.rewards[data.runs[r.run].rewards.indexOf(name)] ?? r.reward));
 const groupsWhere = (test) => [...data.groups.values()].filter(([row]) => test(row));
-const density = (p, [alpha, beta, logB]) => Math.exp((alpha - 1) * Math.log(p) + (beta - 1) * Math.log1p(-p) - logB);
-const weight = (p, fit) => (p > 0 && p < 1 ? 1 / density(fit[3] ?? p, fit) : 0);
+const density = (p, { alpha, beta, logB }) =>
+  Math.exp((alpha - 1) * Math.log(p) + (beta - 1) * Math.log1p(-p) - logB);
+const weight = (p, fit) => (p > 0 && p < 1 ? 1 / density(fit.sharedP ?? p, fit) : 0);
 const verdict = (value) => (value === 1 ? "✓ 1" : value === 0 ? "✗ 0" : number(value));
-const flagNames = (flags) => Object.keys(FLAGS).filter((flag) => flags & flag).map((flag) => FLAGS[flag]).join(", ");
 
 function curves(place) {
   const keys = Object.keys(data.runs[0]?.config ?? {}).filter((key) => key !== "algo" &&
     new Set(data.runs.map((run) => JSON.stringify(run.config[key]))).size > 1);
   const heads = ["run", "algorithm", "seed", ...keys, "steps", "status", "reward", "pass@1", "s per step"];
-  const fromTo = (ends) => (ends ? `${number(ends[0])} → ${number(ends[1])}` : "–");
+  const fromTo = (run, metric) => {
+    const known = run.lines.map((line) => line[metric]).filter((value) => value != null);
+    return known.length ? `${number(known[0])} → ${number(known.at(-1))}` : "–";
+  };
   place.append(table("Runs", heads, data.runs.map((run) => [run.name, run.config.algo, run.seed,
     ...keys.map((key) => `${run.config[key]}`), run.steps.at(-1) ?? 0, run.end,
-    fromTo(run.reward), fromTo(run.pass1), fromTo(run.seconds)])));
+    fromTo(run, "reward/mean"), fromTo(run, "eval/average"), fromTo(run, "seconds/total")])));
   const toStep = (at) => data.rows.length && go({ view: "answers", step: nearest(recordedSteps(), at) });
   const grid = place.appendChild(h("div", { class: "grid" }));
   for (const spec of data.charts) chart(grid, { ...spec, toStep });
@@ -54,7 +57,7 @@ function densityOfStep(place) {
   const line = (label, style, of, from = 0) =>
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const curve = fit ? [line("f", 0, (p) => density(p, fit))] : [], heights = bars.map((bar) => bar[1]);
-  chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit[0])}, ${number(fit[1])})` : "p(q)",
+  chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit.alpha)}, ${number(fit.beta)})` : "p(q)",
     caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}` : "no recorded answers",
     series: curve, range: [0, 1.1 * Math.max(2.5, ...heights, ...(curve[0]?.y ?? []))] });
   chart(grid, { ...both, metric: "weight", title: "Weight of a question", range: [0, 4],
@@ -63,8 +66,8 @@ function densityOfStep(place) {
       line("REINFORCE: 1", 2, () => 1, 1 / m),
       line("GRPO: 1 / σ", 1, (p) => Math.sqrt((m - 1) / m / (p * (1 - p))), 1 / m)] });
   if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
-  const equal = fit[3] == null ? "" : "; all questions have the same weight";
-  return `Step ${step}: α ${number(fit[0])}, β ${number(fit[1])}${equal}`;
+  const equal = fit.sharedP == null ? "" : "; all questions have the same weight";
+  return `Step ${step}: α ${number(fit.alpha)}, β ${number(fit.beta)}${equal}`;
 }
 
 const batchesOf = (run) => data.batches.filter((batch) => batch.run === run).sort((a, b) => a.step - b.step);
@@ -74,11 +77,20 @@ function estimators(place) {
   const batches = batchesOf(+(S.run || 0)), at = nearest(batches.map(({ step }) => step), +S.step || 0);
   const batch = batches.find(({ step }) => step === at), run = data.runs[+(S.run || 0)];
   if (!batch) return "This run has no whole recorded batch (--rollouts-every).";
-  const heads = ["question", `reward: ${run.rewards.join(", ")}`, "answers", ...batch.estimators];
-  const cosines = ["cosine", "", "", ...batch.cosines.map((x) => number(x))];
-  place.append(table("Advantages", heads, [cosines, ...batch.questions.map(([id, rewards, count, advantages]) =>
-    [link({ view: "questions", question: id, step: at, across: "" }, id), rewards.map((x) => number(x)).join(", "), count,
-      ...advantages.map((x) => number(x))])]));
+  const rows = data.rows.filter((row) => row.run === batch.run && row.step === at && !row.watched);
+  const names = Object.keys(batch.advantages), own = rows.map((row) => row.advantage);
+  const cosines = names.map((name) => number(cosine(batch.advantages[name], own)));
+  // Answers with the same rewards to one question have the same advantage, and share a line of the table.
+  const groupOf = (i) => Math.floor(i / run.config.samples_per_question);
+  const kinds = [...Map.groupBy(rows.keys(), (i) => `${groupOf(i)} ${rows[i].rewards}`).values()];
+  kinds.sort(([i], [j]) => groupOf(i) - groupOf(j) || rows[i].reward - rows[j].reward);
+  const lines = kinds.map((answers) => {
+    const i = answers[0], id = idOf(rows[i]), rewards = rows[i].rewards.map((x) => number(x)).join(", ");
+    return [link({ view: "questions", question: id, step: at, across: "" }, id), rewards, answers.length,
+      ...names.map((name) => number(batch.advantages[name][i]))];
+  });
+  const heads = ["question", `reward: ${run.rewards.join(", ")}`, "answers", ...names];
+  place.append(table("Advantages", heads, [["cosine", "", "", ...cosines], ...lines]));
   return `Step ${at}: the advantages that other estimators would have given to the same answers, and their cosines ` +
     `with those of this run (${run.config.algo}).`;
 }
@@ -89,12 +101,12 @@ function answersControls() {
   return [h("label", { class: "wide" }, "Search", search), runField("Run", "run", "all"),
     field("Step", "step", [["", "all"], ...recordedSteps().sort((a, b) => a - b).map((s) => [s, s])]),
     field("Reward", "reward", [["", "any"], [1, "1 (right)"], [0, "0 (wrong)"], ["between", "between"]]),
-    field("Filter", "only", [["", "all"], ...Object.entries(FLAGS), ["equal", "groups with equal rewards"],
+    field("Filter", "only", [["", "all"], ...FLAGS.map((flag) => [flag, flag]), ["equal", "groups with equal rewards"],
       ["watched", "watched questions"], ["tokens", "with token data"]])];
 }
 async function chosenRows() {
   const only = { equal: (r) => new Set(data.groups.get(r.group).map((o) => `${o.rewards}`)).size === 1,
-    watched: (r) => r.watched, tokens: (r) => r.gap != null }[S.only] ?? ((r) => !S.only || r.flags & S.only);
+    watched: (r) => r.watched, tokens: (r) => r.gap != null }[S.only] ?? ((r) => !S.only || r.flags.includes(S.only));
   const value = (r) => !S.reward || (S.reward === "between" ? r.reward % 1 > 0 : r.reward === +S.reward);
   const is = (name) => (r) => !S[name] || r[name] === +S[name];
   let rows = data.rows.filter((r) => is("step")(r) && is("run")(r) && value(r) && only(r));
@@ -119,7 +131,7 @@ async function answers(place) {
     const [text, final] = await textOf(r), change = { run: r.run, step: r.step, question: idOf(r), answer: r.sample };
     return [link({ view: "questions", across: "", ...change }, idOf(r)), many && data.runs[r.run].name,
       `${r.step}${r.watched ? " watched" : ""}`, verdict(r.reward), number(r.advantage), r.tokens, number(r.gap, 2),
-      flagNames(r.flags), final == null ? "–" : formula(final),
+      r.flags.join(", "), final == null ? "–" : formula(final),
       h("span", { class: "line" }, text.trimEnd().slice(-64))];
   });
   place.append(table("Answers", heads, await Promise.all(lines)), more(rows));
@@ -177,14 +189,14 @@ async function cards(group, chosen) {
   // A watched group after step s has the policy, and so the fit, of step s + 1.
   const [{ run, step, watched }] = group, at = step + watched;
   const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
-  const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit[0])}, ${number(fit[1])}),`,
+  const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
   const groupCards = group.map(async (r) => {
     const [text, final, tokenData] = await textOf(r), values = tokenData?.[S.text];
     const body = values ? tokens(tokenData.texts, values, Math.abs(fullColour())) : S.text ? text : undefined;
     const look = `${r.reward === 0 ? "wrong" : ""} ${chosen && S.answer && +S.answer === r.sample ? "focus" : ""}`;
     const head = [verdict(r.reward), r.advantage != null && `advantage ${number(r.advantage)}`, `${r.tokens} tokens`];
-    return card({ head: [...head, flagNames(r.flags)].filter(Boolean).join("  "), text, final, body, look });
+    return card({ head: [...head, r.flags.join(", ")].filter(Boolean).join("  "), text, final, body, look });
   });
   return h("section", { class: chosen ? "group chosen" : "group" },
     h("h2", {}, `${watched ? `After step ${step}, watched` : `Step ${step}`}: p = ${number(accuracy(group))}`),
@@ -217,9 +229,10 @@ function paired(a, b) {
 async function openProblem(place, { id, question, reference, i, j }, a, b) {
   const side = async (e, at) => {
     const right = e.problems[at][2], texts = e.chunk == null ? [] : (await unpack(`chunk${e.chunk}`))[at];
+    const words = (rules) => Object.entries(rules).map(([rule, is]) => `${rule}: ${is === true ? "right" : "wrong"}`);
     return h("section", { class: "side" }, h("h2", {}, e.name),
       h("p", {}, `${right.filter(Boolean).length} of ${right.length} correct, ${texts.length} shown`),
-      texts.map(([text, final, k, rules]) => card({ head: [verdict(right[k]), rules].filter(Boolean).join("  "),
+      texts.map(([text, final, k, rules]) => card({ head: `${verdict(right[k])}  ${words(rules).join(", ")}`,
         text, final, look: right[k] ? "" : "wrong" })));
   };
   place.append(h("h2", {}, id), h("div", { class: "asked" }, prose(question ?? "")),

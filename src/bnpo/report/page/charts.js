@@ -1,0 +1,123 @@
+// The charts of metrics and the fitted densities, made from the lines of metrics.jsonl of every run.
+
+const CV_STEPS = 20; // over which the gradient norm's coefficient of variation is computed
+const DENSITY = "advantages are divided by Beta(α, β)";
+// By metric: title, caption, and the metric with the standard error, if there is one. /cv asks for the variation.
+const CHARTS = {
+  "reward/mean": ["Reward", "mean of the batch ± standard error", "reward/se"],
+  "eval/average/pass1": ["pass@1", "mean over the data sets ± standard error", "eval/average/se"],
+  "grad_norm": ["Gradient norm", "before clipping"],
+  "grad_norm/cv": ["Variation of the gradient norm", `standard deviation / mean over ${CV_STEPS} steps`],
+  "beta/E": ["Accuracy of the questions", "mean E[p] over the batch"],
+  "beta/V": ["Spread of the accuracies", "variance Var[p] over the batch"],
+  "beta/alpha": ["Density: α", DENSITY],
+  "beta/beta": ["Density: β", DENSITY],
+  "answers/mean_tokens": ["Answer length", "mean tokens per answer"],
+  "answers/truncated": ["Cut off", "share of answers that reach the length limit"],
+  "groups/all_equal": ["Questions without a gradient", "share of those whose m rewards are equal"],
+  "sampler_learner_gap_mean": ["Sampler-learner gap", "mean |Δ log-probability| per token"],
+  "entropy": ["Entropy", "nats per token, estimated from samples"],
+};
+const PHASES = ["generate", "reward", "gather", "update", "sync", "watch", "evaluate"];
+
+const namesIn = (lines) => [...new Set(lines.flatMap(Object.keys))].sort();
+
+// Adds what the views need to a run: its steps, the average of its evaluations, and its fitted densities.
+function complete(run) {
+  run.steps = run.lines.map((line) => line.step);
+  for (const line of run.lines) {
+    const errors = Object.keys(line).filter((name) => /^eval\/.*\/se$/.test(name)).map((name) => line[name]);
+    if (!errors.length) continue; // this step was not evaluated
+    line["eval/average/pass1"] = line["eval/average"];
+    line["eval/average/se"] = errors.includes(null) ? null : Math.hypot(...errors) / errors.length;
+  }
+  run.fits = fits(run.lines);
+}
+
+// Stirling's series, which from 16 on is exact to 12 digits.
+const logGamma = (z) => (z < 16 ? logGamma(z + 1) - Math.log(z) : (z - 0.5) * Math.log(z) - z +
+  0.5 * Math.log(2 * Math.PI) + 1 / (12 * z) - 1 / (360 * z ** 3) + 1 / (1260 * z ** 5));
+const logBeta = (alpha, beta) => logGamma(alpha) + logGamma(beta) - logGamma(alpha + beta);
+
+// The fitted density of every step, by the reward it was fitted to ("" for all rewards) and by step.
+function fits(lines) {
+  const densities = {};
+  for (const metric of namesIn(lines)) {
+    const [, prefix, reward = ""] = metric.match(/^(beta\/(?:(.+)\/)?)alpha$/) ?? [];
+    if (prefix == null) continue;
+    densities[reward] = {};
+    for (const line of lines) {
+      const [alpha, beta, a, mean, edge] = ["alpha", "beta", "a", "E", "edge"].map((name) => line[prefix + name]);
+      if (alpha == null) continue;
+      // Where the questions are taken to be equally hard, all of them get the weight of one accuracy p.
+      // At its other edges a fit has a = b = 0: this one stopped at the largest concentration.
+      const sharedP = edge === 1 && a > 0 ? mean : null;
+      densities[reward][line.step] = { alpha, beta, logB: logBeta(alpha, beta), sharedP };
+    }
+  }
+  return densities;
+}
+
+// All charts that the runs have values for. Runs that differ only in their seeds share a line.
+function charts(runs) {
+  const steps = [...new Set(runs.flatMap((run) => run.steps))].sort((a, b) => a - b);
+  const settings = [...Map.groupBy(runs, (run) => JSON.stringify(run.config)).values()];
+  const named = { ...CHARTS, ...moreCharts(namesIn(runs.flatMap((run) => run.lines))) };
+  const found = Object.entries(named).map(([metric, [title, caption, errorMetric]]) => {
+    const series = settings.map((same) => lineOf(same, metric, errorMetric, steps, runs.indexOf(same[0])));
+    return { metric, title, caption, x: steps, series: series.filter(({ y }) => y.some((value) => value != null)) };
+  });
+  return [...found.filter(({ series }) => series.length), ...runs.map(phases)];
+}
+
+// Charts of the data sets, if there are several, and of the densities fitted to single rewards.
+function moreCharts(metrics) {
+  const datasets = metrics.filter((metric) => metric.endsWith("/pass1") && !CHARTS[metric]).map((metric) => {
+    const place = metric.slice(0, -"/pass1".length);
+    return [metric, [`pass@1: ${place.replace("eval/", "")}`, "± standard error", `${place}/se`]];
+  });
+  const densities = metrics.filter((metric) => /^beta\/.+\/(E|V|alpha|beta)$/.test(metric))
+    .map((metric) => [metric, [metric.replace("beta/", ""), "of the density fitted to this reward"]]);
+  return Object.fromEntries([...(datasets.length > 1 ? datasets : []), ...densities]);
+}
+
+// A metric of a run by step, null where it was not logged.
+function column({ lines }, metric) {
+  const values = lines.map((line) => line[metric.replace(/\/cv$/, "")] ?? null);
+  const shown = metric.endsWith("/cv") ? variations(values) : values;
+  return new Map(lines.map(({ step }, i) => [step, shown[i]]));
+}
+const variations = (values) => values.map((_, i) => { // null until there are CV_STEPS values
+  const last = values.slice(Math.max(0, i + 1 - CV_STEPS), i + 1);
+  if (last.length < CV_STEPS || last.includes(null)) return null;
+  return Math.sqrt(CV_STEPS) * standardError(last) / mean(last);
+});
+
+// The mean of runs that differ only in their seeds, in a band from the smallest to the largest value. For a single run
+// the band is one standard error on both sides.
+function lineOf(same, metric, errorMetric, steps, style) {
+  const columns = same.map((run) => column(run, metric)), errors = column(same[0], `${errorMetric}`);
+  const points = steps.map((step) => {
+    const values = columns.map((column) => column.get(step)).filter((value) => value != null), error = errors.get(step);
+    if (!values.length) return [null, null, null];
+    if (same.length > 1) return [mean(values), Math.min(...values), Math.max(...values)];
+    return error == null ? [values[0], null, null] : [values[0], values[0] - error, values[0] + error];
+  });
+  const [y, low, high] = [0, 1, 2].map((part) => points.map((point) => point[part]));
+  const label = same.length > 1 ? `${same[0].name} (${same.length} seeds)` : same[0].name;
+  return { label, style, band: same.length > 1, y, low, high };
+}
+
+// The seconds of a run by step, its phases stacked.
+function phases({ name, steps, lines }) {
+  const series = [];
+  let top = lines.map(() => 0);
+  for (const phase of PHASES) {
+    const metric = `seconds/${phase}`, low = top;
+    if (!lines.some((line) => metric in line)) continue;
+    top = lines.map((line, i) => low[i] + (line[metric] ?? 0));
+    series.push({ label: phase, style: series.length, y: top, low, high: top });
+  }
+  return { metric: "seconds", title: `Seconds: ${name}`, caption: "per step, stacked by phase", x: steps, series,
+    stacked: true };
+}
