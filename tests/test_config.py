@@ -167,12 +167,13 @@ def test_choices_of_flags_are_those_of_the_code():
     assert all(config.preset == name for name, config in PRESETS.items())
 
 
-def test_help_names_the_preset_and_no_default_that_is_none(capsys):
+def test_help_names_the_preset_and_has_no_none(capsys):
     with pytest.raises(SystemExit):
         parse("--preset", "smollm2", "--help")
     text = capsys.readouterr().out
     assert text.splitlines()[2] == "Defaults are those of preset smollm2 (from --preset)."
     assert "None)" not in text
+    assert "{None" not in text
     assert parse("--steps", "None", "--lora-rank", "None").batch.steps is None
 
 

@@ -58,8 +58,8 @@ class DataSettings:
     """Rewards: `accuracy` (the final answer is right), `format` (think and answer tags, each once), `last_number` (the
     last number is the answer), or your own: path/to/file.py:function."""
     grader: Literal["default", "paper", "last_number"] = "default"
-    """How accuracy and format are judged: by this project's rule, by the paper's code, or by the last number of a text,
-    for models that write no boxes."""
+    """How accuracy is judged: by this project's rule, by the paper's code (format as well), or by the last number of a
+    text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]."""
 
@@ -73,8 +73,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """Draw n more questions, at most this many times, until n questions have answers whose rewards differ (DAPO's
-    dynamic sampling). The learner takes such questions first. BNPO's fit uses all that were drawn."""
+    """While fewer than n questions have answers with different rewards, draw n more, at most this many times (DAPO's
+    dynamic sampling). Such questions are trained on first, and others fill the batch. BNPO's fit uses all of them."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -92,7 +92,7 @@ class SamplingSettings:
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
     top_k: Positive[int] | None = None
-    """Draw every token from the K most likely ones only. The learner's log-probabilities leave out the same tokens."""
+    """Draw every token from the K most likely ones only, in the sampler and in the learner's probabilities."""
     top_k_in_learner: bool = True
     """With --top-k, --no-top-k-in-learner keeps all tokens in the learner's log-probabilities, as TRL does.
     The gradient is then biased, since it is not that of the distribution that was sampled."""
@@ -114,8 +114,8 @@ class UpdateSettings:
     """Loss and optimizer."""
 
     lr: Positive[float] | None = 1e-6
-    """Learning rate of AdamW, constant after the warm-up. The default is the preset's (1e-6 in those of the paper), or
-    ten times as much with --lora-rank."""
+    """Learning rate of AdamW, constant after the warm-up. The default is 1e-6 in the paper's presets, 2e-5 in
+    smollm2 and 1e-4 in tiny, and ten times as much with --lora-rank."""
     lora_rank: Positive[int] | None = None
     """Train LoRA adapters of this rank on all linear layers but the head. With None, train all weights."""
     lora_alpha: Positive[float] | None = None
@@ -129,7 +129,8 @@ class UpdateSettings:
     max_grad_norm: Positive[float] = 1.0
     """Gradients with a larger norm are scaled down to it."""
     clip_low: Decay = 0.2
-    """Probability ratios are clipped at 1 - clip_low. With one update per step all ratios are 1."""
+    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all ratios are 1, and
+    this has no effect."""
     clip_high: NotNegative[float] = 0.2
     """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
@@ -150,23 +151,25 @@ class HardwareSettings:
     loss_scale: Positive[float] = 2.0**8
     """With float16, a power of two by which the loss is multiplied. Lower it if updates are skipped."""
     micro_batch_tokens: Positive[int] = 16384
-    """Tokens per forward and backward pass of a rank. Lower it to save memory, but not below the longest prompt plus
-    the longest answer."""
+    """Tokens per forward and backward pass of a rank. Lower it to save memory. A pass has at least one prompt with one
+    answer, so less than these has no further effect."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
-    """Keep optimizer and gradients in CPU memory, 20 bytes per parameter. Slower."""
+    """Keep optimizer and gradients in CPU memory: 20 bytes per parameter, of which gradients take 8, in two buffers.
+    Slower."""
     offload_weights: bool = False
     """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free, but not more than is of use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, but no more than
+    the answers of a step can use."""
     enforce_eager: bool = False
-    """Run the sampler without CUDA graphs: starts at once, samples more slowly."""
+    """Run the sampler without CUDA graphs: starts faster, samples more slowly."""
     sync_tolerance: Positive[float] | None = None
-    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. By
-    default, the limit follows from the rounding that is measured at the start."""
+    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. The
+    default is a multiple of the difference that rounding makes, measured at the start."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that a resumed run may change, such as lr,epochs."""
+    """Settings that a resumed run may change, such as lr,temperature. Settings that change no result, such as
+    --steps or --save-every, need no permission."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
@@ -204,7 +208,8 @@ class LoggingSettings:
     """Number of fixed training questions that are answered again every --rollouts-every steps, to see how their answers
     change. 0: none."""
     exact_entropy: bool = False
-    """Also log `entropy_trained`, the entropy over the whole vocabulary. `entropy` is estimated from sampled tokens."""
+    """Also log `entropy_trained`, the exact entropy at the tokens that are trained on. `entropy` is always logged, and
+    estimated from sampled tokens."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Weights & Biases. metrics.jsonl is written in any case."""
 
@@ -218,7 +223,7 @@ class Planning:
     gpus: Positive[int] | None = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
-    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. A wrong name lists all."""
+    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. An unknown name prints the list."""
     answer_tokens: Positive[int] = 600
     """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 

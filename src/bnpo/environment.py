@@ -9,11 +9,12 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, TypeVar, get_type_hints
+from types import NoneType
+from typing import Annotated, TypeVar, get_args, get_type_hints
 
 from bnpo.files import InputError
 
@@ -194,7 +195,9 @@ def parse_command(settings: type[T], argv: Sequence[str] | None = None, **option
     secure_output()
     _join_help_lines(settings)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    options |= {"config": (tyro.conf.OmitArgPrefixes,), "console_outputs": prints}
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_optional)
+    options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": registry, "console_outputs": prints}
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
 
 
@@ -214,6 +217,24 @@ def _join_help_lines(settings: type) -> None:
         hint, text = settings.__annotations__[setting.arg_name], " ".join(setting.description.split())
         annotation = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
         settings.__annotations__[setting.arg_name] = Annotated[hint, annotation]
+
+
+def _optional(info):
+    """Show INT in the help for `int | None`, where tyro shows {None}|INT. The word None is read all the same."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo
+
+    inner = [member for member in get_args(info.type) if member is not NoneType]
+    if len(inner) != 1 or NoneType not in get_args(info.type):
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner[0], info.markers))
+    return replace(
+        spec,
+        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs > 1 else spec.nargs,
+        choices=(*spec.choices, "None") if spec.choices else None,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+    )
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:

@@ -32,16 +32,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n questions with m answers and K rewards each, the same on all ranks. With resampling, n counts all drawn."""
+    """n questions with m answers and K rewards each, the same on all ranks.
+
+    n is --questions-per-step, or a multiple of it where --resample-rounds drew more.
+    """
 
     questions: np.ndarray  # [n], indices of the task's problems
-    trained: np.ndarray  # indices of the questions that the learner takes, all but with resampling
+    trained: np.ndarray  # places in `questions` that are trained on: all, unless --resample-rounds drew more
     answers: list[list[Answer]]  # [n][m]
     rewards: np.ndarray  # [n, m, K]
     failed: np.ndarray  # [n, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [n] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [n, K] for ReMax, else None
-    failures: Counter[str]  # failed grader calls by kind; identical answers to a question share a call
+    failures: Counter[str]  # failed grader calls by kind, counted once for equal answers to a question
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
@@ -68,8 +71,9 @@ def collect(
 ) -> Rollouts:
     """Sample answers to questions with the seeds of `step`, grade them, and return them from all ranks.
 
-    `draws` are arrays of questions [n]. After the first, more are taken while fewer than n questions have answers of
-    different rewards. If `step` is None, the seeds are those of the watched questions. A collective.
+    `draws` are arrays of questions [n], as indices of the task's problems. Those after the first are used only while
+    fewer than n questions have answers of different rewards. `step` is None for the watched questions (see
+    `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     taken: list[np.ndarray] = []  # those of `draws` whose questions were answered
@@ -134,8 +138,9 @@ def _sample_and_grade(
 def collect_batch(
     task: Task, place: int, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
-    """Return rollouts of questions from `place` on in their seeded order, and the place behind the last of them.
+    """Return rollouts of the n questions at `place`, and the place behind them.
 
+    A place counts questions in their seeded order, over all epochs (see `next_place`).
     Up to --resample-rounds more draws of n questions are taken, see `collect`.
     """
     count, n = len(task.problems), config.batch.questions_per_step
@@ -166,7 +171,7 @@ def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None 
 
 
 def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollouts:
-    """Return answers to the watched questions (--watch-questions): a few, always the same, beside the batch.
+    """Return answers to the watched questions (--watch-questions): a few training questions, always the same.
 
     These answers have seeds of their own, so the rest of the run is the same with and without them. A collective.
     """
@@ -175,7 +180,7 @@ def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollou
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return the learner's input: the N answers to `rollouts.trained`, from advantages [questions drawn, m]."""
+    """Return the learner's input: the N answers to the trained questions. `advantages` [n, m] are those of all."""
     prompts, answers, sampler_logprobs = [], [], []
     for group in rollouts.trained:
         for answer in rollouts.answers[group]:

@@ -39,8 +39,8 @@ class EvalConfig:
     """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder of a training run
     (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
     regrade: Path | None = None
-    """Grade the samples in this folder of an evaluation again by all rules, without a model, and show which verdicts
-    change. Goes with --grader only."""
+    """Grade the samples in this folder of an evaluation again by `default`, `paper` and the rule of the scores,
+    without a model, and show which verdicts change. Of the other flags, only --grader may be given."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
@@ -56,8 +56,8 @@ class EvalConfig:
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
-    """Rule of the scores: `default` is this project's, `paper` that of the paper's released code. A function of your
-    own is like a reward, and an answer is correct if it returns 1. The default is the suite's rule."""
+    """Rule that decides what is right: `default` is this project's, `paper` that of the paper's released code. Or a
+    function of your own, with the signature of a reward: 1 means right. The default is the suite's rule."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int] | None = None

@@ -46,7 +46,7 @@ class Update:
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
     old_logprobs: dict[int, np.ndarray]
-    """Of the answers that this rank trained on: log-probabilities [tokens] before the update, by index in the batch."""
+    """Log-probabilities [tokens] before the update of the answers that this rank trained on, by index in the batch."""
 
 
 class Learner:
@@ -54,7 +54,7 @@ class Learner:
 
     `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
     predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format, which any number of ranks can load.
-    Without an optimizer, which takes most of the memory, it only scores.
+    With `with_optimizer=False` it can only score, and needs a fraction of the memory.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Learner:
             add_adapter(model, model_folder, config)
         switch_off_dropout(model)
         zero = settings["zero_optimization"]
-        # ZeRO-3 prefetches a whole layer. With less, every layer waits for the rest.
+        # ZeRO-3 prefetches a whole layer. With less, every layer would wait for the rest of its weights.
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
         zero["stage3_prefetch_bucket_size"] = max(least, largest_layer(model))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
@@ -107,7 +107,10 @@ class Learner:
         return self.policy.model
 
     def save(self, folder: Path) -> None:
-        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. No update uses random numbers."""
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part.
+
+        There is no state of random numbers to save, as updates use none.
+        """
         # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
@@ -144,7 +147,7 @@ class Learner:
         return logprobs.double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> Update:
-        """Make `ppo_iterations` passes over the answers, in `mini_batches` optimizer updates each.
+        """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
 
         Answers whose advantage is exactly 0 add nothing to the gradient and are left out, but count in the means of the
         loss. An update whose loss or gradient norm is not finite is skipped on all ranks.
@@ -191,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        `mini_batches` are all but the first of the step. Its training pass computes them, as no update comes before it.
+        The first mini-batch of a step is not among them: its training pass yields them, as no update comes before.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -202,7 +205,7 @@ class Learner:
         return old_logprobs
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
-        """Yield this rank's micro-batches of `mini_batch`'s answers that have a gradient, equally many on all ranks."""
+        """Yield as many micro-batches on every rank, made of those answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         lengths, budget = experience.lengths(trained), self.config.hardware.micro_batch_tokens
         for part in plan_micro_batches(lengths, dist.get_world_size(), budget)[dist.get_rank()]:
@@ -231,10 +234,10 @@ class Learner:
                 token_weight *= importance_weights(old, sampler_logprobs, update.importance_cap)
             advantages = micro_batch.flat(experience.advantages)
             surrogate = clipped_surrogate(logprobs, old, advantages, token_weight, update.clip_low, update.clip_high)
-            # A loss that is not finite can have a finite gradient. This factor is then nan instead of 1 and makes the
-            # gradient nan, too, so that DeepSpeed skips the update.
+            # A loss that is not finite can have a finite gradient. This factor is then nan (0 * inf), not 1. So the
+            # gradient is nan, too, and DeepSpeed skips the update.
             finite = 1 + 0 * surrogate.loss.detach()
-            # DeepSpeed averages gradients over ranks. The loss is a sum over ranks.
+            # DeepSpeed averages gradients over ranks, but the loss is a sum over them: hence the number of ranks.
             self._engine.backward(surrogate.loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
                 gap = (old - sampler_logprobs).abs().double()

@@ -165,5 +165,6 @@ def eval_problems(config: dict) -> dict[str, list]:
             problems = load_problems(path, columns)
             rows = [row for _, row in read_json_lines(path)] if ".jsonl" in path.suffixes else []
         for problem, row in zip_longest(problems, rows, fillvalue={}):  # only JSON lines have subjects and levels
-            found[f"{name} {problem.id}"] = [problem.text, problem.answer, row.get("subject"), row.get("level")]
+            answer = (dataset.get("references") or {}).get(problem.id, problem.answer)
+            found[f"{name} {problem.id}"] = [problem.text, answer, row.get("subject"), row.get("level")]
     return found

@@ -43,7 +43,9 @@ class Run:
         self._reward_names = [reward_name(reward) for reward in prepared.config.data.rewards]
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._stopping = False
-        self._first_rollouts: list[Rollouts] = []  # of the first steps, until their findings are printed
+        self._first_rollouts: list[
+            Rollouts
+        ] = []  # of the first steps, kept until `_look_at_first_answers` has used them
         self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
@@ -51,7 +53,7 @@ class Run:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is not None:  # self._ranks reports it and ends all ranks at once
+        if error is not None:  # self._ranks reports it, and the launcher ends the other ranks
             return
         if self._tracker:
             done = self.progress.step >= self._prepared.steps
@@ -71,7 +73,8 @@ class Run:
             write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler, float]:
-        """Load learner and sampler, open the metrics, and return both with the bound of `measure_sync`.
+        """Load learner and sampler, open the metrics, and return both, and the difference between them
+        that counts as rounding (`measure_sync`).
 
         Raises InputError if learner or sampler do not compute what the model's own code does.
         """
@@ -90,7 +93,7 @@ class Run:
         """Load learner and sampler, and return the sampler's share of the GPU's memory. None on CPUs."""
         prepared, config = self._prepared, self._config
         checkpoint, tokenizer = prepared.resume_point.checkpoint, prepared.task.tokenizer
-        # A checkpoint of another number of ranks has been converted: `find_checkpoint` refuses unconverted ones.
+        # If the number of ranks has changed, this checkpoint is a converted one: `find_checkpoint` refuses others.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         self._learner = Learner(str(prepared.model), len(tokenizer), config, universal=converted)
@@ -185,7 +188,7 @@ class Run:
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
-        every = config.logging.rollouts_every  # steps 1, 1 + k, ...: the answers of step 1 are the untrained model's
+        every = config.logging.rollouts_every  # from step 1 on, whose answers are the untrained model's
         if every and (step.number - 1) % every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
