@@ -102,14 +102,8 @@ def main(args: Args) -> None:
     final, final_se = pass1(run_dir / "last", demo, folder / "final")
 
     metrics = whole_json_lines(run_dir / "metrics.jsonl")
-    summary = {
-        "base_pass1": base,
-        "base_se": base_se,
-        "final_pass1": final,
-        "final_se": final_se,
-        "steps": steps,
-        "train_seconds": seconds,
-    }
+    summary = {"base_pass1": base, "base_se": base_se, "final_pass1": final, "final_se": final_se}
+    summary |= {"steps": steps, "train_seconds": seconds}
     if args.model == "smollm2":
         summary |= {"base_greedy": metrics[0]["eval/average"], "final_greedy": metrics[-1]["eval/average"]}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
@@ -123,9 +117,7 @@ def main(args: Args) -> None:
 def results_table(model: str, summary: dict, ranks: int) -> Table:
     """Return the accuracies before and after the training."""
     title = f"BNPO on {model}: {summary['steps']} steps on {ranks} ranks in {summary['train_seconds']:.0f} s"
-    table = Table(title=title)
-    for column in ("model", "pass@1 on held-out questions", "standard error"):
-        table.add_column(column)
+    table = Table("model", "pass@1 on held-out questions", "standard error", title=title)
     table.add_row("base", f"{summary['base_pass1']:.3f}", f"{summary['base_se']:.3f}")
     table.add_row("trained", f"{summary['final_pass1']:.3f}", f"{summary['final_se']:.3f}")
     table.add_row("gain", f"{summary['final_pass1'] - summary['base_pass1']:+.3f}")

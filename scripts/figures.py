@@ -14,7 +14,7 @@ from pathlib import Path
 import tyro
 
 from bnpo.environment import parse_command
-from bnpo.files import InputError, writing
+from bnpo.files import InputError
 from paper.curves import group_runs, read_run
 from paper.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
 
@@ -42,10 +42,8 @@ def main(args: Args) -> None:
             figures["figure3"] = draw_fits(groups, window)
         except ValueError as error:
             print(f"figure3 is left out: {error}")
-    with writing(args.output_dir, "choose another --output-dir"):
-        args.output_dir.mkdir(parents=True, exist_ok=True)
-        for name, figure in sorted(figures.items()):
-            print(*save(figure, args.output_dir / name))
+    for name, figure in sorted(figures.items()):
+        print(*save(figure, args.output_dir / name))
 
 
 if __name__ == "__main__":

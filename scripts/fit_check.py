@@ -17,17 +17,18 @@ import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import binomtest, combine_pvalues
+from scipy.stats import betabinom, binomtest, combine_pvalues
 
 from bnpo.algorithm.beta import fit_beta
 from bnpo.environment import parse_command
 from bnpo.files import InputError, step_of, whole_json_lines
 from bnpo.grading.rewards import reward_name
 from bnpo.report.run_files import open_folder, rewards_of
-from paper.goodness import beta_p_value
 
 CONSOLE = Console(width=120, markup=False, highlight=False)
 LEVEL = 0.05
+LEAST_CONCENTRATION = 1e-6
+"""The a + b that stands for 0: nearly all accuracies are 0 or 1."""
 GRID = (0.5, 1.5, 5.0)
 """Values of a, and of b, for which the fit is simulated."""
 
@@ -48,18 +49,60 @@ class Args:
     """Number of simulated batches."""
 
 
-def beta_p_values(rewards: np.ndarray, config: dict, resamples: int) -> dict[str, float | None]:
-    """Return the p-value that the accuracies have a Beta distribution, for each reward that is 0 or 1, by its name.
+def fitted_counts(right: np.ndarray, answers: int) -> np.ndarray:
+    """Return the probabilities [m + 1] of 0 to m right answers by the beta-binomial distribution fitted to `right`.
 
-    `rewards` are [n, m, K]. A single reward has the name "".
+    `right` [n] are the counts of right answers to n questions with `answers` = m answers each. a and b are fitted with
+    corrected moments, which are those of a beta-binomial distribution (`fit_beta`).
+
+    With counts 1 and 3 of 4, a = b = 3/2 (see `fit_beta`). For example, B(3/2, 11/2) / B(3/2, 3/2) = 0.1641:
+
+    >>> fitted_counts(np.array([1, 3]), answers=4).round(4)
+    array([0.1641, 0.2188, 0.2344, 0.2188, 0.1641])
     """
-    values = {}
-    for k, reward in enumerate(config["rewards"]):
-        right = rewards[:, :, k]  # [n, m]
-        if np.isin(right, (0, 1)).all():
-            name = reward_name(reward) if len(config["rewards"]) > 1 else ""
-            values[name] = beta_p_value(right.sum(axis=1).astype(int), right.shape[1], resamples)
-    return values
+    fit = fit_beta(right / answers, answers, "corrected")
+    counts = np.arange(answers + 1)
+    if fit.edge == "constant":
+        return (counts == right[0]).astype(float)
+    total = max(fit.a + fit.b, LEAST_CONCENTRATION)
+    return betabinom.pmf(counts, answers, total * fit.mean, total * (1 - fit.mean))
+
+
+def distance(right: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return how far counts [n] are from `probabilities` [m + 1]: the Cramer-von Mises distance of discrete data.
+
+    It is n times the sum of P(k) (share of counts up to k - P(up to k))^2. By hand: n = 2, and both counts are 0, so
+    the shares are 1 and 1, against 1/2 and 1. The distance is 2 * 1/2 * (1/2)^2.
+
+    >>> distance(np.array([0, 0]), np.array([0.5, 0.5]))
+    0.25
+    """
+    shares = np.bincount(right, minlength=len(probabilities)).cumsum() / len(right)
+    return float(len(right) * (probabilities * (shares - probabilities.cumsum()) ** 2).sum())
+
+
+def beta_p_value(right: np.ndarray, answers: int, resamples: int = 199, seed: int = 0) -> float | None:
+    """Return the p-value of the hypothesis that accuracies have a Beta distribution, or None if all are 0 or all 1.
+
+    Parametric bootstrap: counts are drawn from the fitted beta-binomial distribution `resamples` times, fitted again,
+    and compared with their own fit. So the p-value allows for discrete counts and for the fit. Few questions give the
+    test little power: it finds gross misfits only.
+
+    >>> beta_p_value(np.array([8] * 16 + [0, 16] * 8), answers=16)  # half of the accuracies are 1/2
+    0.005
+    >>> beta_p_value(np.array([16, 16]), answers=16) is None
+    True
+    """
+    if (right == right[0]).all() and right[0] in (0, answers):
+        return None
+    rng = np.random.default_rng(seed)
+    probabilities = fitted_counts(right, answers)
+    observed = distance(right, probabilities)
+    as_far = 1
+    for _ in range(resamples):
+        sample = rng.choice(answers + 1, size=len(right), p=probabilities / probabilities.sum())
+        as_far += distance(sample, fitted_counts(sample, answers)) >= observed - 1e-12
+    return as_far / (resamples + 1)
 
 
 def check_run(folder: Path, resamples: int) -> None:
@@ -68,17 +111,21 @@ def check_run(folder: Path, resamples: int) -> None:
     if "protocol" in config:
         raise InputError(f"{folder}: is an evaluation; name a folder that train.py wrote")
     table = Table("step", "reward", "questions", "mean accuracy", "a", "b", "p", title=str(folder))
-    names = list(map(reward_name, config["rewards"]))
+    names = [reward_name(reward) for reward in config["rewards"]]
     found: dict[str, list[float]] = {}
     for path in sorted((folder / "rollouts").glob("step-*.jsonl")):
         rewards = rewards_of(whole_json_lines(path), config["samples_per_question"])  # [n, m, K]
         if rewards is None or step_of(path) is None:
             continue
-        for name, p in beta_p_values(rewards, config, resamples).items():
-            k = names.index(name) if name else 0
-            fit = fit_beta(rewards[:, :, k].mean(axis=1), rewards.shape[1], "corrected")
+        for k, name in enumerate(names if len(names) > 1 else [""]):
+            values = rewards[:, :, k]  # [n, m]
+            if not np.isin(values, (0, 1)).all():
+                continue
+            n, m = values.shape
+            right = values.sum(axis=1).astype(int)
+            fit, p = fit_beta(right / m, m, "corrected"), beta_p_value(right, m, resamples)
             numbers = [f"{value:.3g}" for value in (fit.mean, fit.a, fit.b)]
-            table.add_row(str(step_of(path)), name, str(len(rewards)), *numbers, "-" if p is None else f"{p:.3f}")
+            table.add_row(str(step_of(path)), name, str(n), *numbers, "-" if p is None else f"{p:.3f}")
             if p is not None:
                 found.setdefault(name, []).append(p)
     if not found:

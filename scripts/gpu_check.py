@@ -2,7 +2,7 @@
 
     python scripts/gpu_check.py --list                  # list the checks; needs no GPU
     python scripts/gpu_check.py                         # all checks for the GPUs of this machine
-    python scripts/gpu_check.py --only attention sleep
+    python scripts/gpu_check.py --only attention first-step
 
 Nothing is downloaded. Verdicts and measurements are in --output, which is rewritten after each check, so an interrupted
 run keeps what it has. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
@@ -26,8 +26,7 @@ import psutil
 
 from bnpo.environment import parse_command
 from bnpo.files import write_json
-from gpu_check_parts import CheckError, Rows, attention, sleep
-from gpu_check_runs import sampler_ranks, tensor_parallel, train
+from gpu_check_parts import CheckError, Rows, attention, sampler_ranks, tensor_parallel, train
 from gpu_check_step import first_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,8 +57,6 @@ class Check:
     run: Callable[[Args, int, Rows], None]
     all_gpus: bool = False
     """Uses all GPUs, at least two, instead of one."""
-    ends_itself: bool = False
-    """Its process ends as a program of the user would. The row `exit_status` is not 0 if libraries crash then."""
 
 
 def training(
@@ -79,13 +76,6 @@ CHECKS = (
         "a step of a 1.5B model takes at most the memory that the plan counts, and sampler and learner agree",
         125,
         first_step,
-    ),
-    Check(
-        "sleep",
-        "a sleeping sampler frees its memory; awake with reloaded weights it answers as before",
-        45,
-        sleep,
-        ends_itself=True,
     ),
     training("bf16-graphs", "bfloat16", 140),
     training("fp32-graphs", "float32", 50, short=True),
@@ -125,8 +115,6 @@ def run_check(check: Check, args: Args, gpus: int, manager: SyncManager) -> dict
         outcome["fault"] = f"not finished after {limit} s"
         end_with_children(process.pid)
         process.join()
-    if check.ends_itself:
-        rows["exit_status"] = process.exitcode
     fault = outcome.get("fault", f"its process crashed with exit code {process.exitcode}")
     verdict = "FAILED" if fault else "PASSED"
     message = fault or ", ".join(f"{name} {value:.3g}" for name, value in rows.items())
@@ -146,8 +134,6 @@ def run_in_process(check: Check, args: Args, gpus: int, rows: Rows, outcome: dic
         traceback.print_exc()
         fault = f"{type(error).__name__}: {error}"
     outcome["fault"] = fault
-    if check.ends_itself:
-        return
     os._exit(0)  # the GPU memory is free at once, whatever the libraries would do at the end
 
 

@@ -1,18 +1,26 @@
-"""The checks of gpu_check.py that test a single part, one function each.
+"""The checks of gpu_check.py but the first, one function each: of packed attention, and of train.py and eval.py.
 
 gpu_check.py runs every check in its own process. A check takes the script's arguments, the number of GPUs and a dict,
 puts its measurements into the dict as soon as it has them, and raises CheckError if it fails.
 """
 
-import os
+import json
+import subprocess
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from bnpo.environment import setup_environment
+from bnpo.environment import launcher_flags, setup_environment
 
 setup_environment()
 
-GIB = 2**30
+import numpy as np
+
+from bnpo.files import ROOT, whole_json_lines
+
+# Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each. The standard deviation
+# with independent answers is at most sqrt(2 / 400) / 2 = 0.035, so a correct program stays within four of them.
+SCORE_TOLERANCE = 0.15
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.25}
 """Largest mean difference of log-probabilities between sampler and learner, after a weight sync and per step. bfloat16
 rounds, more so for larger models, and wrong weights give more than 1."""
@@ -42,7 +50,6 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
 
     The reference is the latter in fp32. The learner's error may be twice that of one sequence at a time in bf16.
     """
-    import numpy as np
     import torch
     import torch.nn.functional as F
 
@@ -87,64 +94,86 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     require_within(rows, limits)
 
 
-def sleep(_args, _gpus: int, rows: Rows) -> None:
-    """Check that a sleeping sampler frees the memory of its weights and cache.
+def train(
+    args,
+    gpus: int,
+    rows: Rows,
+    *,
+    name: str,
+    dtype: str = "bfloat16",
+    eager: bool = False,
+    short: bool = False,
+    sampler_ranks: int = 1,
+) -> None:
+    """Train for --steps steps and, unless it is `short`, resume for as many and evaluate the checkpoint by eval.py."""
+    run, log = args.output_dir / name, args.output_dir / f"{name}.log"
+    graphs = ["--enforce-eager"] if eager else []
+    flags = ["--preset", "tiny", "--questions-per-step", 8 * gpus, "--dtype", dtype, *graphs]
+    flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
+    flags += ["--sampler-ranks", sampler_ranks]
+    launcher = [Path(sys.executable).with_name("deepspeed"), *launcher_flags(gpus)]
+    starts = 1 if short else 2
+    for start in range(1, starts + 1):
+        program(log, *launcher, "train.py", *flags, "--steps", start * args.steps)
+    steps = whole_json_lines(run / "metrics.jsonl")
+    verify_metrics(steps, args.steps, starts, TOLERANCE[dtype], rows)
+    if not short:
+        score = evaluate(log, run, run / "eval", "--dtype", dtype, "--data-parallel", gpus, *graphs)
+        verify_scores("the sampler in training and eval.py", steps[-1]["eval/average"], score)
 
-    With its weights loaded again it must give the same greedy answers, with the CUDA graphs captured before.
+
+def sampler_ranks(args, _gpus: int, rows: Rows) -> None:
+    """Make the check `train` with two ranks whose GPUs share one sampler."""
+    train(args, 2, rows, name="sampler-ranks", sampler_ranks=2)
+
+
+def verify_metrics(logged: list[dict], steps: int, starts: int, tolerance: float, rows: Rows) -> None:
+    """Add measurements to `rows` from the lines of metrics.jsonl of a run of `starts` starts with `steps` steps each.
+
+    Raises CheckError if a step is missing or went wrong.
     """
-    import torch
-    from safetensors.torch import load_file
-    from vllm.device_allocator.cumem import CuMemAllocator
-
-    from bnpo.config import TINY_MODEL
-    from bnpo.data import arithmetic_problems, encode_prompt
-    from bnpo.policy.folder import load_tokenizer
-    from bnpo.policy.sampler import Sampler
-    from bnpo.policy.sampling import EngineSettings
-
-    tokenizer = load_tokenizer(TINY_MODEL, 192)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=192, dtype="float32"))
-    problems = arithmetic_problems("test", 64)
-    prompts = [encode_prompt(tokenizer, problem.problem) for problem in problems]
-
-    def greedy() -> dict[int, list[int]]:
-        groups = sampler.sample(prompts, range(64), max_tokens=128, temperature=0.0)
-        return {prompt: answer.token_ids for prompt, _, [answer] in groups}
-
-    before = greedy()
-    held = CuMemAllocator.get_instance().get_current_usage()
-    free = torch.cuda.mem_get_info()[0]
-    sampler.sleep()
-    freed = torch.cuda.mem_get_info()[0] - free
-    rows["held_gib"], rows["freed_gib"] = held / GIB, freed / GIB
-    require(freed > 0.9 * held > 0, f"{freed / GIB:.2f} GiB were freed of {held / GIB:.2f} that can sleep")
-    weights = load_file(TINY_MODEL / "model.safetensors")
-    sampler.wake("weights")
-    sampler.load_weights([*weights.items(), ("lm_head.weight", weights["model.embed_tokens.weight"])])
-    sampler.wake("kv_cache")
-    after = greedy()
-    sampler.close()
-    changed = sum(before[prompt] != after[prompt] for prompt in before)
-    rows["answers_changed"] = changed
-    require(changed == 0, f"{changed} of 64 greedy answers changed after sleep, wake and the same weights")
+    numbers, last = [line["step"] for line in logged], starts * steps
+    require(numbers == list(range(last + 1)), f"metrics.jsonl has steps {numbers}, not 0 to {last}")
+    evaluated = [line["step"] for line in logged if "eval/average" in line]
+    due = list(range(0, last + 1, steps))
+    require(evaluated == due, f"evaluations after steps {evaluated}, not {due}")
+    trained = logged[1:]  # the first line is the evaluation before training
+    for line in trained:
+        require(line["updates/skipped"] == 0, f"step {line['step']}: the update was skipped")
+        require(line["tokens/trained"] > 0, f"step {line['step']}: no token had a gradient")
+    for name in ("seconds/total", "tokens/per_second", "mfu"):  # no MFU for GPUs whose peak is unknown
+        if name in trained[-1]:
+            rows[name] = trained[-1][name]
+    for name in ("sync/difference", "sampler_learner_gap_mean"):
+        rows[name] = float(np.max([line[name] for line in trained]))  # nan if one is, which Python's max may skip
+        require(rows[name] <= tolerance, f"{name} is up to {rows[name]:.2g}, more than {tolerance:g}")
 
 
-def open_ranks() -> None:
-    """Make this process the only rank, if it is none yet."""
-    import torch.distributed as dist
+def tensor_parallel(args, _gpus: int, rows: Rows) -> None:
+    """Evaluate the tiny model on one GPU, and split over two."""
+    log, tiny = args.output_dir / "tensor-parallel.log", ROOT / "data" / "tiny-model"
+    flags = ("--dtype", "float32", "--data-parallel", 1, "--tensor-parallel")
+    rows["pass1_one_gpu"] = evaluate(log, tiny, args.output_dir / "tensor-parallel-1", *flags, 1)
+    rows["pass1_two_gpus"] = evaluate(log, tiny, args.output_dir / "tensor-parallel-2", *flags, 2)
+    verify_scores("one GPU and two", rows["pass1_one_gpu"], rows["pass1_two_gpus"])
 
-    if not dist.is_initialized():
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        os.environ["MASTER_PORT"] = "0"  # any free port
-        dist.init_process_group("cpu:gloo,cuda:nccl")
+
+def evaluate(log: Path, model: Path, folder: Path, *flags: object) -> float:
+    """Return the pass@1 that eval.py measures."""
+    flags += ("--ckpt", model, "--suite", "arithmetic-quick", "--output-dir", folder)
+    program(log, sys.executable, "eval.py", *flags)
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))["average"]["pass1"]
 
 
-def open_learner(folder: str, *flags: str):
-    """Return a learner of the model in `folder` as the only rank, and its config."""
-    from bnpo.config import parse_train_config
-    from bnpo.planning.memory import read_shape
-    from bnpo.policy.learner import Learner
+def verify_scores(evaluators: str, one: float, other: float) -> None:
+    require(abs(one - other) <= SCORE_TOLERANCE, f"{evaluators} differ: pass@1 {one:.3f} and {other:.3f}")
 
-    open_ranks()
-    config, _ = parse_train_config([*flags, "--model", folder], has_cuda=True)
-    return Learner(folder, read_shape(Path(folder)).vocabulary, config), config
+
+def program(log: Path, *command: object) -> None:
+    """Run a program of the repository with its output in `log`. Raises CheckError with the end of it if it fails."""
+    command = [str(part) for part in command]
+    with log.open("a", encoding="utf-8") as file:
+        streams = {"stdout": file, "stderr": subprocess.STDOUT}
+        status = subprocess.run(command, cwd=ROOT, check=False, **streams).returncode
+    end = "".join(log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-30:])
+    require(status == 0, f"{' '.join(command)} ended with status {status}; the end of {log}:\n{end}")

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from math import log
 from pathlib import Path
 from unittest.mock import patch
 
-from gpu_check_parts import GIB, TOLERANCE, Rows, open_learner, open_ranks, require_within
+from gpu_check_parts import TOLERANCE, Rows, require_within
+
+GIB = 2**30
 
 MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-1.5B" / "config.json"
 """Shape of the model of `first_step`."""
@@ -54,6 +57,27 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     require_within(rows, counted | {"fresh_gap_mean": gap, "awake_gap_mean": gap, "collect_seconds": 0.05})
 
 
+def open_ranks() -> None:
+    """Make this process the only rank, if it is none yet."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        os.environ["MASTER_PORT"] = "0"  # any free port
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+
+
+def open_learner(folder: str, *flags: str):
+    """Return a learner of the model in `folder` as the only rank, and its config."""
+    from bnpo.config import parse_train_config
+    from bnpo.planning.memory import read_shape
+    from bnpo.policy.learner import Learner
+
+    open_ranks()
+    config, _ = parse_train_config([*flags, "--model", folder], has_cuda=True)
+    return Learner(folder, read_shape(Path(folder)).vocabulary, config), config
+
+
 def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     """Measure an update with the paper's settings before a sampler exists. Return the limit of its memory."""
     import numpy as np
@@ -91,11 +115,8 @@ def start_sampler(folder: str, vocabulary: int, rows: Rows):
     from bnpo.policy.sampler import Sampler
     from bnpo.policy.sampling import EngineSettings
 
-    methods = {
-        "load": "load_model",
-        "profile": "determine_available_memory",  # also compiles
-        "capture": "compile_or_warm_up_model",
-    }
+    methods = {"load": "load_model", "capture": "compile_or_warm_up_model"}
+    methods["profile"] = "determine_available_memory"  # also compiles
     settings = EngineSettings(max_tokens=4096, dtype="bfloat16", gpu_memory=0.3, sequences=128)
     with ExitStack() as patches:
         for name, method in methods.items():

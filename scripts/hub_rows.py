@@ -6,6 +6,8 @@ from collections.abc import Callable
 from mathequal import final_answer
 
 Row = dict[str, object]
+MATHARENA = ("HMMT-Feb-2025", "HMMT-Nov-2025", "HMMT-Feb-2026", "BRUMO-2025", "CMIMC-2025")
+"""Contests whose files on the hub have the columns of MathArena."""
 FIELDS = ("id", "problem", "answer", "solution", "subject", "level", "source")
 
 
@@ -124,11 +126,7 @@ CONVERSIONS: dict[str, dict[str, str | Callable[[Row], object]]] = {
         "answer": lambda row: last_box(row["answer"]) if r"\boxed" in row["answer"] else row["answer"],
         "solution": "solution",
     },
-    "hmmt_feb_2025": _matharena("HMMT-Feb-2025"),
-    "hmmt_nov_2025": _matharena("HMMT-Nov-2025"),
-    "hmmt_feb_2026": _matharena("HMMT-Feb-2026"),
-    "brumo_2025": _matharena("BRUMO-2025"),
-    "cmimc_2025": _matharena("CMIMC-2025"),
+    **{contest.lower().replace("-", "_"): _matharena(contest) for contest in MATHARENA},
 }
 """By set and field: the column of the hub's files, or a function of the row. `n` is the number of the row, from 0."""
 

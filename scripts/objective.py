@@ -20,7 +20,7 @@ from rich.table import Table
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.environment import parse_command
-from bnpo.files import InputError, writing
+from bnpo.files import InputError
 from paper.figures import draw_weights, save
 from paper.objectives import atlas
 
@@ -62,9 +62,7 @@ def main(args: Args) -> None:
     print_table(f"Exact weight with {m} answers", weights)
     objectives = {label: exact_objective(ACCURACIES, gain) for label, gain in everything.items()}
     print_table(f"Exact objective with {m} answers", objectives)
-    with writing(args.output_dir, "choose another --output-dir"):
-        args.output_dir.mkdir(parents=True, exist_ok=True)
-        print(*save(draw_weights(everything), args.output_dir / "objective"))
+    print(*save(draw_weights(everything), args.output_dir / "objective"))
 
 
 if __name__ == "__main__":

@@ -71,17 +71,18 @@ def curve(runs: Runs, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(steps), np.array([[value[step] for step in steps] for value in values])
 
 
-def lines(runs: dict[str, Runs]) -> list[list[str]]:
-    """Return the lines of the table: accuracies before and after the training in percent, mean (least to most)."""
-    found = []
+def table(runs: dict[str, Runs]) -> Table:
+    """Return accuracies before and after the training in percent, mean (least to most), a line for each method."""
+    columns = [f"{kind}, {when}" for kind in KINDS for when in ("before", "after")]
+    found = Table("method", "seeds", *columns)
     for method, of_method in runs.items():
-        cells = [METHODS[method], str(len(of_method))]
+        cells = []
         for kind in KINDS:
             steps, values = curve(of_method, kind)
             for column, step in zip(values.T[[0, -1]], steps[[0, -1]], strict=True):
                 low, mean, high = 100 * column.min(), 100 * column.mean(), 100 * column.max()
                 cells.append(f"{mean:.1f} ({low:.1f} to {high:.1f}) at {step}")
-        found.append(cells)
+        found.add_row(METHODS[method], str(len(of_method)), *cells)
     return found
 
 
@@ -110,10 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for folder in args.add:
         print(f"{folder}: rows in {add(folder)}")
     runs = read()
-    table = Table("method", "seeds", *(f"{kind}, {when}" for kind in KINDS for when in ("before", "after")))
-    for cells in lines(runs):
-        table.add_row(*cells)
-    Console(width=140).print(table)
+    Console(width=140).print(table(runs))
     args.output.parent.mkdir(parents=True, exist_ok=True)
     draw(runs).savefig(args.output, metadata={"Software": None})
     print(f"wrote {args.output}")

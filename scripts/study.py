@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnpo.environment import parse_command
-from bnpo.files import InputError
-from study.again import compare_with, train_again
-from study.registry import ROWS_2
+from bnpo.files import InputError, whole_json_lines
 from study.results import write_results
 from study.results_2 import write_results_2
-from study.rows import read_rows
+from study.rows import ROWS, ROWS_2, compare_with, train_again
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Args:
 
 
 def main(args: Args) -> None:
-    rows, rows_2 = read_rows(), read_rows(ROWS_2)
+    rows, rows_2 = whole_json_lines(ROWS), whole_json_lines(ROWS_2)
     if args.report:
         write_results(rows)
         write_results_2(rows_2)

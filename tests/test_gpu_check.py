@@ -8,8 +8,7 @@ import pytest
 import gpu_check
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 from conftest import python
-from gpu_check_parts import CheckError
-from gpu_check_runs import verify_metrics
+from gpu_check_parts import CheckError, verify_metrics
 
 
 def run(script, *flags):

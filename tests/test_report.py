@@ -17,7 +17,7 @@ from bnpo.report.page import write_page
 from bnpo.report.run_files import all_advantages
 from browser import Visitor
 from conftest import json_lines
-from paper.goodness import beta_p_value, fitted_counts
+from fit_check import beta_p_value, fitted_counts
 
 WORDS = np.array([f"word{i}" for i in range(2000)])
 M = 16

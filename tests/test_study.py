@@ -10,28 +10,27 @@ from matplotlib.image import imread
 from scipy.stats import beta as beta_distribution
 
 from bnpo.config import check_config, parse_train_config
-from bnpo.files import ROOT
+from bnpo.files import ROOT, whole_json_lines
 from conftest import python
-from study.again import compare_with, train_again
-from study.design import command
-from study.registry import ROWS_2, method_flags, tagged_methods
-from study.results import PAGES, write_results
+from study.design import command, tagged_methods
+from study.results import write_results
 from study.results_2 import write_results_2
-from study.rows import RESULTS, ROWS, read_rows
+from study.rows import RESULTS, ROWS, ROWS_2, compare_with, train_again
 from study.statistics import sign_flip, smallest_found
+from study.tables import PAGES
 from study.weights import base_accuracies, base_weights, cosines
 from test_same_results import arithmetic
 
 ARITHMETIC = "692ca92a848e941d on 2 cores"
 """The machine that computed the rows, as `arithmetic()` names it."""
-FIRST, SECOND = read_rows(), read_rows(ROWS_2)
+FIRST, SECOND = whole_json_lines(ROWS), whole_json_lines(ROWS_2)
 
 
 def test_every_row_is_a_run_that_train_py_takes_and_has_a_name_of_its_own():
     rows = [*FIRST, *SECOND]
     assert len({row["name"] for row in rows}) == len(rows)
     for row in {(row["part"], row["regime"], row["method"]): row for row in rows}.values():
-        config, _ = parse_train_config(command(row, method_flags(row["part"], row["method"])), has_cuda=False)
+        config, _ = parse_train_config(command(row), has_cuda=False)
         check_config(config, ranks=1)
         assert (config.update.lr, config.sampling.seed) == (row["lr"], row["seed"])
         assert config.batch.steps == {"cliff": 24, "concentrated": 6}.get(row["regime"], 12)

@@ -46,16 +46,13 @@ def read_run(folder: Path) -> RunCurves:
     settings = {}
     for name in sorted(compared & config.keys()):
         settings[name] = Path(str(config[name])).name if name == "model" else str(config[name])
-    return RunCurves(folder, method_name(config), config["seed"], settings, _read_metrics(folder / "metrics.jsonl"))
-
-
-def _read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """Return the metrics by name, each [steps]. nan: missing, or null (not finite)."""
-    # Step 0 is the evaluation before training.
-    lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]
+    path = folder / "metrics.jsonl"
+    lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]  # 0: the evaluation before training
     if not lines:
         raise InputError(f"{path}: holds no step yet; draw the run when it has some")
-    return {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+    # nan: missing, or null (not finite)
+    metrics = {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+    return RunCurves(folder, method_name(config), config["seed"], settings, metrics)
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
@@ -67,7 +64,8 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     for run in runs:
         runs_by_method.setdefault(run.method, []).append(run)
     groups: dict[str, list[RunCurves]] = {}
-    for method in sorted(runs_by_method, key=_rank):
+    known = [method for method in ROW_ORDER if method in runs_by_method]  # in the order of the tables
+    for method in (*known, *sorted(runs_by_method.keys() - set(known))):
         members = runs_by_method[method]
         varying = [name for name in members[0].settings if len({run.settings.get(name) for run in members}) > 1]
         for run in members:
@@ -79,11 +77,6 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
                     raise InputError(f"{both}; leave one out")
             group.append(run)
     return groups
-
-
-def _rank(method: str) -> tuple[int, str]:
-    """Return the sort key of a method: first those of the tables in their order, then the others by name."""
-    return (ROW_ORDER.index(method) if method in ROW_ORDER else len(ROW_ORDER), method)
 
 
 def band(runs: Sequence[RunCurves], name: str, window: int) -> Band:

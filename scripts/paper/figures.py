@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from scipy.stats import beta as beta_distribution
 
 from bnpo.algorithm.weights import exact_objective, exact_weight
+from bnpo.files import writing
 from paper.curves import Band, RunCurves, band, variation
 from paper.objectives import atlas
 
@@ -26,10 +27,12 @@ BETA_METRICS = {"E": r"$\mathrm{E}[p]$", "V": r"$\mathrm{Var}[p]$", "alpha": r"$
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `figure` as PDF and PNG, and return both paths. The same figure gives the same bytes."""
+    """Write `figure` as PDF and PNG, and return both paths. The same figure gives the same bytes. Raises InputError."""
     pdf, png = path.with_suffix(".pdf"), path.with_suffix(".png")
-    figure.savefig(pdf, metadata={"CreationDate": None})
-    figure.savefig(png)
+    with writing(path.parent, "choose another --output-dir"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(pdf, metadata={"CreationDate": None})
+        figure.savefig(png)
     return [pdf, png]
 
 

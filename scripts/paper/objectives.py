@@ -31,18 +31,13 @@ def atlas(answers: int) -> dict[str, np.ndarray]:
     `remax`, `eb` and `shrinkage` leave the expected gradient as it is, as `rloo` does. `opo` and the two REINFORCE++ do
     so up to terms of order 1/m.
     """
-    by_label = {
-        "rloo, remax, eb, shrinkage": group_gains("rloo", answers),
-        "reinforce": group_gains("reinforce", answers),
-        "grpo": group_gains("grpo", answers),
-        "maxrl": group_gains("maxrl", answers),
-    }
-    for mean, variance in FITS:
-        fit = beta_moments(mean, variance)
+    by_label = {"rloo, remax, eb, shrinkage": group_gains("rloo", answers)}
+    by_label |= {algo: group_gains(algo, answers) for algo in ("reinforce", "grpo", "maxrl")}
+    fits = {f"E[p] = {mean}, Var[p] = {variance}": beta_moments(mean, variance) for mean, variance in FITS}
+    for batch, fit in fits.items():
         weights = inverse_density(shares(answers), fit.alpha, fit.beta)  # [m - 1]
-        by_label[f"bnpo at E[p] = {mean}, Var[p] = {variance}"] = gains(weights)
-    for mean, variance in FITS:
-        fit = beta_moments(mean, variance)
+        by_label[f"bnpo at {batch}"] = gains(weights)
+    for batch, fit in fits.items():
         counts = betabinom.pmf(np.arange(1, answers), answers, fit.a, fit.b)  # [m - 1], of a large batch
-        by_label[f"curverl at E[p] = {mean}, Var[p] = {variance}"] = gains(counts / np.cumsum(counts))
+        by_label[f"curverl at {batch}"] = gains(counts / np.cumsum(counts))
     return by_label

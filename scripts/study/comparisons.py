@@ -6,16 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from study.design import ALGORITHMS, FROZEN, REGIMES, TAGGED
-from study.rows import RowList, area, final, select
+from study.rows import Place, RowList, area, final, select
 from study.statistics import Paired, holm, paired
+from study.tables import in_points
 
-METRICS: dict[str, Callable[[Mapping], float]] = {"at the end": final, "area": area}
+Metrics = Mapping[str, Callable[[Mapping], float]]
+METRICS = {"at the end": final, "area": area}
 """The primary metrics of a row, in [0, 1]."""
 FIRST_FIT = "first fit"
-MISSING = "—"
-"""A cell without a value."""
-Place = tuple[str, str, str]
-"""Part, regime and method."""
 Pairs = Mapping[str, tuple[Place, Place]]
 """A family of comparisons: label -> the places of the first and of the second method."""
 
@@ -52,11 +50,6 @@ def difference_cells(found: Compared) -> list[str]:
     """Seeds, points with their interval, p, adjusted p, and the share of seeds on which the first is better."""
     d = found.difference
     return [str(d.seeds), in_points(d), f"{d.p:.4f}", f"{found.adjusted:.4f}", f"{d.wins:.0%}"]
-
-
-def in_points(difference: Paired) -> str:
-    """Return a mean and its interval in points."""
-    return f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
 
 
 def against_others(regime: str) -> Pairs:

@@ -11,7 +11,7 @@ from paper.curves import RunCurves
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
 from study.comparisons import METRICS, Pairs, against_fixed, corrected, decomposed, differences, rescaled
 from study.design import ALGORITHMS, FAVOURED, REGIMES
-from study.rows import area, final
+from study.rows import area, final, select
 from study.statistics import t_interval
 from study.weights import WEIGHING, base_accuracies, base_weights
 
@@ -20,16 +20,14 @@ FITTED = ("E", "V", "alpha", "beta")
 
 def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
     """Write the figures as PNG; title -> file."""
-    every = [row for row in rows if row["part"] == "main"]
-    main = [row for row in every if row["ended"] == "done"]
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"Weight of a question by its accuracy, at the base model": ("weights", draw_weights())}
-    figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(every))
+    figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(rows))
     figures["The other parts: differences, every seed a dot"] = ("differences", draw_differences(rows))
     for regime in REGIMES:
-        groups = {name: _runs(main, regime, name) for name in ALGORITHMS}
+        groups = {name: _runs(rows, regime, name) for name in ALGORITHMS}
         figures[f"Norm of the gradient, {regime}"] = (f"norms-{regime}", draw_norms(groups, 1))
-    fitted = {regime: _runs(main, regime, "bnpo") for regime in REGIMES}
+    fitted = {regime: _runs(rows, regime, "bnpo") for regime in REGIMES}
     figures["The fitted Beta distribution"] = ("fits", draw_fits(fitted, 1))
     files = {}
     for title, (name, figure) in figures.items():
@@ -46,13 +44,13 @@ def _other_parts(rows: Sequence[Mapping]) -> dict[str, Pairs]:
 
 
 def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[RunCurves]:
-    """Rows of one method as runs whose metrics the figures of runs can draw."""
+    """Return the finished rows of one method as runs whose metrics the figures of runs can draw."""
     runs = []
-    for row in rows:
-        if (row["regime"], row["method"]) == (regime, method):
+    for seed, row in select(rows, "main", regime, method).items():
+        if row["ended"] == "done":
             curves = {f"beta/{k}" if k in FITTED else k: np.array(v, dtype=float) for k, v in row["curves"].items()}
             curves["step"] = np.arange(1.0, len(row["curves"]["grad_norm"]) + 1)
-            runs.append(RunCurves(Path(row["name"]), method, row["seed"], {}, curves))
+            runs.append(RunCurves(Path(row["name"]), method, seed, {}, curves))
     return runs
 
 
@@ -86,7 +84,7 @@ def draw_seeds(rows: Sequence[Mapping]) -> Figure:
         for line, (metric, label) in zip(panels, ((final, "pass@1 at the end"), (area, "area")), strict=True):
             for axes, regime in zip(line, REGIMES, strict=True):
                 for place, method in enumerate(ALGORITHMS):
-                    values = [metric(row) for row in rows if (row["regime"], row["method"]) == (regime, method)]
+                    values = [metric(row) for row in select(rows, "main", regime, method).values()]
                     colour = COLOURS[place % len(COLOURS)]
                     axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.6, color=colour)
                     axes.plot(np.mean(values), place, "|", markersize=12, color="black")

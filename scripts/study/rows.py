@@ -1,5 +1,8 @@
-"""The rows of the study, one for each finished run, and what the reports take from them."""
+"""The rows of the study, one for each finished run: what the reports take from them, and how to train them again."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,10 +10,13 @@ import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.summary import why_ended
-from study.design import EVALUATED, Grid
+from study.design import EVALUATED, command
 
 RESULTS = ROOT / "evals" / "results" / "study"
-ROWS, NOISE = RESULTS / "rows.jsonl", RESULTS / "noise.json"
+ROWS, ROWS_2 = RESULTS / "rows.jsonl", RESULTS / "rows-2.jsonl"
+"""The rows of the first study, and of the second."""
+Place = tuple[str, str, str]
+"""Part, regime and method."""
 CURVES = {
     "reward": "reward/mean",
     "grad_norm": "grad_norm",
@@ -26,11 +32,6 @@ CURVES = {
 DIGITS = 6
 RowList = Sequence[Mapping]
 """Rows: of a run its name, part, regime, method, lr, seed and commit, its `result_of`, and medians of seconds."""
-
-
-def read_rows(path: Path = ROWS) -> RowList:
-    """Return the rows of a file, in the order in which the runs ended."""
-    return whole_json_lines(path)
 
 
 def result_of(folder: Path) -> dict:
@@ -49,66 +50,64 @@ def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
+def height(row: Mapping, step: int) -> float:
+    """Return pass@1 after a step; 0 for a run that failed before."""
+    return row["evals"].get(str(step), 0.0)
+
+
+def heights(row: Mapping) -> list[float]:
+    """Return pass@1 after each step of EVALUATED."""
+    return [height(row, step) for step in EVALUATED[row["regime"]]]
+
+
 def final(row: Mapping) -> float:
-    """pass@1 after the last step; 0 for a run that failed before."""
-    return row["evals"].get(str(EVALUATED[row["regime"]][-1]), 0.0)
+    """Return pass@1 after the last step."""
+    return heights(row)[-1]
 
 
 def middle(row: Mapping) -> float:
-    """pass@1 in the middle of the run; 0 for a run that failed before."""
-    return row["evals"].get(str(EVALUATED[row["regime"]][1]), 0.0)
+    """Return pass@1 in the middle of the run."""
+    return heights(row)[1]
 
 
 def trained(row: Mapping) -> float:
-    """The mean over steps of the reward that is trained on, where steps have one."""
+    """Return the mean over steps of the reward that is trained on, where steps have one."""
     return float(np.nanmean(np.array(row["curves"]["reward"], dtype=float)))
 
 
 def area(row: Mapping) -> float:
-    """The mean height of the curve of pass@1 from the first step to the last (trapezoids); what a run that failed did
-    not reach counts 0."""
-    heights = [row["evals"].get(str(step), 0.0) for step in EVALUATED[row["regime"]]]
-    return float(np.trapezoid(heights) / (len(heights) - 1))
+    """Return the mean height of the curve of pass@1 from the first step to the last (trapezoids)."""
+    curve = heights(row)
+    return float(np.trapezoid(curve) / (len(curve) - 1))
 
 
-def select(rows: RowList, part: str, regime: str, method: str) -> dict[int, Mapping]:
-    """The rows of one method by seed."""
-    wanted = (part, regime, method)
-    return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == wanted}
+def select(rows: RowList, *place: str) -> dict[int, Mapping]:
+    """Return the rows of one method (part, regime, name) by seed."""
+    return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == place}
 
 
-def tuned(rows: RowList, regime: str, method: str, grid: Grid) -> dict[float, list[float]]:
-    """Areas under the validation curves by learning rate, one for each tuning seed that has a row."""
-    wanted = (grid.part, regime, method)
-    areas: dict[float, list[float]] = {}
-    for row in rows:
-        if (row["part"], row["regime"], row["method"]) == wanted:
-            areas.setdefault(row["lr"], []).append(area(row))
-    return areas
-
-
-def rates_to_try(rows: RowList, regime: str, method: str, grid: Grid) -> tuple[float, ...]:
-    """The grid of learning rates and, when the best of it is at one of its ends, one rate beyond."""
-    areas = tuned(rows, regime, method, grid)
-    best = max(grid.rates, key=lambda lr: _mean(areas[lr]))
-    return tuple(sorted((*grid.rates, grid.beyond[best]))) if best in grid.beyond else grid.rates
-
-
-def both_done(
-    rows: RowList, first: tuple[str, str, str], second: tuple[str, str, str]
-) -> list[tuple[Mapping, Mapping]]:
-    """Pairs of rows of two methods (part, regime, name), by seed, of those seeds that ended well in both."""
+def both_done(rows: RowList, first: Place, second: Place) -> list[tuple[Mapping, Mapping]]:
+    """Return pairs of rows of two methods, by seed, of those seeds that ended well in both."""
     ours, theirs = select(rows, *first), select(rows, *second)
     seeds = [seed for seed in sorted(ours.keys() & theirs.keys()) if ours[seed]["ended"] == "done"]
     return [(ours[seed], theirs[seed]) for seed in seeds if theirs[seed]["ended"] == "done"]
 
 
-def chosen_lr(rows: RowList, regime: str, method: str, grid: Grid) -> float:
-    """The learning rate with the greatest mean area under the validation curve; the lowest of those that tie."""
-    areas, rates = tuned(rows, regime, method, grid), rates_to_try(rows, regime, method, grid)
-    return max(rates, key=lambda lr: _mean(areas[lr]))
+def train_again(row: Mapping, folder: Path, steps: int | None = None) -> dict:
+    """Train the run of a row in `folder`, or its first `steps` only, and return its `result_of`."""
+    launcher = [sys.executable, "scripts/launch.py", "--num_gpus", "1", "train.py"]
+    flags = command(row, steps)
+    # One thread, as in the study: the number of threads changes the last bits.
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    subprocess.run([*launcher, *flags, "--output-dir", str(folder)], cwd=ROOT, env=environment, check=False)
+    return result_of(folder)
 
 
-def _mean(areas: Sequence[float]) -> float:
-    """Return the mean without its error of rounding, which would decide between rates that tie."""
-    return round(float(np.mean(areas)), 9)
+def compare_with(row: Mapping, result: Mapping) -> str:
+    """Return a line that says how far a run that was trained again is what its row says."""
+    same = [name for name, values in row["curves"].items() if result["curves"].get(name) == values]
+    (step, recorded), found = list(row["evals"].items())[-1], result["evals"]
+    return (
+        f"{row['name']}: {result['ended']} (recorded: {row['ended']}), {len(same)} of {len(row['curves'])} curves are "
+        f"equal, pass@1 after step {step} is {found.get(step, float('nan')):g} (recorded: {recorded:g})"
+    )

@@ -7,6 +7,7 @@ from paper.tables import Table
 from study.comparisons import FIRST_FIT, METRICS, against_fixed, against_others, compare, nulls
 from study.design import EVALUATED, FAVOURED, REGIMES
 from study.rows import RowList, both_done
+from study.tables import table
 
 SMALL = 0.02
 """The smallest difference of pass@1 that matters in practice."""
@@ -16,12 +17,7 @@ def verdict_table(rows: RowList, noise: Mapping[str, Mapping]) -> Table:
     """Return the registered questions and their verdicts."""
     lines = {"BNPO learns better": _learning(rows), "its gradient is less noisy": _noise(noise)}
     lines["the nulls hold"] = _nulls(rows)
-    notes = [
-        "Computed by the rules of `plan.md`. For and against: adjusted p below 0.05; against also if every 95 % "
-        "interval contains 0 and ends below 2 points. Less noisy: signal over noise above both by more than two "
-        "standard errors."
-    ]
-    return Table("By the registered rules", ["verdict", "because"], {"claim": lines}, notes)
+    return table("verdicts", {"claim": lines})
 
 
 def _learning(rows: RowList) -> list[str]:

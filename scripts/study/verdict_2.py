@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paper.tables import Table
-from study.comparisons import Compared, Pairs, Place, compare, differences, in_points
-from study.design import REGIMES
-from study.registry import CLIFF, CLIPS, SLOW
-from study.rows import RowList, area, final
+from study.comparisons import Compared, Pairs, compare, differences
+from study.design import CLIFF, CLIPS, REGIMES, SLOW
+from study.rows import Place, RowList, area, final
 from study.statistics import Paired, paired
+from study.tables import in_points, table
 
 NAMES = {"reinforce": "REINFORCE", "rloo": "RLOO", "grpo": "GRPO", "bnpo": "BNPO", "maxrl": "MaxRL"}
 NAMES |= {"eb": "eb", "shrinkage": "shrinkage", "curverl": "CurveRL"}
@@ -31,22 +31,33 @@ class Family:
     control: tuple[Place, Place]  # the positive one: the first should be above
 
     def pairs(self) -> Pairs:
-        """Return all comparisons by line and place."""
-        return {f"{line}, {place}": pair for line, places in self.lines.items() for place, pair in places.items()}
+        return flat(self.lines)
 
 
-def _clip_pairs(other: str) -> Pairs:
-    return {clip: (("cliff", CLIFF, f"bnpo {clip}"), ("cliff", CLIFF, f"{other} {clip}")) for clip in CLIPS}
+def lines_of(pairs_of: Callable[[str, str], Pairs], *methods: tuple[str, str]) -> dict[str, Pairs]:
+    """Return the pairs of places of two methods each, by line."""
+    return {f"{NAMES[first]} less {NAMES[second]}": pairs_of(first, second) for first, second in methods}
 
 
-def _regime_pairs(first: str, second: str) -> Pairs:
+def flat(lines: Mapping[str, Pairs]) -> Pairs:
+    """Return all comparisons by line and place."""
+    return {f"{line}, {place}": pair for line, places in lines.items() for place, pair in places.items()}
+
+
+def clip_pairs(first: str, second: str) -> Pairs:
+    """Return the places of two methods on the cliff, by clipping."""
+    return {clip: (("cliff", CLIFF, f"{first} {clip}"), ("cliff", CLIFF, f"{second} {clip}")) for clip in CLIPS}
+
+
+def regime_pairs(first: str, second: str) -> Pairs:
+    """Return the places of two methods of the part prior, by regime."""
     return {regime: (("prior", regime, first), ("prior", regime, second)) for regime in REGIMES}
 
 
 CLIFF_FAMILY = Family(
     part="cliff",
     metric=final,
-    lines={f"BNPO less {NAMES[other]}": _clip_pairs(other) for other in ("reinforce", "grpo")},
+    lines=lines_of(clip_pairs, ("bnpo", "reinforce"), ("bnpo", "grpo")),
     bound=0.05,
     null=(("cliff-controls", CLIFF, "rloo unclipped"), ("cliff", CLIFF, "reinforce unclipped")),
     control=(("cliff-controls", CLIFF, SLOW), ("cliff", CLIFF, "reinforce clipped")),
@@ -54,10 +65,7 @@ CLIFF_FAMILY = Family(
 PRIOR_FAMILY = Family(
     part="prior",
     metric=area,
-    lines={
-        f"{NAMES[first]} less {NAMES[second]}": _regime_pairs(first, second)
-        for first, second in (("eb", "rloo"), ("eb", "bnpo"), ("shrinkage", "rloo"), ("curverl", "rloo"))
-    },
+    lines=lines_of(regime_pairs, ("eb", "rloo"), ("eb", "bnpo"), ("shrinkage", "rloo"), ("curverl", "rloo")),
     bound=0.01,
     null=(("prior", "rare", "rloo"), ("prior-controls", "rare", "reinforce")),
     control=(("prior", "rare", "rloo"), ("prior-controls", "rare", "maxrl")),
@@ -139,11 +147,5 @@ def judge_checks(rows: RowList) -> dict[str, list[str]]:
 def verdict_table(rows: RowList) -> Table:
     """Return the registered claims, lines and checks with their verdicts."""
     lines = {line: cells for family in FAMILIES for line, cells in judge_lines(rows, family).items()}
-    notes = [
-        "Computed by the rules of `plan-2.md`. Differences in points of pass@1 at the end (cliff) or of the area "
-        "(prior), with 95 % t intervals that are not adjusted. Verdicts use p-values adjusted by Holm. `equal` means "
-        "within 5 points (cliff) or 1 point of area (prior) everywhere. A line has one verdict over all its settings "
-        "or regimes."
-    ]
     blocks = {"claim": judge_claims(lines), "comparison": lines, "check": judge_checks(rows)}
-    return Table("Verdicts", ["verdict", "because"], blocks, notes)
+    return table("verdicts_2", blocks)

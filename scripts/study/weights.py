@@ -11,6 +11,7 @@ from bnpo.algorithm.estimators import Method
 from bnpo.files import ROOT
 from paper.tables import Table
 from study.design import ANSWERS, QUESTIONS, REGIMES
+from study.tables import table
 
 WEIGHING = ("reinforce", "grpo", "maxrl", "bnpo")
 """Methods whose advantage is w(p) (R - p), p the accuracy of the question."""
@@ -83,39 +84,18 @@ def likeness_tables() -> list[Table]:
         draw = partial(np.random.Generator.choice, a=accuracies, size=QUESTIONS)
         found = cosines(draw, ANSWERS, COMPARED, batches=300)
         lines[regime] = [f"{found[name]:.3f}" for name in COMPARED]
-    notes = [
-        "Cosine between the advantages of a method and BNPO's on the same batch of 16 questions x 16 answers, drawn "
-        "with the base model's accuracies; median of 300 batches. 1 is the same but for a factor, which AdamW with "
-        "clipping forgets. For comparison: two independent batches of one method would have gradients with a cosine of "
-        "about 0.13 to 0.72. MaxRL shows no difference at the end, either, so a likeness near 1 is not the only reason "
-        "for that. ReMax, which needs greedy answers, is left out."
-    ]
-    near = Table("What tells the methods apart", list(COMPARED), {"regime": lines}, notes)
-    notes = [
-        "The same with REINFORCE, for questions whose accuracies have a Beta distribution: the least over means of "
-        "0.02 to 0.9 of the median of 50 batches. a + b says how concentrated the accuracies are (at a mean of 0.5: 1 "
-        "is U-shaped, 30 has a standard deviation of 0.09). In the limit of many questions, of many answers and of a "
-        "narrow distribution, f is a normal density of three times its variance, 1 / f has a mean of √(3/2) and a "
-        "mean square of √3 in units of its value at the centre, and the cosine is (3/4)^(1/4) = 0.931. This is no "
-        "floor: for rare questions the limit is √3/2 = 0.866 (`theory.md`).",
-        f"One batch in 20 is below {_low_cosine():.2f} (32 x 16, a mean of 0.5, a + b = 30).",
-        "Other distributions can take it further: "
-        + "; ".join(f"{name}: {_outlying(*parts):.2f}" for name, parts in OUTLYING.items())
-        + ".",
-    ]
+    likeness = table("likeness", {"regime": lines}, columns=COMPARED)
     lines = {f"{questions} x {answers}": _least_cosines(questions, answers) for questions, answers in BATCHES}
-    title = "How far BNPO is from REINFORCE, for Beta distributions of accuracies"
     columns = [f"a + b = {concentration}" for concentration in CONCENTRATIONS]
-    return [near, Table(title, columns, {"questions x answers": lines}, notes)]
-
-
-def _outlying(accuracies: Sequence[float], counts: Sequence[int], answers: int) -> float:
-    return cosines(lambda _: np.repeat(accuracies, counts), answers, ("reinforce",), batches=50)["reinforce"]
-
-
-def _low_cosine() -> float:
+    further = []
+    for name, (accuracies, counts, answers) in OUTLYING.items():
+        batch = np.repeat(accuracies, counts)
+        cosine = cosines(lambda _, batch=batch: batch, answers, ("reinforce",), batches=50)["reinforce"]
+        further.append(f"{name}: {cosine:.2f}")
     draw = partial(np.random.Generator.beta, a=15, b=15, size=32)
-    return cosines(draw, 16, ("reinforce",), batches=1000, quantile=0.05)["reinforce"]
+    low = cosines(draw, 16, ("reinforce",), batches=1000, quantile=0.05)["reinforce"]
+    values = {"low": low, "outlying": "; ".join(further)}
+    return [likeness, table("least_likeness", {"questions x answers": lines}, columns=columns, **values)]
 
 
 def _least_cosines(questions: int, answers: int) -> list[str]:
