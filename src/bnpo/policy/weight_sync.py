@@ -127,9 +127,10 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
     large in some answers, while lost weights move all. Raises SyncError on all ranks if COMPARED_ANSWERS do. A
     collective.
     """
-    own_answers = np.array_split(np.arange(len(experience.answers)), dist.get_world_size())[dist.get_rank()]
+    count, ranks = len(experience.answers), dist.get_world_size()
+    own_answers = np.array_split(np.arange(count), ranks)[dist.get_rank()]
     by_length = sorted(own_answers, key=lambda i: len(experience.answers[i]), reverse=True)
-    for i in by_length[:COMPARED_ANSWERS]:
+    for i in by_length[: min(COMPARED_ANSWERS, count // ranks)]:  # equally many on all ranks
         own_difference = _difference(learner, sampler, experience.prompts[i], experience.answers[i])
         difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks continue, or none
         if difference <= bound:
