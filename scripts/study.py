@@ -19,6 +19,7 @@ from bnpo.files import InputError, whole_json_lines
 from study.results import write_results
 from study.results_2 import write_results_2
 from study.rows import ROWS, ROWS_2, compare_with, train_again
+from study.truncated import write_truncated
 
 
 @dataclass
@@ -34,6 +35,7 @@ def main(args: Args) -> None:
     if args.report:
         write_results(rows)
         write_results_2(rows_2)
+        write_truncated()
     chosen = [row for row in (*rows, *rows_2) if row["name"].startswith(args.again)]
     if not chosen and not args.report:
         raise InputError("use --report, or --again with the beginning of the name of a recorded run")
