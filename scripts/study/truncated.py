@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import fisher_exact
 
-from bnpo.files import ROOT
-from study.rows import RESULTS, RowList, read_rows
+from bnpo.files import ROOT, whole_json_lines
+from study.rows import RESULTS, RowList
 from study.statistics import paired
 
 ROWS_3 = RESULTS / "rows-3.jsonl"
@@ -50,4 +50,4 @@ def table(rows: RowList) -> str:
 def write_truncated() -> None:
     """Write the table to the end of the page of the experiment."""
     text, _, _ = PAGE.read_text(encoding="utf-8").partition(PLACE)
-    PAGE.write_text(f"{text}{PLACE}\n{table(read_rows(ROWS_3))}\n", encoding="utf-8")
+    PAGE.write_text(f"{text}{PLACE}\n{table(whole_json_lines(ROWS_3))}\n", encoding="utf-8")
