@@ -147,7 +147,7 @@ def report(tmp_path_factory) -> dict:
 @pytest.mark.program
 def test_saving_never_holds_a_second_model(report):
     assert report["at_once"][0] > report["bytes"]  # the measurement sees a copy where there is one
-    assert max(report["groups"]) < report["bytes"] / 3
+    assert max(report["groups"]) < report["bytes"] / 2  # a layer, its clones and a file, of 8 layers
     saved = AutoModelForCausalLM.from_pretrained(report["run"] / "checkpoints" / "step-000001")
     assert sum(p.numel() * 4 for p in saved.parameters()) == report["bytes"]
 
