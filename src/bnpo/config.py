@@ -58,8 +58,8 @@ class DataSettings:
     """Rewards: `accuracy` (the final answer is right), `format` (think and answer tags, each once), `last_number` (the
     last number is the answer), or your own: path/to/file.py:function."""
     grader: Literal["default", "paper", "last_number"] = "default"
-    """How accuracy is judged: by this project's rule, by the paper's code (format as well), or by the last number of a
-    text, for models that write no boxes."""
+    """How accuracy is judged: by this project's rule, by the paper's code (--rewards format, too), or by the last
+    number of a text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]."""
 
@@ -74,7 +74,8 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """While fewer than n questions have answers with different rewards, draw n more, at most this many times (DAPO's
-    dynamic sampling). Such questions are trained on first, and others fill the batch. BNPO's fit uses all of them."""
+    dynamic sampling). Questions with different rewards come first, and others fill the batch. BNPO's fit uses all that were
+    drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -94,8 +95,8 @@ class SamplingSettings:
     top_k: Positive[int] | None = None
     """Draw every token from the K most likely ones only, in the sampler and in the learner's probabilities."""
     top_k_in_learner: bool = True
-    """With --top-k, --no-top-k-in-learner keeps all tokens in the learner's log-probabilities, as TRL does.
-    The gradient is then biased, since it is not that of the distribution that was sampled."""
+    """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased: it is not
+    that of the distribution that was sampled."""
     max_prompt_tokens: Positive[int] = 1024
     """Longest prompt in tokens, template included. Longer questions are left out and counted."""
     max_answer_tokens: Positive[int] = 3072
@@ -152,7 +153,7 @@ class HardwareSettings:
     """With float16, a power of two by which the loss is multiplied. Lower it if updates are skipped."""
     micro_batch_tokens: Positive[int] = 16384
     """Tokens per forward and backward pass of a rank. Lower it to save memory. A pass has at least one prompt with one
-    answer, so less than these has no further effect."""
+    answer, however low the value."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False

@@ -32,24 +32,24 @@ class Task:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n questions with m answers and K rewards each, the same on all ranks.
+    """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    n is --questions-per-step, or a multiple of it where --resample-rounds drew more.
+    q is n (--questions-per-step), or a multiple of it after --resample-rounds. For watched questions it is their number.
     """
 
-    questions: np.ndarray  # [n], indices of the task's problems
-    trained: np.ndarray  # places in `questions` that are trained on: all, unless --resample-rounds drew more
-    answers: list[list[Answer]]  # [n][m]
-    rewards: np.ndarray  # [n, m, K]
-    failed: np.ndarray  # [n, m], True where a reward could not be computed
-    greedy_answers: list[Answer]  # [n] for ReMax, else []
-    greedy_rewards: np.ndarray | None  # [n, K] for ReMax, else None
-    failures: Counter[str]  # failed grader calls by kind, counted once for equal answers to a question
+    questions: np.ndarray  # [q], indices of the task's problems
+    trained: np.ndarray  # [n], indices in `questions` that are trained on: all, unless --resample-rounds drew more
+    answers: list[list[Answer]]  # [q][m]
+    rewards: np.ndarray  # [q, m, K]
+    failed: np.ndarray  # [q, m], True where a reward could not be computed
+    greedy_answers: list[Answer]  # [q] for ReMax, else []
+    greedy_rewards: np.ndarray | None  # [q, K] for ReMax, else None
+    failures: Counter[str]  # failed grader calls by kind; equal answers to a question count once
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of every answer [n, m]."""
+        """Tokens of every answer [q, m]."""
         return np.array([[len(answer.token_ids) for answer in group] for group in self.answers])
 
 
@@ -71,24 +71,24 @@ def collect(
 ) -> Rollouts:
     """Sample answers to questions with the seeds of `step`, grade them, and return them from all ranks.
 
-    `draws` are arrays of questions [n], as indices of the task's problems. Those after the first are used only while
-    fewer than n questions have answers of different rewards. `step` is None for the watched questions (see
+    `draws` are arrays of questions, as indices of the task's problems. Those after the first are used only while fewer
+    than n questions have answers of different rewards. `step` is None for the watched questions (see
     `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     taken: list[np.ndarray] = []  # those of `draws` whose questions were answered
-    groups: list[GradedGroup] = []  # [questions taken so far]
-    greedy_groups: list[GradedGroup] = []  # the same, or []
+    groups: list[GradedGroup] = []  # [q]
+    greedy_groups: list[GradedGroup] = []  # [q] for ReMax, else []
     for questions in draws:
         taken.append(questions)
-        own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # [q], q may be 0
+        own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # perhaps none
         own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
             of_ranks = gather((own_groups, stopwatch.seconds["generate"]))
         for rank_groups, _ in of_ranks:
             groups += [group for group in rank_groups if not group.greedy]
             greedy_groups += [group for group in rank_groups if group.greedy]
-        rewards = np.stack([group.grades.rewards for group in groups])  # [questions, m, K]
+        rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
         if has_signal(rewards, reward_weights).sum() >= n:
             break
     return Rollouts(
@@ -138,13 +138,13 @@ def _sample_and_grade(
 def collect_batch(
     task: Task, place: int, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
-    """Return rollouts of the n questions at `place`, and the place behind them.
+    """Return rollouts of the n questions from `place` on, and the place of the next step.
 
-    A place counts questions in their seeded order, over all epochs (see `next_place`).
+    A place is an index into the seeded order of the questions over all epochs (see `next_place`).
     Up to --resample-rounds more draws of n questions are taken, see `collect`.
     """
     count, n = len(task.problems), config.batch.questions_per_step
-    draws, places = [], []  # of each draw: questions [n], place behind it
+    draws, places = [], []  # of each draw: questions [n], the place that follows
     for _ in range(1 + config.batch.resample_rounds):
         draws.append(questions_at(count, n, place, config.sampling.seed))
         place = next_place(count, n, place) + n
@@ -154,7 +154,7 @@ def collect_batch(
 
 
 def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
-    """Return for each of n questions whether its answers differ in a reward, [n], from rewards [n, m, K].
+    """Return for each of q questions whether its answers differ in a reward, [q], from rewards [q, m, K].
 
     Rewards with weight 0 in --reward-weights are only recorded, so they do not count.
     """
@@ -163,7 +163,7 @@ def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> n
 
 
 def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None = None) -> np.ndarray:
-    """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [questions, m, K].
+    """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [q, m, K].
 
     Those whose answers differ in a reward are taken first, and others fill the batch.
     """
@@ -180,7 +180,7 @@ def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollou
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return the learner's input: the N answers to the trained questions. `advantages` [n, m] are those of all."""
+    """Return the learner's input: the N answers to the trained questions. `advantages` [q, m] are of all drawn."""
     prompts, answers, sampler_logprobs = [], [], []
     for group in rollouts.trained:
         for answer in rollouts.answers[group]:

@@ -46,7 +46,7 @@ class Update:
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
     old_logprobs: dict[int, np.ndarray]
-    """Log-probabilities [tokens] before the update of the answers that this rank trained on, by index in the batch."""
+    """Log-probabilities [tokens] of this rank's answers, from before the update, by index in the `Experience`."""
 
 
 class Learner:
@@ -66,7 +66,7 @@ class Learner:
         if not with_optimizer:
             del settings["optimizer"]
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
-        # It must not live longer, as all models of this process would be partitioned, also those that vLLM makes.
+        # It is deleted after loading: all later models of this process, also vLLM's, would be partitioned, too.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
         with running(model_folder, "transformers"):
@@ -78,7 +78,7 @@ class Learner:
             add_adapter(model, model_folder, config)
         switch_off_dropout(model)
         zero = settings["zero_optimization"]
-        # ZeRO-3 prefetches a whole layer. With less, every layer would wait for the rest of its weights.
+        # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its weights.
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
         zero["stage3_prefetch_bucket_size"] = max(least, largest_layer(model))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
@@ -120,7 +120,7 @@ class Learner:
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
         Raises InputError for damage.
         """
-        self._engine.optimizer.optimizer.state.clear()  # otherwise two sets of moments would exist while this one loads
+        self._engine.optimizer.optimizer.state.clear()  # otherwise memory would hold two sets of moments during loading
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
         cure = f"Delete {folder.parent}; --resume then continues from the checkpoint before it"
@@ -132,7 +132,7 @@ class Learner:
             raise InputError(f"{folder / tag}: is no trainer state of this run. {cure}")
         if universal:
             patches.separate_step_counters(self._engine.optimizer.optimizer)
-        # DeepSpeed has set these to the checkpoint's values. Those of this start may differ (--allow-changes).
+        # DeepSpeed has loaded the checkpoint's settings. Those of this start may differ (--allow-changes).
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
@@ -157,7 +157,7 @@ class Learner:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])
-        # They stay on the device until the end, so they are copied once.
+        # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         norms: list[float] = []
         for _ in range(batch.ppo_iterations):
@@ -194,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The first mini-batch of a step is not among them: its training pass yields them, as no update comes before.
+        The first mini-batch of a step needs no such pass: its training pass comes before any update, and yields them.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -205,7 +205,7 @@ class Learner:
         return old_logprobs
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
-        """Yield as many micro-batches on every rank, made of those answers in `mini_batch` that have a gradient."""
+        """Yield micro-batches, equally many on every rank, of the answers in `mini_batch` that have a gradient."""
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         lengths, budget = experience.lengths(trained), self.config.hardware.micro_batch_tokens
         for part in plan_micro_batches(lengths, dist.get_world_size(), budget)[dist.get_rank()]:
@@ -214,7 +214,7 @@ class Learner:
     def _accumulate_gradient(
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
     ) -> None:
-        """Add up the gradient of the loss over `mini_batch`, missing log-probabilities in `old_logprobs`, and SUMS."""
+        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and fill gaps in `old_logprobs`."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss

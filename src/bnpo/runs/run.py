@@ -32,7 +32,7 @@ class BadStepsError(RunError):
 
 
 class Run:
-    """Context manager around the steps of a run. All ranks must call every method at the same point.
+    """Context manager around the steps of a run. All ranks must call its public methods at the same points.
 
     `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
@@ -43,9 +43,7 @@ class Run:
         self._reward_names = [reward_name(reward) for reward in prepared.config.data.rewards]
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._stopping = False
-        self._first_rollouts: list[
-            Rollouts
-        ] = []  # of the first steps, kept until `_look_at_first_answers` has used them
+        self._first_rollouts: list[Rollouts] = []  # of the first steps, until `_look_at_first_answers` has used them
         self.progress = prepared.resume_point.progress
 
     def __enter__(self) -> "Run":
@@ -73,8 +71,7 @@ class Run:
             write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
     def load(self) -> tuple[Learner, Sampler, float]:
-        """Load learner and sampler, open the metrics, and return both, and the difference between them
-        that counts as rounding (`measure_sync`).
+        """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
         Raises InputError if learner or sampler do not compute what the model's own code does.
         """
@@ -110,9 +107,9 @@ class Run:
         return share
 
     def _open_records(self, share: float | None) -> None:
-        """Open the metrics, after deleting an earlier run, or what a resumed run wrote after its checkpoint.
+        """Delete an earlier run, or what a resumed run wrote after its checkpoint. Then open the metrics.
 
-        This happens only now: a start that fails before leaves the folder as it was.
+        This happens only now: a start that fails earlier leaves the folder as it was.
         """
         prepared, config = self._prepared, self._config
         facts = prepared.data_facts
@@ -188,7 +185,7 @@ class Run:
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
-        every = config.logging.rollouts_every  # from step 1 on, whose answers are the untrained model's
+        every = config.logging.rollouts_every  # from step 1 on: its answers show the untrained model
         if every and (step.number - 1) % every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
