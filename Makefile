@@ -47,13 +47,14 @@ bench: .venv/.ready .venv/trl/.ready
 conformance: .venv/.ready .venv/trl/.ready .venv/verl/.ready
 	PYTHONPATH=.venv/trl:.venv/verl .venv/bin/python benchmarks/conformance.py
 
-# check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU.
+# check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU;
+# those marked `deadline` measure time, not packages.
 check-gpu-environment:
 	$(PYTHON) dev/check_pins.py
 	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready
 	.venv-gpu/bin/python -m pip check
 	.venv-gpu/bin/python dev/check_gpu_imports.py
-	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest -m "not sampler"
+	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest $(PARALLEL) -m "not sampler and not deadline"
 
 # torch is installed first and with its dependencies, because its build (CPU or CUDA) decides which ones it has.
 $(VENV)/.ready: $(REQUIREMENTS) pyproject.toml

@@ -212,7 +212,7 @@ class LoggingSettings:
     """Also log `entropy_trained`, the exact entropy at the tokens that are trained on. `entropy` is always logged, and
     estimated from sampled tokens."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Weights & Biases. metrics.jsonl is written in any case."""
+    """Weights & Biases; WANDB_PROJECT names the project. metrics.jsonl is written in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
