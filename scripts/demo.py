@@ -21,9 +21,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.config import PRESETS
+from bnpo.config import PRESETS, preset_config
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.page import write_page
+
+SMOLLM2_CONFIG = preset_config("smollm2", torch.cuda.is_available())
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Demo:
 DEMOS = {
     "tiny": Demo("arithmetic", "auto", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
     # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and need twice the memory.
-    "smollm2": Demo("word-problems", "bfloat16", steps=15, ranks=1),
+    "smollm2": Demo("word-problems", SMOLLM2_CONFIG.hardware.dtype, steps=15, ranks=1),
 }
 
 

@@ -38,7 +38,7 @@ def smollm2() -> Path:
 
 @pytest.fixture(scope="module")
 def straight(smollm2, tmp_path_factory) -> Path:
-    """A run in bfloat16, the preset's format, without an interruption."""
+    """A run in the preset's format, which depends on the machine, without an interruption."""
     run = tmp_path_factory.mktemp("real") / "run"
     run_ranks(1, "train.py", *FLAGS, "--steps", STEPS, "--output-dir", run)
     return run
@@ -123,5 +123,7 @@ def test_float16(smollm2, float16, tmp_path):
 
 @pytest.mark.parametrize(("ranks", "settings"), [(1, ["weights in bf16", "activations"]), (2, ["weights in bf16"])])
 def test_its_memory_is_what_is_counted(smollm2, ranks, settings):
-    for name, result in report_of(ranks, "memory_check", *settings, smollm2).items():
+    if not (report := report_of(ranks, "memory_check", *settings, smollm2)):
+        pytest.skip("this CPU has no fast products of bf16 numbers")
+    for name, result in report.items():
         assert result["counted"] == pytest.approx(result["measured"], rel=0.15), name

@@ -14,7 +14,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
-from bnpo.environment import expand_home, parse_command
+from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.grading.rewards import check_rewards
 
@@ -74,8 +74,7 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """While fewer than n questions have answers with different rewards, draw n more, at most this many times (DAPO's
-    dynamic sampling). Questions with different rewards come first, and others fill the batch. BNPO's fit uses all that were
-    drawn."""
+    dynamic sampling). Questions with different rewards come first, and others fill the batch. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -365,6 +364,13 @@ def check_planning(planning: Planning) -> None:
         raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")
 
 
+def preset_config(name: str, has_cuda: bool) -> TrainConfig:
+    """Return a preset as this machine runs it: smollm2, which is for CPUs too, has float32 where bfloat16 is slow."""
+    if name == "smollm2" and not has_cuda and not multiplies_bf16():
+        return with_settings(PRESETS[name], dtype="float32")
+    return PRESETS[name]
+
+
 def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the defaults of all flags that command line `argv` asks for, and why these. Raises InputError."""
     # Only the preset knows the defaults of the other flags, so it is read before tyro parses all of them.
@@ -381,7 +387,7 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
             raise InputError(f"--preset {asked.preset}: --config sets all defaults, and is of preset {saved.preset}")
         return saved, f"with the settings of {asked.config}"
     if asked.preset != "auto":
-        return PRESETS[asked.preset], "from --preset"
+        return preset_config(asked.preset, has_cuda), "from --preset"
     if asked.gpu:
         return PRESETS["paper-1.5b"], "for --gpu; --preset chooses another"
     found = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"

@@ -140,6 +140,15 @@ def expects_cuda() -> bool:
     return has_nvidia_gpu() and not hidden and build_of("torch") != "cpu"
 
 
+def multiplies_bf16() -> bool:
+    """Return whether this CPU has fast products of bf16 numbers (AVX-512 or AMX, or Arm's bf16).
+
+    With AVX2 alone torch multiplies them one by one: an update then takes 13 times as long as in fp32 (dev/LOG.md).
+    """
+    features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    return not features.isdisjoint({"avx512bw", "bf16"})
+
+
 def build_of(package: str) -> str | None:
     """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it is not installed."""
     try:

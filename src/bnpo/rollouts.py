@@ -34,7 +34,7 @@ class Task:
 class Rollouts:
     """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    q is n (--questions-per-step), or a multiple of it after --resample-rounds. For watched questions it is their number.
+    q is n (--questions-per-step), or a multiple of it after --resample-rounds. Watched questions have their own number.
     """
 
     questions: np.ndarray  # [q], indices of the task's problems

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from bnpo.files import InputError, line_of
-from mathequal import SEARCHED, final_answer
+from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
 
@@ -43,6 +43,9 @@ def released_format_reward(text: str, reference: str) -> float:
 # No part can match in two ways, so the time is linear in the length of the text.
 NUMBER = re.compile(r"((?<![0-9])[-−])?\\?\$?([0-9]+(?:,[0-9]{3}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+)")
 
+LAST_NUMBER_WITHIN = 12_000
+"""Characters from the end of a text in which its last number is searched: that runs in the training process."""
+
 
 def last_number(text: str) -> Decimal | None:
     """Return the last number in `text`, or None, as evaluators of GSM8K read answers without a box.
@@ -50,8 +53,7 @@ def last_number(text: str) -> Decimal | None:
     >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
     ['1234.50', '-3', '3', '40', 'None']
     """
-    # Runs in the training process, so only the end of a text is searched, as for a box.
-    matches = deque(NUMBER.finditer(text[-SEARCHED:]), maxlen=1)
+    matches = deque(NUMBER.finditer(text[-LAST_NUMBER_WITHIN:]), maxlen=1)
     if not matches:
         return None
     sign, digits = matches[0].groups()
