@@ -17,6 +17,7 @@ from bnpo.config import (
     check_config,
     flat_settings,
     parse_train_config,
+    preset_config,
 )
 from bnpo.files import InputError
 from bnpo.grading.rewards import GRADERS
@@ -165,6 +166,21 @@ def test_choices_of_flags_are_those_of_the_code():
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
     assert flat_settings(PRESETS["tiny"]).keys() >= FREE
     assert all(config.preset == name for name, config in PRESETS.items())
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype"),
+    [
+        ("flags\t\t: fpu sse4_2 fma avx2", "float32"),
+        ("flags\t\t: fpu avx2 avx512f avx512bw", "bfloat16"),
+        ("Features\t: fp asimd bf16", "bfloat16"),
+    ],
+)
+def test_the_format_of_smollm2_is_one_that_the_cpu_multiplies_fast(features, dtype, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_args, **_settings: features)  # of /proc/cpuinfo
+    assert parse("--preset", "smollm2").hardware.dtype == dtype
+    assert parse("--preset", "smollm2", "--dtype", "float16").hardware.dtype == "float16"
+    assert preset_config("smollm2", has_cuda=True).hardware.dtype == "bfloat16"
 
 
 def test_help_names_the_preset_and_has_no_none(capsys):

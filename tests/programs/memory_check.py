@@ -2,8 +2,8 @@
 
     memory_check.py [SETTING..] FOLDER_OF_THE_MODEL
 
-Without names of settings it measures all. Those in bfloat16 are left out on a CPU where that would take minutes. The rank
-that takes most counts.
+Without names of settings it measures all. Those in bfloat16 are left out on a CPU where that would take minutes. The
+rank that takes most counts.
 """
 
 import ctypes
