@@ -58,8 +58,8 @@ class DataSettings:
     """Rewards: `accuracy` (the final answer is right), `format` (think and answer tags, each once), `last_number` (the
     last number is the answer), or your own: path/to/file.py:function."""
     grader: Literal["default", "paper", "last_number"] = "default"
-    """How accuracy is judged: by this project's rule, by the paper's code (--rewards format, too), or by the last
-    number of a text, for models that write no boxes."""
+    """How accuracy is judged: by this project's rule, by the paper's code (which then also judges `format`), or by the
+    last number of a text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]."""
 
@@ -74,7 +74,7 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """While fewer than n questions have answers with different rewards, draw n more, at most this many times (DAPO's
-    dynamic sampling). Questions with different rewards come first, and others fill the batch. BNPO's fit uses all."""
+    dynamic sampling). Those with such answers are taken first, and others fill the batch. BNPO's fit uses all drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -92,7 +92,7 @@ class SamplingSettings:
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
     top_k: Positive[int] | None = None
-    """Draw every token from the K most likely ones only, in the sampler and in the learner's probabilities."""
+    """Draw every token from the K most likely ones only. The learner normalises over the same K."""
     top_k_in_learner: bool = True
     """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased: it is not
     that of the distribution that was sampled."""
@@ -198,8 +198,8 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Steps between evaluations, besides those before the first and after the last step. 0: none at all. The best
-    checkpoint is named `best`."""
+    """Evaluate every this many steps, and before the first and after the last. 0: never. The best checkpoint is
+    named `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50

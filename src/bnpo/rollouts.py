@@ -34,7 +34,7 @@ class Task:
 class Rollouts:
     """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    q is n (--questions-per-step), or a multiple of it after --resample-rounds. Watched questions have their own number.
+    q is n (--questions-per-step), a multiple of n after --resample-rounds, or, of watched questions, --watch-questions.
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
@@ -144,7 +144,7 @@ def collect_batch(
     Up to --resample-rounds more draws of n questions are taken, see `collect`.
     """
     count, n = len(task.problems), config.batch.questions_per_step
-    draws, places = [], []  # of each draw: questions [n], the place that follows
+    draws, places = [], []  # for each draw: its questions [n]; the place after it
     for _ in range(1 + config.batch.resample_rounds):
         draws.append(questions_at(count, n, place, config.sampling.seed))
         place = next_place(count, n, place) + n
@@ -154,7 +154,7 @@ def collect_batch(
 
 
 def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
-    """Return for each of q questions whether its answers differ in a reward, [q], from rewards [q, m, K].
+    """From rewards [q, m, K], return whether the answers to each question differ in a reward, [q].
 
     Rewards with weight 0 in --reward-weights are only recorded, so they do not count.
     """
@@ -180,7 +180,7 @@ def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollou
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return the learner's input: the N answers to the trained questions. `advantages` [q, m] are of all drawn."""
+    """Return the learner's input: the N answers to the trained questions. `advantages` [q, m] are of all questions."""
     prompts, answers, sampler_logprobs = [], [], []
     for group in rollouts.trained:
         for answer in rollouts.answers[group]:

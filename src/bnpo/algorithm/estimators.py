@@ -52,7 +52,7 @@ class Method:
     beta_parameters: tuple[float, float] | None = None
     """Alpha and beta of --algo beta. 1 1 is REINFORCE, and 1.5 1.5 is GRPO up to a factor."""
     weight: str | None = None
-    """Weight w of --algo weight, whose advantages are (R - p) w: an expression of p, m and n such as '(1-p)**0.5'."""
+    """Expression of p, m and n for the w of --algo weight, such as '(1-p)**0.5'. The advantages are (R - p) w."""
     weight_wrong: str | None = None
     """With --algo weight, another weight for wrong answers. The default is --weight."""
     beta_moments: Literal["sample", "corrected"] = "sample"

@@ -66,7 +66,7 @@ class Learner:
         if not with_optimizer:
             del settings["optimizer"]
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
-        # It is deleted after loading: all later models of this process, also vLLM's, would be partitioned, too.
+        # It is deleted after loading, or all later models of this process, also vLLM's, would be partitioned.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
         with running(model_folder, "transformers"):
@@ -178,7 +178,7 @@ class Learner:
         return Update(metrics, old_logprobs)
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
-        """Return the sum of the loss, the number of trained tokens and means over them, from this rank's SUMS."""
+        """From this rank's SUMS, return loss, number of trained tokens, and means over these tokens, of all ranks."""
         of_ranks = np.array(gather(sums.tolist()))  # [ranks, SUMS]
         tokens, loss, low, high, gap, entropy, _ = of_ranks.sum(axis=0).tolist()
         metrics = {"loss": loss, "tokens/trained": tokens}
@@ -234,7 +234,7 @@ class Learner:
                 token_weight *= importance_weights(old, sampler_logprobs, update.importance_cap)
             advantages = micro_batch.flat(experience.advantages)
             surrogate = clipped_surrogate(logprobs, old, advantages, token_weight, update.clip_low, update.clip_high)
-            # A loss that is not finite can have a finite gradient. This factor is then nan (0 * inf), not 1. So the
+            # A loss that is not finite can have a finite gradient. `finite` is then nan (0 * inf), not 1, so the
             # gradient is nan, too, and DeepSpeed skips the update.
             finite = 1 + 0 * surrogate.loss.detach()
             # DeepSpeed averages gradients over ranks, but the loss is a sum over them: hence the number of ranks.
@@ -256,8 +256,8 @@ REDUCE_BUCKET = 50_000_000
 
 def deepspeed_settings(config: TrainConfig) -> dict:
     """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
-    # Two limits of how many weights ZeRO-3 keeps gathered, stage3_max_live_parameters and stage3_max_reuse_distance,
-    # must stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
+    # Not set here: two limits of gathered weights, stage3_max_live_parameters and stage3_max_reuse_distance. They must
+    # stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
     # leave prefetched weights gathered, and the weight sync fails.
     zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
     if config.hardware.offload_optimizer:

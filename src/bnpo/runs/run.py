@@ -185,7 +185,7 @@ class Run:
             if bad_steps:
                 rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
                 self._tracker.save_bad_batch(step.number, rows)
-        every = config.logging.rollouts_every  # from step 1 on: its answers show the untrained model
+        every = config.logging.rollouts_every  # starting with step 1, whose answers show the untrained model
         if every and (step.number - 1) % every == 0:
             self._save_answers(step)
         if bad_steps >= config.update.max_bad_steps:
