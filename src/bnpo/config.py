@@ -74,7 +74,7 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """While fewer than n questions have answers with different rewards, draw n more, at most this many times (DAPO's
-    dynamic sampling). Those with such answers are taken first, and others fill the batch. BNPO's fit uses all drawn."""
+    dynamic sampling). Questions whose answers differ are taken first; others fill the batch. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1

@@ -34,7 +34,7 @@ class Task:
 class Rollouts:
     """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    q is n (--questions-per-step), a multiple of n after --resample-rounds, or, of watched questions, --watch-questions.
+    q is --questions-per-step (n); with --resample-rounds, a multiple of n; of watched questions, --watch-questions.
     """
 
     questions: np.ndarray  # [q], indices of the task's problems

@@ -178,7 +178,7 @@ class Learner:
         return Update(metrics, old_logprobs)
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
-        """From this rank's SUMS, return loss, number of trained tokens, and means over these tokens, of all ranks."""
+        """Gather the SUMS of all ranks, and return loss, number of trained tokens, and means over these tokens."""
         of_ranks = np.array(gather(sums.tolist()))  # [ranks, SUMS]
         tokens, loss, low, high, gap, entropy, _ = of_ranks.sum(axis=0).tolist()
         metrics = {"loss": loss, "tokens/trained": tokens}

@@ -107,7 +107,7 @@ class Run:
         return share
 
     def _open_records(self, share: float | None) -> None:
-        """Delete an earlier run, or what a resumed run wrote after its checkpoint. Then open the metrics.
+        """Delete an earlier run or, on --resume, what was written after the checkpoint. Then open the metrics.
 
         This happens only now: a start that fails earlier leaves the folder as it was.
         """
