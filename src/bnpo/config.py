@@ -236,7 +236,7 @@ class TrainConfig:
     """Sets the defaults of all other flags: those of the paper's runs, `tiny`, or `smollm2` (SmolLM2-135M-Instruct on
     word problems). `auto` is paper-1.5b with a GPU, and tiny without."""
     config: Path | None = None
-    """config.json of an earlier run, whose settings become the defaults. Folder, --overwrite, --resume and
+    """config.json of an earlier run, whose settings become the defaults. --output-dir, --overwrite, --resume and
     --allow-changes are not taken from it."""
     method: Method = Method()
     data: DataSettings = DataSettings()

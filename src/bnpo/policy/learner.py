@@ -66,7 +66,7 @@ class Learner:
         if not with_optimizer:
             del settings["optimizer"]
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
-        # It is deleted after loading, or all later models of this process, also vLLM's, would be partitioned.
+        # Left alive, it would partition all later models of this process, also vLLM's.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
         with running(model_folder, "transformers"):
@@ -194,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The first mini-batch of a step needs no such pass: its training pass comes before any update, and yields them.
+        The caller leaves out a step's first mini-batch: its training pass precedes all updates, and yields them.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -214,7 +214,7 @@ class Learner:
     def _accumulate_gradient(
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
     ) -> None:
-        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and fill gaps in `old_logprobs`."""
+        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add what `old_logprobs` lacks."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss

@@ -100,7 +100,8 @@ class Run:
             self._learner.load(checkpoint / "trainer")
         if config.update.lora_rank:
             if checkpoint:
-                self._sampler.sleep()  # it has loaded the model without the adapter
+                # The sampler has loaded the model without the adapter.
+                self._sampler.sleep()
                 refresh_sampler(self._learner, self._sampler, self.progress.step)
             if dist.get_rank() == 0:
                 print(describe_adapter(self._learner.model), flush=True)
@@ -201,7 +202,7 @@ class Run:
         if step.number > last:
             return
         self._first_rollouts.append(step.rollouts)
-        if len(self._first_rollouts) == last:  # not if the run was resumed between them
+        if len(self._first_rollouts) == last:  # False if the run was resumed within these steps
             rule = self._config.data.grader
             answers = FirstAnswers.of(self._first_rollouts, self._prepared.task, self._reward_names, rule)
             self._first_rollouts = []
