@@ -25,8 +25,6 @@ from bnpo.config import PRESETS, preset_config
 from bnpo.files import ROOT, whole_json_lines
 from bnpo.report.page import write_page
 
-SMOLLM2_CONFIG = preset_config("smollm2", torch.cuda.is_available())
-
 
 @dataclass(frozen=True)
 class Demo:
@@ -42,7 +40,9 @@ class Demo:
 DEMOS = {
     "tiny": Demo("arithmetic", "auto", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
     # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and need twice the memory.
-    "smollm2": Demo("word-problems", SMOLLM2_CONFIG.hardware.dtype, steps=15, ranks=1),
+    "smollm2": Demo(
+        "word-problems", preset_config("smollm2", torch.cuda.is_available()).hardware.dtype, steps=15, ranks=1
+    ),
 }
 
 

@@ -143,7 +143,7 @@ def expects_cuda() -> bool:
 def multiplies_bf16() -> bool:
     """Return whether this CPU has fast products of bf16 numbers (AVX-512 or AMX, or Arm's bf16).
 
-    With AVX2 alone torch multiplies them one by one: an update then takes 13 times as long as in fp32 (dev/LOG.md).
+    With AVX2 alone an update of a real model takes 13 times as long in bf16 as in fp32 (dev/LOG.md, 2026-11-26).
     """
     features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     return not features.isdisjoint({"avx512bw", "bf16"})

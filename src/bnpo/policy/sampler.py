@@ -4,7 +4,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -94,15 +94,13 @@ class Sampler:
         answer, in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises
         SamplingError for prompts that got no answers.
         """
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._llm.reset_prefix_cache()  # cached prefixes change last bits, so a resumed run would differ
         shares = self._of_sharing_ranks((prompts, seeds))
         first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
         own = range(first, first + len(prompts))
-        prompts = [prompt for share, _ in shares for prompt in share]
-        seeds = [seed for _, share in shares for seed in share]
+        prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
         common = {
             "max_tokens": max_tokens,
             "stop_token_ids": self._stop_token_ids,
