@@ -55,7 +55,7 @@ class Clock(TrainerCallback):
 
 
 class Records(TrainerCallback):
-    """Writes metrics.jsonl. The trainer calls `on_log` after every step, with the means of all processes."""
+    """Writes metrics.jsonl, in the first process. The trainer calls `on_log` after every step, with the means of all."""
 
     def __init__(self, config: TrainConfig, evaluation: Evaluation, grader: Grader):
         self.config, self.evaluation, self.grader = config, evaluation, grader
@@ -136,7 +136,7 @@ def trainer_of(config: TrainConfig, micro_batch: int, generate: int, folder: str
         disable_tqdm=True,
     )
     callbacks: list[TrainerCallback] = [Clock()]
-    if records:
+    if records and os.environ.get("RANK", "0") == "0":
         suite = load_suite(config.logging.eval_suite)
         callbacks.append(Records(config, Evaluation.prepare(suite, tokenizer, sampling.seed), grader))
     texts = [tokenizer.decode(prompt) for prompt in prompts]

@@ -210,6 +210,13 @@ def test_nothing_is_planned_on_cpus():
     assert plan_here(config, TINY_MODEL, 192) == MemoryPlan()
 
 
+def test_more_than_the_cpu_memory_is_refused(tmp_path):
+    Qwen2Config(hidden_size=2**16, intermediate_size=2**18, num_hidden_layers=8).save_pretrained(tmp_path)
+    config, _ = parse_train_config(["--preset", "tiny", "--model", str(tmp_path)], has_cuda=False)
+    with pytest.raises(InputError, match=r"needs \d{5} of \d+ GiB of CPU memory; try --lora-rank 32"):  # 5.6e11 weights
+        plan_here(config, tmp_path, 192)
+
+
 @pytest.mark.program
 def test_the_learner_takes_what_is_counted(tmp_path):
     """23M parameters on two ranks. Which phase of a real update is the largest depends on the setting.

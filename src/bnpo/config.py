@@ -73,8 +73,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """While fewer than n questions have answers with different rewards, draw n more, at most this many times (DAPO's
-    dynamic sampling). Questions whose answers differ are taken first; others fill the batch. BNPO's fit uses all."""
+    """DAPO's dynamic sampling: draw n more questions, at most this many times, until the answers to n questions each
+    differ in their rewards. Such questions are trained on first; others fill the batch. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -183,8 +183,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that a resumed run may change, such as lr,temperature. Settings that change no result, such as
-    --steps or --save-every, need no permission."""
+    """Settings that a resumed run may change, such as lr,temperature. Settings that leave each step as it is,
+    such as --steps or --save-every, need no permission."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
@@ -198,8 +198,8 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Evaluate every this many steps, and before the first and after the last. 0: never. The best checkpoint is
-    named `best`."""
+    """Evaluate every this many steps, before the first, and after the last planned one. 0: never. The best checkpoint
+    is named `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50

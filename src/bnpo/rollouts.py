@@ -34,7 +34,7 @@ class Task:
 class Rollouts:
     """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    q is n (--questions-per-step); with --resample-rounds a multiple of n; for watched questions --watch-questions.
+    q is n (--questions-per-step), or a multiple of n with --resample-rounds. Of watched questions, q is their number.
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
@@ -69,10 +69,10 @@ def collect(
     config: TrainConfig,
     stopwatch: Stopwatch,
 ) -> Rollouts:
-    """Sample answers to questions with the seeds of `step`, grade them, and return them from all ranks.
+    """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. Arrays after the first are used only while
-    fewer than n questions have answers with different rewards. `step` is None for the watched questions (see
+    `draws` are arrays of questions, as indices of the task's problems. Further arrays are used only until
+    there are n questions whose answers differ in their rewards. `step` is None for the watched questions (see
     `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights

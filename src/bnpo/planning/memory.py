@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
@@ -232,10 +233,16 @@ def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
-    """Return the plan of a run on this machine's GPUs. Raises InputError if it does not fit."""
-    shape, ranks = read_shape(model), int(os.environ.get("WORLD_SIZE", "1"))
-    check_sampler_ranks(shape, config.hardware.sampler_ranks, int(os.environ.get("LOCAL_SIZE", ranks)))
-    if not torch.cuda.is_available():
+    """Return the plan of a run on this machine's GPUs. Raises InputError if GPUs or CPU memory are too small for it."""
+    shape, ranks, cuda = read_shape(model), int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.is_available()
+    ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
+    check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
+    learner = learner_memory(shape, config, ranks, "cuda" if cuda else "cpu")
+    held = learner.offloaded if cuda else learner.offloaded + learner.phases[learner.peak].total() - CONTEXTS
+    if ranks_here * held > (memory := psutil.virtual_memory().total):
+        problem = f"needs {ranks_here * held / GIB:.0f} of {memory / GIB:.0f} GiB of CPU memory"
+        raise InputError(f"{config.data.model}: {problem}; try --lora-rank 32, or more machines")
+    if not cuda:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
     gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))

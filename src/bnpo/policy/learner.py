@@ -194,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The caller leaves out a step's first mini-batch: its training pass precedes all updates, and yields them.
+        The caller leaves out a step's first mini-batch, whose own training pass, before any update, computes them.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -214,7 +214,7 @@ class Learner:
     def _accumulate_gradient(
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
     ) -> None:
-        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add what `old_logprobs` lacks."""
+        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and fill gaps in `old_logprobs`."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
