@@ -55,7 +55,7 @@ class Clock(TrainerCallback):
 
 
 class Records(TrainerCallback):
-    """Writes metrics.jsonl, in the first process. The trainer calls `on_log` after every step, with the means of all."""
+    """Writes metrics.jsonl in the first process. The trainer calls `on_log` after each step, with the means of all."""
 
     def __init__(self, config: TrainConfig, evaluation: Evaluation, grader: Grader):
         self.config, self.evaluation, self.grader = config, evaluation, grader

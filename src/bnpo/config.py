@@ -73,8 +73,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """DAPO's dynamic sampling: draw n more questions, at most this many times, until the answers to n questions each
-    differ in their rewards. Such questions are trained on first; others fill the batch. BNPO's fit uses all."""
+    """DAPO's dynamic sampling: draw n more questions, at most this many times, until n questions have answers whose
+    rewards are not all equal. These are trained on first; others fill the batch. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -139,7 +139,7 @@ class UpdateSettings:
     """Multiply the loss of a token by min(p_learner / p_sampler, cap), truncated importance sampling. It corrects for
     different rounding in sampler and learner."""
     max_bad_steps: Positive[int] = 3
-    """Stop after this many steps in a row whose update was skipped, since its loss or gradient norm was not finite."""
+    """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm was not finite."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ class HardwareSettings:
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
-    """Keep optimizer and gradients in CPU memory: 20 bytes per parameter, of which gradients take 8, in two buffers.
-    Slower."""
+    """Keep optimizer and gradients in CPU memory: 20 bytes per parameter, 8 of them for two copies of
+    the gradients. Slower."""
     offload_weights: bool = False
     """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1

@@ -34,7 +34,7 @@ class Task:
 class Rollouts:
     """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    q is n (--questions-per-step), or a multiple of n with --resample-rounds. Of watched questions, q is their number.
+    q is n (--questions-per-step), or a multiple of n with --resample-rounds. For watched questions, q is their number.
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
@@ -72,7 +72,7 @@ def collect(
     """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
 
     `draws` are arrays of questions, as indices of the task's problems. Further arrays are used only until
-    there are n questions whose answers differ in their rewards. `step` is None for the watched questions (see
+    n questions have answers whose rewards are not all equal. `step` is None for the watched questions (see
     `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights

@@ -194,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        The caller leaves out a step's first mini-batch, whose own training pass, before any update, computes them.
+        A step's first mini-batch is not among them: its training pass precedes every update, so it computes its own.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -248,7 +248,7 @@ class Learner:
 
 
 SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "entropy", "largest gap")
-"""Sums over the trained tokens of an update, and the largest gap between sampler and learner."""
+"""Sums over the trained tokens of all updates of a step, and the largest gap between sampler and learner."""
 
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
