@@ -73,8 +73,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """DAPO's dynamic sampling: draw n more questions, at most this many times, until n questions have answers whose
-    rewards are not all equal. These are trained on first; others fill the batch. BNPO's fit uses all."""
+    """DAPO's dynamic sampling: draw n more questions, at most this many times, until n questions each have answers with
+    unequal rewards. These take precedence; others fill the batch. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -198,8 +198,8 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Evaluate every this many steps, before the first, and after the last planned one. 0: never. The best checkpoint
-    is named `best`."""
+    """Steps between evaluations, which are also made before the first step and after the last planned one. 0: none. The
+    best checkpoint is named `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50

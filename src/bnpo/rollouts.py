@@ -71,8 +71,8 @@ def collect(
 ) -> Rollouts:
     """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. Further arrays are used only until
-    n questions have answers whose rewards are not all equal. `step` is None for the watched questions (see
+    `draws` are arrays of questions, as indices of the task's problems. Those after the first are used only
+    until n questions each have answers with unequal rewards. `step` is None for the watched questions (see
     `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights

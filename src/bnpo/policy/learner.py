@@ -46,7 +46,7 @@ class Update:
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
     old_logprobs: dict[int, np.ndarray]
-    """Log-probabilities [tokens] of this rank's answers, from before the update, by index in the `Experience`."""
+    """Log-probabilities [tokens] before the update of the answers that this rank trained on, by index of the answer."""
 
 
 class Learner:
@@ -149,8 +149,8 @@ class Learner:
     def update(self, experience: Experience, lr: float) -> Update:
         """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
 
-        Answers whose advantage is exactly 0 add nothing to the gradient and are left out, but count in the means of the
-        loss. An update whose loss or gradient norm is not finite is skipped on all ranks.
+        Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
+        count in the loss's mean. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
@@ -194,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        A step's first mini-batch is not among them: its training pass precedes every update, so it computes its own.
+        A step's first mini-batch is left out: its training pass, which precedes every update, yields its own.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
@@ -214,7 +214,7 @@ class Learner:
     def _accumulate_gradient(
         self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
     ) -> None:
-        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and fill gaps in `old_logprobs`."""
+        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add missing `old_logprobs`."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
         weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss

@@ -142,7 +142,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. The step with the best average gets a checkpoint."""
+        """Return the scores of the model after `step`. Each new best average gets a checkpoint."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
