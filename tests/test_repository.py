@@ -139,7 +139,7 @@ def test_the_readme_counts_lines_of_code_as_they_are():
     loop = len((ROOT / "src" / "bnpo" / "loop.py").read_text(encoding="utf-8").splitlines())
     assert f"[training loop](src/bnpo/loop.py) is {loop} lines" in " ".join(text.split())
     package = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (ROOT / "src").rglob("*.py"))
-    claimed = int(re.search(r"lines of Python in the package \| ([\d,]+) ", text)[1].replace(",", ""))
+    claimed = int(re.search(r"lines of Python in the packages \| ([\d,]+) ", text)[1].replace(",", ""))
     assert abs(package - claimed) < 1500
 
 
