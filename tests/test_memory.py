@@ -213,7 +213,7 @@ def test_nothing_is_planned_on_cpus():
 def test_more_than_the_cpu_memory_is_refused(tmp_path):
     Qwen2Config(hidden_size=2**16, intermediate_size=2**18, num_hidden_layers=8).save_pretrained(tmp_path)
     config, _ = parse_train_config(["--preset", "tiny", "--model", str(tmp_path)], has_cuda=False)
-    with pytest.raises(InputError, match=r"needs \d{5} of \d+ GiB of CPU memory; try --lora-rank 32"):  # 5.6e11 weights
+    with pytest.raises(InputError, match=r"needs \d{5} GiB of CPU memory, this machine has \d+; try --lora-rank 32"):
         plan_here(config, tmp_path, 192)
 
 

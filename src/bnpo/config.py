@@ -156,8 +156,8 @@ class HardwareSettings:
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
-    """Keep optimizer and gradients in CPU memory: 20 bytes per parameter, 8 of them for two copies of
-    the gradients. Slower."""
+    """Keep optimizer and gradients in CPU memory: 20 bytes per parameter, 8 of them for two copies of the
+    gradients. Slower."""
     offload_weights: bool = False
     """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1
@@ -183,8 +183,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that a resumed run may change, such as lr,temperature. Settings that leave each step as it is,
-    such as --steps or --save-every, need no permission."""
+    """Settings that a resumed run may change, such as lr,temperature. Settings that leave each step as it is, such as
+    --steps or --save-every, need no permission."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2

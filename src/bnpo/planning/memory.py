@@ -240,8 +240,8 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     learner = learner_memory(shape, config, ranks, "cuda" if cuda else "cpu")
     held = learner.offloaded if cuda else learner.offloaded + learner.phases[learner.peak].total() - CONTEXTS
     if ranks_here * held > (memory := psutil.virtual_memory().total):
-        problem = f"needs {ranks_here * held / GIB:.0f} of {memory / GIB:.0f} GiB of CPU memory"
-        raise InputError(f"{config.data.model}: {problem}; try --lora-rank 32, or more machines")
+        problem = f"needs {ranks_here * held / GIB:.0f} GiB of CPU memory, this machine has {memory / GIB:.0f}"
+        raise InputError(f"{config.data.model}: {problem}; try --lora-rank 32, or more machines (docs/gpus.md)")
     if not cuda:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
