@@ -20,6 +20,7 @@ TORCH_INDEX ?=
 REQUIREMENTS := $(if $(wildcard /dev/nvidia[0-9]*),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+TESTS := not deadline
 # Three tests at a time on two cores: while one of them waits for programs, the others use its core.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
@@ -29,7 +30,7 @@ demo: .venv/.ready
 	.venv/bin/python scripts/demo.py --model $(MODEL)
 
 test: .venv/.ready
-	.venv/bin/python -m pytest $(PARALLEL) -m "not deadline"
+	.venv/bin/python -m pytest $(PARALLEL) -m "$(TESTS)"
 	.venv/bin/python -m pytest -m deadline
 
 check: lint

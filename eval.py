@@ -7,7 +7,6 @@ python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # es
 python eval.py --regrade evals/results/FOLDER                          # grade kept samples again, without a model
 """
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.environment import forget_launcher, parse_command, setup_environment
+from bnpo.environment import error_line, forget_launcher, parse_command, setup_environment
 
 SHOWN_CHANGES = 10
 """Verdicts changed by a regrade that are printed."""
@@ -25,10 +24,9 @@ def main() -> None:
     setup_environment()
     forget_launcher()  # an evaluation has no ranks
     from bnpo.evaluation.program import EvalConfig
-    from bnpo.files import InputError
 
-    try:
-        config = parse_command(EvalConfig, sys.argv[1:], prog="eval.py")
+    with error_line():
+        config = parse_command(EvalConfig, prog="eval.py")
         if config.planning.dry_run:
             from bnpo.planning.dry_run import dry_run_evaluation
 
@@ -44,8 +42,6 @@ def main() -> None:
             from bnpo.ranks import end_on_gpus
 
             end_on_gpus()
-    except InputError as error:
-        sys.exit(f"error: {error}")
 
 
 def print_changes(changes: Sequence[dict]) -> None:

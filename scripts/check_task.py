@@ -9,12 +9,11 @@ than a run.
 
 import argparse
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bnpo.environment import setup_environment
+from bnpo.environment import error_line, setup_environment
 
 setup_environment()
 
@@ -53,7 +52,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=16, help="number of questions")
     parser.add_argument("--answers", type=int, default=4, help="answers per question, at least 2")
     args, flags = parser.parse_known_args()
-    try:
+    with error_line():
         if args.questions < 1 or args.answers < 2:
             raise InputError("--questions must be at least 1, and --answers at least 2")
         config, preset_line = parse_train_config(flags, has_cuda=torch.cuda.is_available())
@@ -61,9 +60,6 @@ def main() -> None:
         check_config(config, ranks=1)
         with TemporaryDirectory(prefix="bnpo-check-task-") as folder:
             sample = sample_answers(smaller(config, args.questions, args.answers, Path(folder) / "run"))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
     report(sample, config)
 
 
@@ -99,7 +95,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     rollouts, task = sample.rollouts, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    answers = FirstAnswers.of([rollouts], task, names, config.data.grader)
+    answers = FirstAnswers.of([rollouts], task, config)
     n, m, _ = rollouts.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")

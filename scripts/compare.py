@@ -7,7 +7,6 @@ the data sets. Differences and intervals are those of `eval.py --base`. With sev
 easily ahead by chance. The column Holm has p-values that account for this.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.evaluation.scores import describe_difference, paired_bootstrap
 from bnpo.files import InputError, read_json, whole_json_lines
 from study.statistics import holm
@@ -74,7 +73,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

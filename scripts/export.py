@@ -8,14 +8,13 @@ Of a LoRA run this is the adapter, with the merged model in the subfolder merged
 """
 
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from huggingface_hub import create_repo, upload_folder
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError, line_of, writing
 from bnpo.policy.folder import local_folder, model_folder
 
@@ -69,7 +68,4 @@ def upload(model: Path, repository: str) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

@@ -7,13 +7,12 @@ shows the fitted Beta densities. Runs that differ only in their seeds share a li
 all seeds, with a band that holds 80 % of the values.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError
 from paper.curves import group_runs, read_run
 from paper.figures import draw_densities, draw_estimators, draw_fits, draw_norms, save
@@ -47,7 +46,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

@@ -8,7 +8,6 @@ from a parametric bootstrap, so it allows for discrete counts and for the fit. B
 steps. A reward that is not 0 or 1 is left out.
 """
 
-import sys
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,7 +19,7 @@ from rich.table import Table
 from scipy.stats import betabinom, binomtest, combine_pvalues
 
 from bnpo.algorithm.beta import fit_beta
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError, step_of, whole_json_lines
 from bnpo.grading.rewards import reward_name
 from bnpo.report.run_files import open_folder, rewards_of
@@ -184,7 +183,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

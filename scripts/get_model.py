@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from bnpo.environment import setup_environment
+from bnpo.environment import error_line, setup_environment
 
 setup_environment()
 
@@ -35,10 +35,8 @@ def main() -> None:
     parser.add_argument("model", choices=["smollm2"])
     parser.add_argument("--output-dir", type=Path, default=SMOLLM2, help="folder of the model")
     args = parser.parse_args()
-    try:
+    with error_line():
         get(args.output_dir)
-    except InputError as error:
-        sys.exit(f"error: {error}")
 
 
 def get(folder: Path) -> None:

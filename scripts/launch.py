@@ -25,7 +25,14 @@ from pathlib import Path
 import psutil
 
 from bnpo.config import TrainConfig, check_config, parse_train_config
-from bnpo.environment import expects_cuda, forget_launcher, has_nvidia_gpu, launcher_flags, setup_environment
+from bnpo.environment import (
+    error_line,
+    expects_cuda,
+    forget_launcher,
+    has_nvidia_gpu,
+    launcher_flags,
+    setup_environment,
+)
 from bnpo.files import InputError
 
 
@@ -37,13 +44,10 @@ def main() -> None:
     script = next((i for i, flag in enumerate(sys.argv) if i and flag.endswith(".py")), len(sys.argv))
     flags, program = sys.argv[1:script], sys.argv[script:]
     config = None
-    try:
+    with error_line():
         ranks, flags = read_launcher_flags(flags)
         if Path(*program[:1]).name == "train.py":
             config = check_train_flags(program[1:], ranks)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     port = None
     # Launchers on several machines must agree, and cannot choose by themselves.
     if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags):
@@ -168,11 +172,8 @@ def check_model_folder(config: TrainConfig | None) -> None:
     from bnpo.runs.prepare import prepare_tokenizer
 
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
-    try:
+    with error_line():
         prepare_tokenizer(config, model_folder(config.data.model), longest_sequence(config, suite))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ python scripts/make_tables.py evals/results/*/results.json --output-dir tables
 Notes below each table list how protocol and training differ from the paper's, and between the rows.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError
 from paper.results import load_results
 from paper.tables import make_tables, to_markdown, write_tables
@@ -37,7 +36,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

@@ -9,7 +9,6 @@ w_m(p), that is the expected gradient over the gradient of p, and the objective 
 docs/study/theory.md derives them.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError
 from paper.figures import draw_weights, save
 from paper.objectives import atlas
@@ -66,7 +65,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

@@ -20,7 +20,7 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import logging
 
 from bnpo.data import load_problems
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.evaluation.suites import SUITES, load_suite
 from bnpo.files import ROOT, InputError, read_json_lines, write_json_lines
 from hub_rows import convert_rows
@@ -148,13 +148,13 @@ class Args:
 
 
 def main(args: Args) -> None:
+    names = [name for given in args.only for name in sets_of(given)]
     try:
-        names = [name for given in args.only for name in sets_of(given)]
         for name in dict.fromkeys(names):
             prepare(name, args.output_dir)
-    except (InputError, OSError) as error:
+    except OSError as error:
         sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    main(parse_command(Args, sys.argv[1:], description=__doc__))
+    run_program(main, Args, description=__doc__)

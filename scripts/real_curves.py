@@ -11,7 +11,6 @@ method. A file of rows is a run, and a row is a step:
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from bnpo.environment import error_line
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines, write_json_lines
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 
@@ -118,7 +118,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with error_line():
         main()
-    except InputError as error:
-        sys.exit(f"error: {error}")

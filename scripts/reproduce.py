@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnpo.config import PRESETS, Planning, check_config, check_planning, flat_settings
-from bnpo.environment import parse_command, setup_environment
+from bnpo.environment import run_program, setup_environment
 from bnpo.files import ROOT, InputError
 from bnpo.report.run_files import open_folder
 from bnpo.report.summary import why_ended
@@ -168,9 +168,5 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
 
 if __name__ == "__main__":
     setup_environment()
-    try:
-        arguments = parse_command(Args, sys.argv[1:], description=__doc__)
-        os.chdir(ROOT)  # the commands and the paths in them are relative to it
-        main(arguments)
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    os.chdir(ROOT)  # the commands and the paths in them are relative to it
+    run_program(main, Args, description=__doc__)

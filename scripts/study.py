@@ -9,12 +9,11 @@ another draw. The commit that a row names has the programs that made the list of
 ran them side by side, and measured the noise of the gradients.
 """
 
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError, whole_json_lines
 from study.results import write_results
 from study.results_2 import write_results_2
@@ -45,7 +44,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(parse_command(Args, description=__doc__))
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    run_program(main, Args, description=__doc__)

@@ -150,6 +150,13 @@ def float16() -> None:
 
 
 @pytest.fixture(scope="module")
+def bfloat16() -> None:
+    """Skip the test on a CPU whose products of bf16 numbers would take minutes."""
+    if {"avx512bw", "bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text().split()):
+        pytest.skip("this CPU has no fast products of bf16 numbers")
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator:
     """Chromium, driven by playwright."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")

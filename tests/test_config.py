@@ -172,11 +172,13 @@ def test_choices_of_flags_are_those_of_the_code():
     ("features", "dtype"),
     [
         ("flags\t\t: fpu sse4_2 fma avx2", "float32"),
-        ("flags\t\t: fpu avx2 avx512f avx512bw", "bfloat16"),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16", "float32"),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16 amx_bf16", "bfloat16"),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16", "bfloat16"),
         ("Features\t: fp asimd bf16", "bfloat16"),
     ],
 )
-def test_the_format_of_smollm2_is_one_that_the_cpu_multiplies_fast(features, dtype, monkeypatch):
+def test_the_format_of_smollm2_is_the_one_that_the_cpu_multiplies_faster(features, dtype, monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_args, **_settings: features)  # of /proc/cpuinfo
     assert parse("--preset", "smollm2").hardware.dtype == dtype
     assert parse("--preset", "smollm2", "--dtype", "float16").hardware.dtype == "float16"

@@ -121,7 +121,7 @@ def test_one_command_uploads_to_the_hub(run):
 @pytest.mark.program
 def test_a_hub_that_cannot_be_reached_is_one_line(run):
     done = export_to_hub(run, "http://127.0.0.1:9")
-    assert done.returncode == 1
+    assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("error: --hub-repo me/mine: the upload failed (ConnectError: ")
 

@@ -128,7 +128,7 @@ def test_without_a_network(data_dir, cache, tmp_path):
     fill(cache, "amc23", real_rows("amc23", data_dir))
     folder = tmp_path / "data"
     done = run("--output-dir", folder, "--only", "amc23", "aime2025", "math500", home=cache.parent)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error: aime2025: math-ai/aime25 could not be downloaded from the hub at http://127")
     for help in ("Connection refused", "on a machine with a network", "HF_ENDPOINT", "HF_HOME"):

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.config import TINY_MODEL, check_config, parse_train_config
+from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
 from bnpo.data import Problem, encode_prompt, load_problems
 from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
@@ -192,6 +192,7 @@ def answers(**changes) -> FirstAnswers:
     """Answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers each, one of them right."""
     healthy = {
         "reward_names": ["accuracy"],
+        "weights": np.ones(1),
         "ranges": [(0.0, 1.0)],
         "rewards": np.array([[[0.0], [1.0]]] * 4),
         "failed": np.zeros((4, 2), dtype=bool),
@@ -207,6 +208,8 @@ NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
 BY_QUESTION = np.array([[[0.0], [0.0]], [[1.0], [1.0]]] * 2)
 NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
 MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
+RECORDED = {"reward_names": ["accuracy", "format"], "ranges": [(0.0, 1.0)] * 2}
+RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
 
 @pytest.mark.parametrize(
@@ -232,6 +235,9 @@ MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
             "look at mine",
         ),
         ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8 answers"),
+        (RECORDED | {"weights": np.array([1, 1])}, ["all_lowest"], "the reward accuracy is 0"),
+        (RECORDED | {"weights": np.array([0, 1])}, [], ""),
+        (RECORDED | {"weights": np.array([1, 0])}, ["all_lowest"], "the reward accuracy is 0"),
     ],
 )
 def test_what_the_first_answers_say(changes, kinds, text):
@@ -328,7 +334,7 @@ def test_findings_of_the_rollouts_of_steps():
         rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
         return Rollouts(np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
 
-    found = FirstAnswers.of([step(r"\boxed{2}", "2"), step("", r"\boxed{3}")], task, ["accuracy"], "default")
+    found = FirstAnswers.of([step(r"\boxed{2}", "2"), step("", r"\boxed{3}")], task, PRESETS["tiny"])
     assert found.rewards[:, :, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
     assert found.finished.tolist() == [[True, True], [True, True], [False, True], [False, True]]
     assert found.stated.tolist() == [True, False, True, False, False, True, False, True]

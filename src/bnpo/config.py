@@ -44,8 +44,8 @@ class DataSettings:
     model: str = "Qwen/Qwen2.5-Math-1.5B"
     """Model to start from: a folder or a name on the Hugging Face hub."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
-    """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built-in
-    `arithmetic` or `word-problems:LARGEST:STEPS`. Several sources are joined."""
+    """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or the built-in
+    `arithmetic` or `word-problems` (`word-problems:20:2`: with numbers up to 20, in two steps). Several are joined."""
     template: str = "chat"
     """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
     tags. Or the path of a Jinja file."""
@@ -74,7 +74,7 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """DAPO's dynamic sampling: draw n more questions, at most this many times, until n questions each have answers with
-    unequal rewards. These take precedence; others fill the batch. BNPO's fit uses all."""
+    unequal rewards. The learner takes n, these first. BNPO's fit uses all questions that were drawn."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1

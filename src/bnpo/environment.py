@@ -7,8 +7,8 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass, replace
 from functools import cache
 from importlib import metadata
@@ -141,12 +141,13 @@ def expects_cuda() -> bool:
 
 
 def multiplies_bf16() -> bool:
-    """Return whether this CPU has fast products of bf16 numbers (AVX-512 or AMX, or Arm's bf16).
+    """Return whether this CPU multiplies bf16 numbers faster than those in fp32: with AMX, AMD's AVX-512 or Arm's bf16.
 
-    With AVX2 alone an update of a real model takes 13 times as long in bf16 as in fp32 (dev/LOG.md, 2026-11-26).
+    In bf16 an update of a real model takes 13 times as long as in fp32 with AVX2 alone, and 1.3 times with Intel's
+    AVX-512 without AMX (dev/LOG.md, 2026-11-26).
     """
     features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    return not features.isdisjoint({"avx512bw", "bf16"})
+    return any(features.issuperset(unit) for unit in (("amx_bf16",), ("avx512_bf16", "AuthenticAMD"), ("bf16",)))
 
 
 def build_of(package: str) -> str | None:
@@ -208,6 +209,22 @@ def parse_command(settings: type[T], argv: Sequence[str] | None = None, **option
     registry.primitive_rule(_optional)
     options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": registry, "console_outputs": prints}
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+
+
+@contextmanager
+def error_line() -> Iterator[None]:
+    """Turn an InputError into a line on stderr and the exit status 2."""
+    try:
+        yield
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_status)
+
+
+def run_program(main: Callable[[T], None], settings: type[T], **options: object) -> None:
+    """Call `main` with the settings that the command line sets. An InputError ends the program, see `error_line`."""
+    with error_line():
+        main(parse_command(settings, **options))
 
 
 @cache

@@ -21,7 +21,8 @@ SETTINGS = {
     "infinite gradient": "--ppo-iterations 2 --mini-batches 3",
     "infinite loss": "--ppo-iterations 2 --mini-batches 3 --temperature 1e25",
     "infinite gradient in bf16": "--dtype bfloat16 --offload-optimizer",
-    "fp16": "--dtype float16 --ppo-iterations 2 --mini-batches 3",
+    # Without a second pass, in which rounding would move some tokens over the bounds of the clip.
+    "fp16": "--dtype float16 --mini-batches 3",
     # The gradient is finite, but not in fp16.
     "overflow in fp16": "--dtype float16",
     # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.

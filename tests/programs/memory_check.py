@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from bnpo.environment import multiplies_bf16, setup_environment
+from bnpo.environment import setup_environment
 
 setup_environment()
 
@@ -82,9 +82,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     model, ranks = sys.argv[-1], dist.get_world_size()
     shape, report = read_shape(Path(model)), {}
+    has_bf16 = not {"avx512bw", "bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text().split())
     for name in sys.argv[1:-1] or SETTINGS:
         flags = SETTINGS[name]
-        if "bfloat16" in flags and not multiplies_bf16():
+        if "bfloat16" in flags and not has_bf16:
             continue
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))

@@ -46,7 +46,7 @@ class Update:
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
     old_logprobs: dict[int, np.ndarray]
-    """Log-probabilities [tokens] before the update of the answers that this rank trained on, by index of the answer."""
+    """Of the answers that this rank trained on, by their indices: log-probabilities [tokens] before the update."""
 
 
 class Learner:
@@ -194,7 +194,7 @@ class Learner:
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
         """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
 
-        A step's first mini-batch is left out: its training pass, which precedes every update, yields its own.
+        A step's first mini-batch is left out: at its first training pass the weights are still those before the update.
         """
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload, rank_no_tokens
 from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
 from bnpo.ranks import gather
 
@@ -65,6 +65,7 @@ class Sampler:
                 **_device_arguments(settings),
             )
         if not on_gpu:
+            rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
         # Ids are never used again: an answer to an earlier call cannot be taken for one of a later call.
         self._next_request_id = 0

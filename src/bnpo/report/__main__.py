@@ -7,14 +7,13 @@ python -m bnpo.report runs/a runs/b -o compared.html           # several runs in
 python -m bnpo.report runs/tiny-bnpo-seed0 --text              # the summary that the run prints at its end
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import InputError
 
 
@@ -33,21 +32,18 @@ class Args:
 
 def main(args: Args) -> None:
     if not args.runs:
-        sys.exit("error: no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
-    try:
-        if args.text:
-            from bnpo.report.summary import summary
+        raise InputError("no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
+    if args.text:
+        from bnpo.report.summary import summary
 
-            print("\n\n".join(summary(run) for run in args.runs))
-            return
-        from bnpo.report.page import write_page
+        print("\n\n".join(summary(run) for run in args.runs))
+        return
+    from bnpo.report.page import write_page
 
-        output = args.output or args.runs[0] / "report.html"
-        write_page(output, args.runs, args.steps)
-        print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    output = args.output or args.runs[0] / "report.html"
+    write_page(output, args.runs, args.steps)
+    print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
-    main(parse_command(Args, prog="python -m bnpo.report", description=__doc__))
+    run_program(main, Args, prog="python -m bnpo.report", description=__doc__)

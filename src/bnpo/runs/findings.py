@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnpo.grading.rewards import BUILT_IN, stated_answer
-from bnpo.rollouts import Rollouts, Task
+from bnpo.config import TrainConfig
+from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
+from bnpo.rollouts import Rollouts, Task, has_signal
 
 FIRST_STEPS = 3
 """Steps of a run whose answers are looked at together."""
@@ -32,6 +33,7 @@ class FirstAnswers:
     """N answers in n groups of m, each group to one question, from one step or several."""
 
     reward_names: Sequence[str]  # [K]
+    weights: np.ndarray  # [K], 0 for a reward that is only recorded
     ranges: Sequence[tuple[float, float]]  # [K], lowest and highest value of each reward
     rewards: np.ndarray  # [n, m, K]
     failed: np.ndarray  # [n, m], True where a reward could not be computed
@@ -41,14 +43,16 @@ class FirstAnswers:
     rule: str  # --grader
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollouts], task: Task, reward_names: Sequence[str], rule: str) -> "FirstAnswers":
+    def of(cls, rollouts: Sequence[Rollouts], task: Task, config: TrainConfig) -> "FirstAnswers":
         """Return the answers of the steps `rollouts`."""
+        names, rule = list(map(reward_name, config.data.rewards)), config.data.grader
         groups = [group for step in rollouts for group in step.answers]  # [n][m]
         answers = [answer for group in groups for answer in group]  # [N]
         some = answers[:: -(-len(answers) // MOST_TEXTS)]
         texts = task.tokenizer.batch_decode([answer.token_ids for answer in some], skip_special_tokens=True)
         return cls(
-            reward_names=reward_names,
+            reward_names=names,
+            weights=np.array(config.method.reward_weights or [1.0] * len(names)),
             ranges=task.grader.ranges,
             rewards=np.concatenate([step.rewards for step in rollouts]),
             failed=np.concatenate([step.failed for step in rollouts]),
@@ -60,8 +64,8 @@ class FirstAnswers:
 
     @property
     def mixed(self) -> float:
-        """Share of the groups whose answers do not all have the same rewards: only these give a gradient."""
-        return float((self.rewards != self.rewards[:, :1]).any(axis=(1, 2)).mean())
+        """Share of the groups whose answers differ in a reward that counts: only these give a gradient."""
+        return float(has_signal(self.rewards, self.weights).mean())
 
 
 def find(answers: FirstAnswers) -> list[Finding]:
@@ -81,8 +85,8 @@ def find(answers: FirstAnswers) -> list[Finding]:
         lacks = "number" if answers.rule == "last_number" else "\\boxed{}"
         text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it (--system-prompt), or take "
         findings.append(Finding("no_final_answer", text + "the last number in its place (--grader last_number)"))
-    for k, name in enumerate(answers.reward_names):
-        findings += _about_reward(answers.rewards[:, :, k], name, answers.ranges[k])
+    for k in np.flatnonzero(answers.weights):
+        findings += _about_reward(answers.rewards[:, :, k], answers.reward_names[k], answers.ranges[k])
     if answers.mixed <= FEW and not any(finding.kind.startswith("all_") for finding in findings):
         text = f"only {answers.mixed:.0%} of the questions have answers with different rewards, and the others give "
         text += "no gradient; raise --samples-per-question or --temperature, or take easier or harder problems"

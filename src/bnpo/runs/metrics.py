@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.algorithm.beta import BetaFit
 from bnpo.policy.learner import Update
 from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
-from bnpo.rollouts import Rollouts, Task
+from bnpo.rollouts import Rollouts, Task, has_signal
 
 TOKEN_GROUPS = 2
 """Questions per step whose answers are also written token by token."""
@@ -28,14 +28,14 @@ class Step:
     sync_difference: float  # mean |sampler's - learner's log-probability| of one answer after the weight sync
     stopwatch: Stopwatch
 
-    def metrics(self, reward_names: Sequence[str]) -> dict[str, float]:
+    def metrics(self, reward_names: Sequence[str], reward_weights: Sequence[float] | None) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them."""
-        metrics = self.update.metrics | batch_metrics(self, reward_names)
+        metrics = self.update.metrics | batch_metrics(self, reward_names, reward_weights)
         metrics["sync/difference"] = self.sync_difference
         return metrics | speed_metrics(metrics, self.stopwatch, self.rollouts.sampling_seconds, gpu_name())
 
 
-def batch_metrics(step: Step, reward_names: Sequence[str]) -> dict[str, float]:
+def batch_metrics(step: Step, reward_names: Sequence[str], reward_weights: Sequence[float] | None) -> dict[str, float]:
     """Return metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
     rollouts, fits = step.rollouts, step.fits
     rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
@@ -47,7 +47,7 @@ def batch_metrics(step: Step, reward_names: Sequence[str]) -> dict[str, float]:
         "reward/se": _standard_error(rewards),
         "reward/timeouts": timeouts,
         "reward/errors": rollouts.failures.total() - timeouts,
-        "groups/all_equal": (rewards == rewards[:, :1]).all(axis=(1, 2)).mean(),
+        "groups/all_equal": (~has_signal(rewards, reward_weights)).mean(),
         "advantage/std": step.advantages.std(),
         # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
         "entropy": -logprobs.mean(),

@@ -73,7 +73,7 @@ class Run:
     def load(self) -> tuple[Learner, Sampler, float]:
         """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
-        Raises InputError if learner or sampler do not compute what the model's own code does.
+        Raises InputError if learner or sampler compute the model otherwise than its class in transformers does.
         """
         prepared = self._prepared
         if dist.get_rank() == 0:
@@ -142,7 +142,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. Each new best average gets a checkpoint."""
+        """Return the scores of the model after `step`. A new best average after step 0 gets a checkpoint."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
@@ -174,7 +174,7 @@ class Run:
         bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
-            metrics = step.metrics(names) | scores
+            metrics = step.metrics(names, config.method.reward_weights) | scores
             if config.batch.resample_rounds:
                 metrics["groups/drawn"] = float(len(step.rollouts.rewards))
             if watched:
@@ -203,8 +203,7 @@ class Run:
             return
         self._first_rollouts.append(step.rollouts)
         if len(self._first_rollouts) == last:  # False if the run was resumed within these steps
-            rule = self._config.data.grader
-            answers = FirstAnswers.of(self._first_rollouts, self._prepared.task, self._reward_names, rule)
+            answers = FirstAnswers.of(self._first_rollouts, self._prepared.task, self._config)
             self._first_rollouts = []
             findings = find(answers)
             for finding in findings:
