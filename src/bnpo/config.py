@@ -55,8 +55,8 @@ class DataSettings:
     thinking: Literal["on", "off"] | None = None
     """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the template's own."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
-    """Rewards: `accuracy` (the final answer is right), `format` (think and answer tags, each once), `last_number` (the
-    last number is the answer), or your own: path/to/file.py:function."""
+    """Rewards: `accuracy` (the final answer is right, by --grader), `format` (think and answer tags, each once),
+    `last_number` (the last number is right, whatever --grader says), or your own: path/to/file.py:function."""
     grader: Literal["default", "paper", "last_number"] = "default"
     """How accuracy is judged: by this project's rule, by the paper's code (which then also judges `format`), or by the
     last number of a text, for models that write no boxes."""
@@ -74,7 +74,8 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """DAPO's dynamic sampling: draw n more questions, at most this many times, until n questions each have answers with
-    unequal rewards. The learner takes n, these first. BNPO's fit uses all questions that were drawn."""
+    unequal rewards. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
+    all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -92,7 +93,7 @@ class SamplingSettings:
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
     top_k: Positive[int] | None = None
-    """Draw every token from the K most likely ones only. The learner normalises over the same K."""
+    """Draw every token from the K most likely ones only."""
     top_k_in_learner: bool = True
     """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased: it is not
     that of the distribution that was sampled."""
@@ -183,8 +184,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that a resumed run may change, such as lr,temperature. Settings that leave each step as it is, such as
-    --steps or --save-every, need no permission."""
+    """Settings that a resumed run may change, such as lr,temperature. Others need no permission if they do not change
+    what a step computes, such as --steps or --save-every."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2

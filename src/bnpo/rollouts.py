@@ -38,13 +38,13 @@ class Rollouts:
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
-    trained: np.ndarray  # [n], indices in `questions` that are trained on: all, unless --resample-rounds drew more
+    trained: np.ndarray  # [n], indices in `questions` that are trained on: all, or n of the more that were drawn
     answers: list[list[Answer]]  # [q][m]
     rewards: np.ndarray  # [q, m, K]
     failed: np.ndarray  # [q, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [q] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [q, K] for ReMax, else None
-    failures: Counter[str]  # failed grader calls by kind; equal answers to a question count once
+    failures: Counter[str]  # failed grader calls by kind; equal answers to a question are graded once
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
@@ -71,9 +71,9 @@ def collect(
 ) -> Rollouts:
     """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. The first array is used always, and each later
-    one if fewer than n questions of those before it have answers with unequal rewards. `step` is None for the watched
-    questions (see `collect_watched`), which have seeds of their own. A collective.
+    `draws` are arrays of questions, as indices of the task's problems. They are used one
+    after the other, until n questions each have answers with unequal rewards. `step` is None for the watched questions
+    (see `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     taken: list[np.ndarray] = []  # those of `draws` whose questions were answered

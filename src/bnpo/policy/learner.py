@@ -45,8 +45,7 @@ class Update:
     """The result of one call of `Learner.update`."""
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
-    old_logprobs: dict[int, np.ndarray]
-    """Of the answers that this rank trained on, by their indices: log-probabilities [tokens] before the update."""
+    old_logprobs: dict[int, np.ndarray]  # before the update [tokens], of this rank's answers by their indices
 
 
 class Learner:
@@ -156,6 +155,7 @@ class Learner:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
+        # The first mini-batch needs no pass of its own: it is trained on before any update.
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])
         # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
@@ -192,10 +192,7 @@ class Learner:
         return metrics
 
     def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
-        """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer.
-
-        A step's first mini-batch is left out: at its first training pass the weights are still those before the update.
-        """
+        """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer."""
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches:
             for micro_batch in self._micro_batches(experience, mini_batch):
@@ -217,7 +214,7 @@ class Learner:
         """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add missing `old_logprobs`."""
         update, drawn = self.config.update, self.config.sampling.drawn
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
-        weights = np.zeros(len(experience.answers))  # [N], the weight of each token of an answer in the loss
+        weights = np.zeros(len(experience.answers))  # [N], weights in the loss, equal for all tokens of an answer
         weights[mini_batch] = token_weights(lengths, update.aggregation, self.config.sampling.max_answer_tokens)
         micro_batches = list(self._micro_batches(experience, mini_batch))
         for i, micro_batch in enumerate(micro_batches):
@@ -263,7 +260,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
-        zero["offload_param"] = {"device": "cpu", "pin_memory": True}  # copied in every pass, twice as fast if pinned
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}  # copied in every pass, faster if pinned
     fp16 = {"enabled": True, "loss_scale": config.hardware.loss_scale} if config.hardware.dtype == "float16" else {}
     return {
         # Micro-batches differ in size and number: the learner itself says which one is the last of an update.
