@@ -44,8 +44,8 @@ class DataSettings:
     model: str = "Qwen/Qwen2.5-Math-1.5B"
     """Model to start from: a folder or a name on the Hugging Face hub."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
-    """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or the built-in
-    `arithmetic` or `word-problems` (`word-problems:20:2`: with numbers up to 20, in two steps). Several are joined."""
+    """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in:
+    `arithmetic` or `word-problems`. Several sources are joined. docs/data.md has all forms."""
     template: str = "chat"
     """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
     tags. Or the path of a Jinja file."""
@@ -137,8 +137,8 @@ class UpdateSettings:
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
     importance_cap: Positive[float] | None = None
-    """Multiply the loss of a token by min(p_learner / p_sampler, cap), truncated importance sampling. It corrects for
-    different rounding in sampler and learner."""
+    """Multiply the loss of a token by min(p / p_sampler, cap), where p is the learner's probability before the step's
+    updates. This truncated importance sampling corrects for different rounding in sampler and learner."""
     max_bad_steps: Positive[int] = 3
     """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm was not finite."""
 

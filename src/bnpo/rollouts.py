@@ -38,13 +38,13 @@ class Rollouts:
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
-    trained: np.ndarray  # [n], indices in `questions` that are trained on: all, or n of the more that were drawn
+    trained: np.ndarray  # [n], those that are trained on, as indices in `questions`
     answers: list[list[Answer]]  # [q][m]
     rewards: np.ndarray  # [q, m, K]
     failed: np.ndarray  # [q, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [q] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [q, K] for ReMax, else None
-    failures: Counter[str]  # failed grader calls by kind; equal answers to a question are graded once
+    failures: Counter[str]  # failed calls of the grader by kind; one call grades all equal answers to a question
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property

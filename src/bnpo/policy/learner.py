@@ -45,7 +45,8 @@ class Update:
     """The result of one call of `Learner.update`."""
 
     metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
-    old_logprobs: dict[int, np.ndarray]  # before the update [tokens], of this rank's answers by their indices
+    old_logprobs: dict[int, np.ndarray]
+    """Index of an answer -> its log-probabilities [tokens] before the update. Only of answers of this rank."""
 
 
 class Learner:
@@ -155,7 +156,7 @@ class Learner:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
-        # The first mini-batch needs no pass of its own: it is trained on before any update.
+        # Those of the first mini-batch come from its own training pass, which still has the old weights.
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])
         # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)

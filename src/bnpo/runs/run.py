@@ -142,12 +142,12 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. A new best average gets a checkpoint, but not that of step 0."""
+        """Return the scores of the model after `step`. A new best one gets a checkpoint."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
         score = results["average"]["pass1"]
-        if step and score > self.progress.best:
+        if step and score > self.progress.best:  # the starting model (step 0) needs no checkpoint
             self.progress = replace(self.progress, best=score, best_step=step)
         self._stopping = self._ranks.asked_to_stop()
         return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
