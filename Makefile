@@ -1,5 +1,5 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate it (4 to 9 minutes on 2 cores)
-#              MODEL=smollm2 trains a real model of 135M parameters instead (9 minutes; 25 without AVX-512)
+#              MODEL=smollm2 trains a real model of 135M parameters instead (10 minutes; 25 without AVX-512)
 # make test    install, run all tests (15 minutes on 2 cores)
 # make check   install, check style and types, run the tests that start no program and measure no time (2 minutes)
 # make lint    install, check style and the imports between packages
