@@ -98,7 +98,7 @@ class SamplingSettings:
     """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased: it is not
     that of the distribution that was sampled."""
     max_prompt_tokens: Positive[int] = 1024
-    """Longest prompt in tokens, template included. Longer questions are left out and counted."""
+    """Longest prompt in tokens, template included. Longer questions are left out, and their number is printed."""
     max_answer_tokens: Positive[int] = 3072
     """Longest answer in tokens. Longer answers are cut off."""
     seed: NotNegative[int] = 0
@@ -184,8 +184,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that a resumed run may change, such as lr,temperature. Others need no permission if they do not change
-    what a step computes, such as --steps or --save-every."""
+    """Names of the settings that --resume may change, such as lr,temperature. Settings that do not change what a step
+    computes, such as --steps or --save-every, need not be named."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2

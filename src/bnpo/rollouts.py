@@ -44,7 +44,7 @@ class Rollouts:
     failed: np.ndarray  # [q, m], True where a reward could not be computed
     greedy_answers: list[Answer]  # [q] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [q, K] for ReMax, else None
-    failures: Counter[str]  # failed calls of the grader by kind; one call grades all equal answers to a question
+    failures: Counter[str]  # failed calls of the grader, by kind
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property

@@ -156,7 +156,7 @@ class Learner:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
-        # Those of the first mini-batch come from its own training pass, which still has the old weights.
+        # The old log-probabilities of the first mini-batch come from its training pass, which is before any update.
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])
         # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)

@@ -73,7 +73,7 @@ class Run:
     def load(self) -> tuple[Learner, Sampler, float]:
         """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
-        Raises InputError if log-probabilities of learner or sampler are not those of the model in transformers.
+        Raises InputError if learner or sampler do not pass the check at the start (`prove_start`).
         """
         prepared = self._prepared
         if dist.get_rank() == 0:
@@ -142,7 +142,7 @@ class Run:
         return step % self._config.logging.eval_every == 0 or step == self._prepared.steps
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step`. A new best one gets a checkpoint."""
+        """Return the scores of the model after `step`. A new best one is noted, and then saved by `save`."""
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
