@@ -71,9 +71,9 @@ def collect(
 ) -> Rollouts:
     """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. They are used one
-    after the other, until n questions each have answers with unequal rewards. `step` is None for the watched questions
-    (see `collect_watched`), which have seeds of their own. A collective.
+    `draws` are arrays of questions, as indices of the task's problems. They are used one after the
+    other, until n questions each have answers with unequal rewards. `step` is None for the watched questions (see
+    `collect_watched`), which have seeds of their own. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     taken: list[np.ndarray] = []  # those of `draws` whose questions were answered
