@@ -135,8 +135,8 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 def rank_no_tokens() -> None:
     """Keep vLLM from counting on CPUs, for every drawn token, how many others are more likely.
 
-    Nobody reads these ranks, which are 5 to 7 % of the time of sampling with SmolLM2-135M. Remove it when vLLM ranks only
-    on request.
+    Nobody reads these ranks, which are 5 to 7 % of the time of sampling with SmolLM2-135M. Remove it when vLLM ranks
+    only on request.
     """
     from vllm.v1.sample import sampler
 
