@@ -1,5 +1,8 @@
 """Every patch of a library and every use of its private names in the policy: what, why, and when it can go."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 
@@ -17,6 +20,19 @@ def compile_no_ops() -> None:
     import deepspeed
 
     deepspeed.ops.__compatible_ops__ = {}
+
+
+@contextmanager
+def gloo_with_one_thread() -> Iterator[None]:
+    """Let torch use one thread while a learner is made on CPUs, so that gloo's threads get no OpenMP threads.
+
+    With more threads than cores OpenMP lets them sleep between operations, and one rank on two cores takes a sixth
+    longer. Remove it when gloo's threads copy by themselves.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads if torch.cuda.is_available() else 1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def create_moments(zero) -> None:
@@ -135,8 +151,7 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 def rank_no_tokens() -> None:
     """Keep vLLM from counting on CPUs, for every drawn token, how many others are more likely.
 
-    Nobody reads these ranks, which are 5 to 7 % of the time of sampling with SmolLM2-135M. Remove it when vLLM ranks
-    only on request.
+    Nobody reads these ranks, 5 to 7 % of sampling with SmolLM2-135M. Remove it when vLLM ranks only on request.
     """
     from vllm.v1.sample import sampler
 

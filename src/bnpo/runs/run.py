@@ -13,6 +13,7 @@ from bnpo.grading.rewards import reward_name
 from bnpo.planning.memory import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
+from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.start_check import prove_start
 from bnpo.policy.weight_sync import refresh_sampler
@@ -93,7 +94,8 @@ class Run:
         # If the number of ranks has changed, this checkpoint is a converted one: `find_checkpoint` refuses others.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
-        self._learner = Learner(str(prepared.model), len(tokenizer), config, universal=converted)
+        with gloo_with_one_thread():
+            self._learner = Learner(str(prepared.model), len(tokenizer), config, universal=converted)
         share = sampler_share(prepared.memory_plan, config)
         self._sampler = Sampler(str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share))
         if checkpoint:
