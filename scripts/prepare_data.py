@@ -11,7 +11,6 @@ after an interruption.
 
 import hashlib
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -153,7 +152,7 @@ def main(args: Args) -> None:
         for name in dict.fromkeys(names):
             prepare(name, args.output_dir)
     except OSError as error:
-        sys.exit(f"error: {error}")
+        raise InputError(str(error)) from error
 
 
 if __name__ == "__main__":
