@@ -281,7 +281,7 @@ PRESETS = {
         batch=BatchSettings(questions_per_step=16, samples_per_question=8, steps=25),
         sampling=SamplingSettings(temperature=0.6, max_prompt_tokens=128, max_answer_tokens=40),
         update=UpdateSettings(lr=2e-5, warmup_steps=3),
-        hardware=HardwareSettings(micro_batch_tokens=2048, gradient_checkpointing=False),
+        hardware=HardwareSettings(micro_batch_tokens=1536, gradient_checkpointing=False),
         folder=FolderSettings(save_every=25),
         logging=LoggingSettings(eval_every=25, eval_suite="word-problems-greedy", rollouts_every=5),
     ),

@@ -258,6 +258,8 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     # stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
     # leave prefetched weights gathered, and the weight sync fails.
     zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
+    if dist.get_world_size() == 1:
+        zero["reduce_scatter"] = False  # nothing to scatter, and it would copy all gradients
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
