@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 from bnpo.environment import setup_environment
 
@@ -29,8 +30,8 @@ from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.loss import AGGREGATIONS, token_weights
-from bnpo.config import TINY_MODEL
+from bnpo.algorithm.loss import token_weights
+from bnpo.config import TINY_MODEL, Aggregation
 from bnpo.data import stop_token_ids
 
 MAX_TOKENS = 4
@@ -279,7 +280,7 @@ def trl_loss_rows() -> Iterable[Row]:
 def verl_loss_rows() -> Iterable[Row]:
     """Yield rows of the weights of tokens in verl's losses."""
     mask = (torch.arange(MAX_TOKENS) < torch.from_numpy(LENGTHS)[:, None]).long()
-    for aggregation in AGGREGATIONS:
+    for aggregation in get_args(Aggregation):
         comparison, weights = Comparison(), []
         for answer, length in enumerate(LENGTHS):
             one = torch.zeros(mask.shape, dtype=torch.float64).index_fill(0, torch.tensor([answer]), 1.0)

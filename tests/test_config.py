@@ -6,12 +6,10 @@ from typing import get_args, get_type_hints
 import pytest
 
 from bnpo.algorithm.estimators import ALGORITHMS, Algorithm
-from bnpo.algorithm.loss import AGGREGATIONS
 from bnpo.config import (
     FREE,
     PRESETS,
     TINY_MODEL,
-    Aggregation,
     DataSettings,
     TrainConfig,
     check_config,
@@ -160,7 +158,6 @@ def test_config_files_of_windows_and_of_the_home_are_read(tmp_path, monkeypatch)
 
 
 def test_choices_of_flags_are_those_of_the_code():
-    assert get_args(Aggregation) == AGGREGATIONS
     assert get_args(Algorithm) == tuple(ALGORITHMS)
     assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)

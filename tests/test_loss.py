@@ -1,3 +1,5 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
-from bnpo.algorithm.loss import AGGREGATIONS, clipped_surrogate, importance_weights, token_logprobs, token_weights
+from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_logprobs, token_weights
+from bnpo.config import Aggregation
 from bnpo.policy.model import ATTENTION, Policy
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
@@ -66,7 +69,7 @@ def directly(case, aggregation):
     }[aggregation]
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 @pytest.mark.parametrize(("ranks", "budget"), [(1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (7, 64), (30, 64)])
 def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks, budget):
     expected, loss = directly(case, aggregation), by_micro_batches(case, aggregation, ranks, budget)

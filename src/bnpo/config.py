@@ -16,7 +16,7 @@ from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
 from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
 from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
-from bnpo.grading.rewards import check_rewards
+from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 
@@ -414,6 +414,21 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
         name = f"{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
         folder = replace(folder, output_dir=Path("runs") / name)
     return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
+
+
+def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> None:
+    """Raise InputError for an unknown, missing or repeated reward. Runs none of the user's code."""
+    for reward in rewards:
+        check_function("rewards", reward, BUILT_IN)
+    names = [reward_name(reward) for reward in rewards]
+    if len(set(names)) < len(names):
+        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
+    reserved = {"mean", "se", "timeouts", "errors"}.intersection(names)
+    if reserved:
+        raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
+    low, high = users_range
+    if not -math.inf < low < high < math.inf:
+        raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:

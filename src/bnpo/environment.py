@@ -93,10 +93,7 @@ def setup_environment() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, as the next pass needs it again.
-
-    Otherwise glibc returns it to the kernel, and a sixth of an update of a real model on CPUs goes into getting it back.
-    """
+    """Keep glibc from returning freed memory to the kernel: getting it back takes a sixth of an update on CPUs."""
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its highest value
         ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: never trim

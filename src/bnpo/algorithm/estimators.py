@@ -325,12 +325,9 @@ def curverl(batch: Batch) -> Estimate:
 
 ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {name: globals()[name] for name in get_args(Algorithm)}
 """The function of each estimator, by its name."""
-
 NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
 """Estimators that need `Batch.lengths`."""
-
 ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
-
 WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")
 """Estimators that learn from one answer per question. The advantages of the others are then all 0."""

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-AGGREGATIONS = ("seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-"""How the losses of tokens become one number, see `token_weights`."""
-
 LogitSteps = Callable[[torch.Tensor], torch.Tensor]
 """What a model does to the output of its head, such as a scale or a soft cap: [tokens, head rows] to the same shape."""
 
@@ -42,7 +39,8 @@ def token_logprobs(
     if steps:
         chunk //= 4  # their backward pass needs the logits before and after, and a gradient of each
     chunk_tokens = max(1, chunk // len(weight))
-    settings = vocab_size, temperature, top_k, steps, with_entropy, chunk_tokens
+    parts = [slice(begin, begin + chunk_tokens) for begin in range(0, len(targets), chunk_tokens)]
+    settings = vocab_size, temperature, top_k, steps, with_entropy, parts
     logprobs, entropy = _TokenLogprobs.apply(hidden, weight, bias, targets, *settings)
     return logprobs, entropy if with_entropy else None
 
@@ -55,19 +53,19 @@ class _TokenLogprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, with_entropy, chunk_tokens):
+    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, with_entropy, parts):
         ctx.drawn = vocab_size, temperature, top_k
-        ctx.steps, ctx.chunk_tokens = steps, chunk_tokens
+        ctx.steps, ctx.parts = steps, parts
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
-        parts = _slices(len(targets), chunk_tokens)
         only_chunk = None  # probabilities [tokens, head rows], kept for the backward pass
         wide_weight = _widened(weight)
         for part in parts:
             logits = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
-            normalizers[part] = logits.logsumexp(dim=1)
+            few_rows = logits.split(max(1, len(logits) // 16))  # logsumexp makes a copy, which is small then
+            normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
                 allowed = logits[:, :vocab_size]
@@ -88,8 +86,7 @@ class _TokenLogprobs(torch.autograd.Function):
         weight_gradient = None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
         wide_weight = _widened(weight) if only_chunk is None else None
-        parts = _slices(len(targets), ctx.chunk_tokens)
-        for part in parts:
+        for part in ctx.parts:
             scale = upstream[part, None] / temperature  # [chunk tokens, 1]
             # -scale * pi, written over the logits or the kept probabilities to save memory.
             if only_chunk is not None:
@@ -109,7 +106,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 bias_gradient += d.sum(dim=0)
             d = d.to(hidden.dtype)
             hidden_gradient[part] = d @ weight
-            if trained and len(parts) == 1:
+            if trained and len(ctx.parts) == 1:
                 weight_gradient = d.t() @ hidden  # summed up in fp32, and rounded once
             elif trained:
                 # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
@@ -120,10 +117,6 @@ class _TokenLogprobs(torch.autograd.Function):
         if trained:  # without answers there is no product
             of_weight = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 7
-
-
-def _slices(tokens: int, chunk_tokens: int) -> list[slice]:
-    return [slice(begin, begin + chunk_tokens) for begin in range(0, tokens, chunk_tokens)]
 
 
 def head_output(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -11,7 +11,6 @@ from functools import cache, lru_cache, partial
 import numpy as np
 
 from bnpo.files import InputError, read_text
-from bnpo.grading import rewards as reward_module
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
 from bnpo.grading.workers import Failure, Workers
 from mathequal import MAX_LENGTH, final_answer, instant_verdict, simple_number
@@ -73,7 +72,7 @@ class Grader:
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
         for reward, source in self._sources.items():
-            problem = self._in_worker("try_users_reward", reward, source, example).result()
+            problem = self._workers.submit("bnpo.grading.rewards:try_users_reward", reward, source, example).result()
             if isinstance(problem, Failure):
                 self.close()
                 flag = "rewards" if reward in self.rewards else "grader"
@@ -134,7 +133,8 @@ class Grader:
             return self._remembered("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
             return _finished(self._inline[function](text, reference))
-        return self._in_worker("users_reward", function, self._sources[function], text, reference)
+        users_reward = function, self._sources[function]
+        return self._workers.submit("bnpo.grading.rewards:users_reward", *users_reward, text, reference)
 
     def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
         """Return the future of each rule's verdict: 1 if the final answer of `text` is `reference`, less, or a Failure.
@@ -150,9 +150,6 @@ class Grader:
             return _finished(answer)
         number = simple_number(answer)
         return self._remembered("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
-
-    def _in_worker(self, function: str, *arguments: str) -> Future:
-        return self._workers.submit(f"{reward_module.__name__}:{function}", *arguments)
 
     def close(self) -> None:
         """End the worker processes."""

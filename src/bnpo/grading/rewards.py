@@ -4,13 +4,12 @@ Every reward is `function(text: str, reference: str) -> float`. `text` is the de
 `answer` field.
 """
 
-import math
 import re
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -33,11 +32,6 @@ RELEASED_FORMAT = re.compile(r"<think>.*</think><answer>.*</answer>", re.DOTALL)
 def format_reward(text: str, reference: str, pattern: re.Pattern[str] = FORMAT) -> float:
     """Return 1 if `text` is `<think>...</think><answer>...</answer>` with each tag once, else 0 (Table 2)."""
     return float(all(text.count(tag) == 1 for tag in TAGS) and pattern.fullmatch(text) is not None)
-
-
-def released_format_reward(text: str, reference: str) -> float:
-    """Return `format_reward` by the authors' released code, which allows no white space around or between the parts."""
-    return format_reward(text, reference, RELEASED_FORMAT)
 
 
 # No part can match in two ways, so the time is linear in the length of the text.
@@ -76,8 +70,8 @@ def stated_answer(text: str, rule: str, tags: bool) -> str | None:
 
 REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
 """Built-in rewards that are fast and safe enough to be called in the training process. Values lie in [0, 1]."""
-RELEASED_REWARDS: dict[str, Reward] = {"format": released_format_reward}
-"""Those that `--grader paper` computes in another way."""
+RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=RELEASED_FORMAT)}
+"""Those of `--grader paper`. The authors' released code allows no white space around or between the tags."""
 BUILT_IN = ("accuracy", *REWARDS)
 """Names of the built-in rewards. `accuracy` may take long, so grader.py has it computed in worker processes."""
 
@@ -97,21 +91,6 @@ def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
         raise InputError(f"--{flag}: unknown {flag.removesuffix('s')} '{name}'; {known}")
     if not Path(file).is_file():
         raise InputError(f"--{flag}: no file {file}; write path/to/file.py:function")
-
-
-def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> None:
-    """Raise InputError for an unknown, missing or repeated reward. Runs none of the user's code."""
-    for reward in rewards:
-        check_function("rewards", reward, BUILT_IN)
-    names = [reward_name(reward) for reward in rewards]
-    if len(set(names)) < len(names):
-        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
-    reserved = {"mean", "se", "timeouts", "errors"}.intersection(names)
-    if reserved:
-        raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
-    low, high = users_range
-    if not -math.inf < low < high < math.inf:
-        raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
 
 
 def try_users_reward(reward: str, source: str, reference: str) -> str:

@@ -22,7 +22,7 @@ from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
-from bnpo.policy.model import largest_layer
+from bnpo.policy.patches import largest_layer
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.ranks import gather
 

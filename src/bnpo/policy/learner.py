@@ -21,7 +21,7 @@ from bnpo.files import InputError, line_of
 from bnpo.policy import patches
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import ATTENTION, Policy, largest_layer, switch_off_dropout
+from bnpo.policy.model import ATTENTION, Policy
 from bnpo.policy.speed import training_operations
 from bnpo.ranks import gather
 
@@ -76,11 +76,11 @@ class Learner:
         patches.keep_uncompiled(model)
         if config.update.lora_rank:
             add_adapter(model, model_folder, config)
-        switch_off_dropout(model)
+        patches.switch_off_dropout(model)
         zero = settings["zero_optimization"]
         # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its weights.
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
-        zero["stage3_prefetch_bucket_size"] = max(least, largest_layer(model))
+        zero["stage3_prefetch_bucket_size"] = max(least, patches.largest_layer(model))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
         set_z3_leaf_modules(model, patches.layer_classes(model))
         if config.hardware.gradient_checkpointing:

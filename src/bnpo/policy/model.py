@@ -8,7 +8,6 @@ from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, token_logprobs
-from bnpo.policy.patches import layer_classes
 
 ATTENTION = "bnpo"
 """Name of `attention` among transformers' implementations (`attn_implementation`)."""
@@ -75,24 +74,6 @@ def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     return steps
-
-
-def switch_off_dropout(model: torch.nn.Module) -> None:
-    """Set every probability of dropout, and noise of experts' routers, to 0, as in the sampler."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for name, value in list(vars(module).items()):
-            if ("drop" in name or "jitter" in name) and isinstance(value, float):
-                setattr(module, name, 0.0)
-
-
-def largest_layer(model: torch.nn.Module) -> int:
-    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    classes = layer_classes(model)
-    layers = [module for module in model.modules() if type(module).__name__ in classes]
-    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
-    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 def attention(

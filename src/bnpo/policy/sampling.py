@@ -9,7 +9,6 @@ PREFILL_TOKENS = 8192
 """Prompt tokens that the sampler processes at once, at least."""
 MOST_SEQUENCES = 512
 """Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
-
 MOST_REQUESTS = 4096
 """Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
 
@@ -18,16 +17,14 @@ MOST_REQUESTS = 4096
 class EngineSettings:
     """What a `Sampler` is made with."""
 
-    max_tokens: int
-    """Longest prompt plus answer."""
+    max_tokens: int  # longest prompt plus answer
     dtype: str
     gpu_memory: float | None = 0.5
     """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
     sequences: int | None = None
     """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
     enforce_eager: bool = False  # run without CUDA graphs
-    tensor_parallel: int = 1
-    """Number of GPUs that share one copy of the model."""
+    tensor_parallel: int = 1  # GPUs that share one copy of the model
 
 
 @dataclass(frozen=True)
