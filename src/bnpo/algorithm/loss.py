@@ -64,13 +64,11 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in parts:
             logits = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
-            few_rows = logits.split(max(1, len(logits) // 16))  # logsumexp makes a copy, which is small then
+            few_rows = logits.split(max(1, len(logits) // 16))  # of which the copies that torch makes are small
             normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if with_entropy:
-                allowed = logits[:, :vocab_size]
-                finite = allowed.clamp(min=torch.finfo(allowed.dtype).min)  # 0 * -inf would be nan
-                entropy[part] = normalizers[part] - (torch.softmax(allowed, dim=1) * finite).sum(dim=1)
+                entropy[part] = torch.cat([torch.special.entr(rows.softmax(dim=1)).sum(dim=1) for rows in few_rows])
             if len(parts) == 1 and not steps and any(ctx.needs_input_grad):
                 only_chunk = logits.sub_(normalizers[:, None]).exp_()
         ctx.save_for_backward(hidden, weight, bias, targets, normalizers, only_chunk)

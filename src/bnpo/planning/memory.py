@@ -168,9 +168,9 @@ def largest_pass(shape: ModelShape, config: TrainConfig, ranks: int, reduction: 
 
 
 def logit_bytes(shape: ModelShape, config: TrainConfig, tokens: int, device: str) -> int:
-    """Return the bytes of the fp32 logits of algorithm/loss.py, which has two arrays of a chunk, or three."""
+    """Return the bytes of a chunk of logits in algorithm/loss.py: one array in fp32, and its gradient if in 16 bits."""
     rows = min(tokens, max(1, LOGIT_CHUNK[device] // shape.vocabulary))
-    return 4 * rows * shape.vocabulary * (3 if config.logging.exact_entropy else 2)
+    return (4 if config.hardware.dtype == "float32" else 6) * rows * shape.vocabulary
 
 
 def sampler_bytes(shape: ModelShape, size: int, gpus: int, longest: int) -> tuple[int, int, int]:
