@@ -10,12 +10,12 @@ import resource
 import sys
 from pathlib import Path
 
-from bnpo.environment import setup_environment
+from bnpo import environment
 
-setup_environment()
+environment.keep_freed_memory = lambda: None  # what glibc keeps would count as held
+environment.setup_environment()
 
 FILE_BYTES = 2**23
-M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def peak_growth(action) -> int:
@@ -33,7 +33,7 @@ def peak_growth(action) -> int:
 
 def main() -> None:
     # From the start on, what is freed goes back at once: holes in the heap would count as held.
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
+    ctypes.CDLL(None).mallopt(-3, 2**20)  # M_MMAP_THRESHOLD (malloc.h)
     import torch.distributed as dist
     from learner_check import fixed_experience
     from transformers import AutoTokenizer
