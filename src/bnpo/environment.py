@@ -1,6 +1,5 @@
 """Environment of a process that trains or samples: what libraries read when they are imported, and what it prints."""
 
-import ctypes
 import io
 import logging
 import os
@@ -84,19 +83,11 @@ def setup_environment() -> None:
         for package in ("torchaudio", "torchcodec", "torchvision"):
             if build_of(package) not in ("cpu", None):
                 sys.modules.setdefault(package, None)
-        keep_freed_memory()
     # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change that.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
-
-
-def keep_freed_memory() -> None:
-    """Keep glibc from returning freed memory to the kernel: getting it back takes a sixth of an update on CPUs."""
-    with suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: its highest value
-        ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: never trim
 
 
 def forget_launcher() -> None:

@@ -10,10 +10,9 @@ import resource
 import sys
 from pathlib import Path
 
-from bnpo import environment
+from bnpo.environment import setup_environment
 
-environment.keep_freed_memory = lambda: None  # what glibc keeps would count as held
-environment.setup_environment()
+setup_environment()
 
 FILE_BYTES = 2**23
 

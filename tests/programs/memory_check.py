@@ -31,6 +31,7 @@ SETTINGS = {
 }
 """Flags of each setting, by the part that takes most."""
 COMMON = ["--preset", "tiny", "--max-prompt-tokens", "4", "--max-answer-tokens", "252", "--samples-per-question", "2"]
+M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def status(field: str) -> int:
@@ -70,8 +71,7 @@ def measure(config, model: str, vocabulary: int, ranks: int) -> int:
 
 def main() -> None:
     # Freed memory goes back to the system at once. Holes in the heap would be measured too.
-    for setting in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (malloc.h)
-        ctypes.CDLL(None).mallopt(setting, 2**16)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     import peft  # noqa: F401 - the first learner with LoRA imports it, and its memory would be measured too
     import torch.distributed as dist
 
