@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from itertools import chain
@@ -187,7 +188,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         )
         sampling = evaluation.sampling(missing)
         correct = sum(record["correct"] for record in samples.records.values())
-        with whole_model(job.model) as folder, fleet(folder, gpus, replicas, settings, sampling) as groups:
+        with whole_model(job.model) as folder, closing(fleet(folder, gpus, replicas, settings, sampling)) as groups:
             records = evaluation.graded(missing, groups, grader)
             bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")
             for record in bar:
