@@ -71,17 +71,18 @@ class Grader:
             self._try_users_rewards(time_limit, example)
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
-        for reward, source in self._sources.items():
-            problem = self._workers.submit("bnpo.grading.rewards:try_users_reward", reward, source, example).result()
-            if isinstance(problem, Failure):
+        for reward in self._sources:
+            problem = self._start_call(reward, f"The answer is \\boxed{{{example}}}.", example).result()
+            if isinstance(problem, Failure) and problem.kind in ("ImportError", "TypeError", "timeout", "death"):
                 self.close()
                 flag = "rewards" if reward in self.rewards else "grader"
                 raise InputError(
                     f"--{flag}: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
                     f"reference: str) -> float, in a file that is imported within {time_limit:g} s"
                 )
-            if problem:
-                print(f"grading: {reward}: a trial call failed: {problem}", file=sys.stderr, flush=True)
+            if isinstance(problem, Failure):  # perhaps for this text only
+                line = f"grading: {reward}: a trial call failed: {problem.kind}: {problem.message}"
+                print(line, file=sys.stderr, flush=True)
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
@@ -133,8 +134,8 @@ class Grader:
             return self._remembered("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
             return _finished(self._inline[function](text, reference))
-        users_reward = function, self._sources[function]
-        return self._workers.submit("bnpo.grading.rewards:users_reward", *users_reward, text, reference)
+        source = self._sources[function]
+        return self._workers.submit("bnpo.grading.rewards:users_reward", function, source, text, reference)
 
     def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
         """Return the future of each rule's verdict: 1 if the final answer of `text` is `reference`, less, or a Failure.
