@@ -317,7 +317,7 @@ def test_the_summary_counts_failures_and_names_findings(tmp_path):
     found = find(answers(rewards=NONE_RIGHT))
     (tmp_path / "findings.json").write_text(json.dumps([finding._asdict() for finding in found]))
     text = summary(tmp_path)
-    assert "failed rewards timeout 1 times, TypeError 16 times" in text
+    assert "failed rewards timeouts 1, TypeError 16" in text
     assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
 
 

@@ -17,13 +17,13 @@ PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vend
 MAX_ANSWERS = 10_000
 """Texts of answers on a page from training batches, unless --steps chooses, and as many from evaluations."""
 Steps = tuple[int, int] | None
-"""First and last step whose answers are shown; None for as many as fit."""
 
 
 def write_page(path: Path, folders: Sequence[Path], steps: Steps = None) -> None:
-    """Write the page of the runs and evaluations in `folders`, with answers of `steps`. Raises InputError.
+    """Write the page of the runs and evaluations in `folders`. Raises InputError.
 
-    The page's scripts compute from its data all that they can, such as bands over seeds and fitted densities.
+    The answers are those from the first to the last of `steps`. None: as many as fit. The page's scripts compute from
+    its data all that they can, such as bands over seeds and fitted densities.
     """
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
@@ -66,15 +66,14 @@ def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]]
     questions: dict[tuple, int] = {}  # ids need not be unique: data sets may use one id for different problems
     data["rows"], data["batches"] = [], []
     for run, step, path in sorted(shown_files + watched_files):
-        config, rows, watched = runs[run][1], whole_json_lines(path), path.parent.name == "watch"
-        facts, texts = read_answers(path, rows, config)
-        for place, (row, answer) in enumerate(zip(rows, facts, strict=True)):
+        config, rows, texts = runs[run][1], whole_json_lines(path), []
+        where = {"run": run, "step": step, "watched": path.parent.name == "watch", "chunk": len(chunks)}
+        for row, (facts, text) in zip(rows, read_answers(path, rows, config), strict=True):
             question = questions.setdefault((row["id"], row["prompt"], row["reference"]), len(questions))
-            # `chunk` and `place` say where the answer's text is.
-            where = {"run": run, "step": step, "watched": watched, "chunk": len(chunks), "place": place}
-            data["rows"].append(where | {"question": question} | answer)
+            data["rows"].append(where | {"question": question} | facts)
+            texts.append(text)
         chunks.append(packed(texts))
-        if not watched and (advantages := all_advantages(rows, config)):
+        if not where["watched"] and (advantages := all_advantages(rows, config)):
             data["batches"].append({"run": run, "step": step, "advantages": advantages})
     data["questions"] = [dict(zip(("id", "prompt", "reference"), key, strict=True)) for key in questions]
 
