@@ -40,7 +40,14 @@ def fleet(
         busy = list(members)
         while busy:
             for pipe in wait(busy):
-                group = _receive(pipe, members[pipe])
+                try:
+                    group = pipe.recv()
+                except (EOFError, OSError):
+                    members[pipe].join()
+                    status = members[pipe].exitcode
+                    raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
+                if isinstance(group, RunError):
+                    raise group
                 if group is None:
                     busy.remove(pipe)
                 else:
@@ -52,18 +59,6 @@ def fleet(
     finally:
         for process in members.values():
             process.join()
-
-
-def _receive(pipe: Connection, process: Process) -> SampledGroup | None:
-    try:
-        message = pipe.recv()
-    except (EOFError, OSError):
-        process.join()
-        status = process.exitcode
-        raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
-    if isinstance(message, RunError):
-        raise message
-    return message
 
 
 def _serve(

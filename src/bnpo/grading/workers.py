@@ -175,7 +175,6 @@ def _keep(pipe: Connection, time_limit: float) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
             signal.signal(END, signal.SIG_DFL)
-            _restore_signals_in_children()
             _work(pipe, time_limit)
         return
     pipe.close()
@@ -198,13 +197,6 @@ def signal_at_program_end(number: int) -> None:
     fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _restore_signals_in_children() -> None:
-    """Let the processes that a call starts end on SIGTERM, as pools expect. This worker itself ignores it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
-        signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not outlive exec
-
-
 def _kill_descendants() -> None:
     with suppress(ChildProcessError):  # none is left
         while True:  # the next round finds processes that were started meanwhile
@@ -218,6 +210,9 @@ def _work(pipe: Connection, time_limit: float) -> None:
     secure_output()  # what a user's function prints, to a full disk or a closed terminal, must not make it fail
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGINT, signal.SIGTERM):  # processes that a call starts end on them, as pools expect
+        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
+        signal.signal(number, lambda *_: None)  # this one does not; a handler, unlike SIG_IGN, does not outlive exec
     while True:
         try:
             name, args = pipe.recv()
