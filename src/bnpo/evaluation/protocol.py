@@ -134,26 +134,20 @@ class Evaluation:
         pending: deque[tuple[Record, dict[str, Future]]] = deque()
         for record in records:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
-            verdicts = grader.judge(text, reference, self.answer_tags, self.suite.rules)
-            pending.append((record, verdicts | {"vote": grader.vote(text, self.answer_tags)}))
+            final = stated_answer(text, self.suite.grader, self.answer_tags)
+            futures = {rule: grader.judge(rule, text, reference, self.answer_tags) for rule in self.suite.rules}
+            pending.append((record | {"answer": final}, futures | {"vote": grader.vote(final)}))
             while pending and all(future.done() for future in pending[0][1].values()):
                 yield self._with_verdicts(*pending.popleft())
         for record, futures in pending:
             yield self._with_verdicts(record, futures)
 
     def _with_verdicts(self, record: Record, futures: dict[str, Future]) -> Record:
-        """Return `record` with the final answer of its text, its verdicts and its vote. Waits for the futures."""
-        final = stated_answer(record["text"], self.suite.grader, self.answer_tags)
         verdicts = {rule: _verdict(futures[rule].result()) for rule in self.suite.rules}
         vote = futures["vote"].result()
         if isinstance(vote, Failure):  # an answer that takes too long to read votes as it is written
-            vote = final
-        return record | {
-            "answer": final,
-            "correct": verdicts[self.suite.grader] is True,
-            "verdicts": verdicts,
-            "vote": vote,
-        }
+            vote = record["answer"]
+        return record | {"correct": verdicts[self.suite.grader] is True, "verdicts": verdicts, "vote": vote}
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
