@@ -144,7 +144,7 @@ class _Worker(threading.Thread):
             self._restart()
             return Failure("timeout", f"no result in {longest:g} s")
         # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
-        self._process.join(timeout=5)
+        self._process.join(timeout=10)
         status = self._restart()
         if status == 128 + signal.SIGPROF:
             return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
@@ -152,7 +152,7 @@ class _Worker(threading.Thread):
 
 
 def _keep(pipe: Connection, time_limit: float) -> None:
-    """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
+    """Fork the worker. When it has ended, or on END, kill it with all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
     in sessions of their own.
@@ -162,26 +162,22 @@ def _keep(pipe: Connection, time_limit: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper, worker = os.getpid(), 0  # 0: a signal that comes this early kills the keeper's group, which is all there is
 
-    def end_worker(*_) -> None:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(worker, signal.SIGKILL)
+    def end(*_) -> None:
+        _kill_descendants()
+        sys.exit()
 
-    signal.signal(END, end_worker)
+    signal.signal(END, end)
     signal_at_program_end(END)
     worker = os.fork()
     if worker == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == keeper:  # else the keeper ended before prctl was called
-            signal.signal(END, signal.SIG_DFL)
-            _work(pipe, time_limit)
-        return
+        signal.signal(END, signal.SIG_DFL)
+        return _work(pipe, time_limit)
     pipe.close()
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
-    signal.signal(END, signal.SIG_IGN)
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this
