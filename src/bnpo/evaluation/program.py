@@ -8,7 +8,7 @@ import json
 import math
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -133,10 +133,8 @@ def check(config: EvalConfig) -> None:
     if config.grader:
         check_function("grader", config.grader, GRADERS)
     if config.regrade:
-        for setting in fields(EvalConfig):
-            if setting.name not in ("regrade", "grader") and getattr(config, setting.name) != setting.default:
-                flag = setting.name.replace("_", "-")
-                raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
+        if replace(config, regrade=None, grader=None) != EvalConfig():
+            raise InputError("--regrade: keeps the samples, so of the other flags only --grader may be given")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
 
