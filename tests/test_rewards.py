@@ -106,7 +106,7 @@ def test_the_last_number_is_read_as_evaluators_of_gsm8k_do(text, reference, righ
 def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
     grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
     assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
-    verdicts = {rule: grader.judge(rule, "so 12", "12") for rule in GRADERS}
+    verdicts = {rule: grader.judge(rule, ["so 12"], ["12"])[0] for rule in GRADERS}
     assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(BOTH_RULES, False) | {
         "last_number": 1
     }
@@ -175,7 +175,7 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 
 
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
-    first, again, other = (grader.judge("paper", f"so \\boxed{{{n}}}", "5") for n in (5, 5, 6))
+    first, again, other = (grader.judge("paper", [f"so \\boxed{{{n}}}"], ["5"])[0] for n in (5, 5, 6))
     assert first is again
     assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
 

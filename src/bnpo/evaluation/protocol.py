@@ -131,8 +131,10 @@ class Evaluation:
         for record in records:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
             final = stated_answer(text, self.suite.grader, self.answer_tags)
-            futures = {rule: grader.judge(rule, text, reference, self.answer_tags) for rule in self.suite.rules}
-            pending.append((record | {"answer": final}, futures | {"vote": grader.vote(final)}))
+            futures = {"vote": grader.vote(final)}
+            for rule in self.suite.rules:
+                [futures[rule]] = grader.judge(rule, [text], [reference], self.answer_tags)
+            pending.append((record | {"answer": final}, futures))
             while pending and all(future.done() for future in pending[0][1].values()):
                 yield self._with_verdicts(*pending.popleft())
         for record, futures in pending:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
@@ -19,7 +19,7 @@ TIME_LIMIT = 5.0
 """Seconds of processor time for one verdict in a worker or one call of a user's function."""
 MAX_WORKERS = 16
 REMEMBERED = 1024
-"""Calls whose result is not computed again: verdicts of the built-in rules, and normal forms."""
+"""Calls whose result is not computed again: verdicts of the released rule, and normal forms."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Grades:
     rewards: np.ndarray  # [answers, K]
     failed: np.ndarray  # [answers], True where at least one reward could not be computed
     failures: Counter[str]
-    """Failed calls by kind: `timeout`, `death`, `OutOfRange` or an exception's name. A remembered call counts once."""
+    """Failed calls by kind: `timeout`, `death`, `OutOfRange` or an exception's name. Equal calls count once."""
 
 
 Outcomes = list[list[Future]]
@@ -62,7 +62,7 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        # Answers to a problem are often equal.
+        # Repetitions of a problem often end in equal texts.
         self._remembered = lru_cache(REMEMBERED)(lambda *call: self._workers.submit(*call))
         users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
         self._sources = {reward: read_text(reward.rpartition(":")[0]) for reward in users_rewards}
@@ -72,7 +72,7 @@ class Grader:
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
         for reward in self._sources:
-            problem = self.judge(reward, f"The answer is \\boxed{{{example}}}.", example).result()
+            problem = self._start_call(reward, f"The answer is \\boxed{{{example}}}.", example).result()
             if isinstance(problem, Failure) and problem.kind in ("ImportError", "TypeError", "timeout", "death"):
                 self.close()
                 flag = "rewards" if reward in self.rewards else "grader"
@@ -91,8 +91,7 @@ class Grader:
     def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Outcomes:
         """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
         functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
-        pairs = list(zip(texts, references, strict=True))
-        return [[self.judge(function, *pair, tags) for pair in pairs] for function in functions]
+        return [self.judge(function, texts, references, tags) for function in functions]
 
     def grades(self, outcomes: Outcomes) -> Grades:
         """Wait for what `start` has begun, and return the grades. A failed call scores the reward's lowest value."""
@@ -100,7 +99,7 @@ class Grader:
         values = np.zeros((len(outcomes[0]), len(outcomes)))  # [answers, K]
         failed = np.zeros(len(values), dtype=bool)  # [answers]
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
-            counted = set()  # answers that make the same remembered call share one outcome
+            counted = set()  # answers that make the same call share one outcome
             for i, outcome in enumerate(outcomes[k]):
                 value = outcome.result()
                 if not isinstance(value, Failure) and not low <= value <= high:
@@ -118,16 +117,21 @@ class Grader:
                     print(line, file=sys.stderr, flush=True)
         return Grades(values, failed, failures)
 
-    def judge(self, function: str, text: str, reference: str, tags: bool = False) -> Future:
-        """Return the future of a text's reward or, by a rule in GRADERS, verdict (1 is right), or of a Failure.
+    def judge(self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[Future]:
+        """Return the future of each text's reward or, by a rule in GRADERS, verdict (1 is right), or of a Failure.
 
         With `tags` the final answer is the one inside the answer tags.
         """
         if function == "default":
+            texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
+        start_once = cache(partial(self._start_call, function))
+        return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
+
+    def _start_call(self, function: str, text: str, reference: str) -> Future:
+        if function == "default":
             # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
-            answer = final_answer(text, tags) or ""
-            verdict = instant_verdict(reference, answer)
-            return self._remembered("mathequal:equal", reference, answer) if verdict is None else _finished(verdict)
+            verdict = instant_verdict(reference, text)
+            return self._workers.submit("mathequal:equal", reference, text) if verdict is None else _finished(verdict)
         if function == "paper":
             return self._remembered("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
