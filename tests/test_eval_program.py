@@ -194,7 +194,7 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
         (("--repetitions", "many"), {}, "'many' is not N above 0"),
         (("--limit", "1"), {}, "--limit: is 1"),
         (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
-        (("--regrade", "x"), {}, "--ckpt: has no effect with --regrade, which keeps the samples; leave it out"),
+        (("--regrade", "x"), {}, "--regrade: keeps the samples, so of the other flags only --grader may be given"),
         (("--grader", "strict"), {}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
         (("--grader", "none.py:f"), {}, "--grader: no file none.py; write path/to/file.py:function"),
         (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),

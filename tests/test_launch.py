@@ -188,8 +188,8 @@ def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
     killer.start()
     ends = pytest.raises(RuntimeError, match="a sampler's process ended with status -9; its error is above")
     settings, sampling = EngineSettings(max_tokens=192, dtype="float32"), {"prompts": [[1]], "seeds": [0]}
-    with ends, fleet(tmp_path, [], 1, settings, sampling):
-        pass
+    with ends:
+        next(fleet(tmp_path, [], 1, settings, sampling))
     killer.join()
 
 

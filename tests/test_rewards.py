@@ -106,7 +106,7 @@ def test_the_last_number_is_read_as_evaluators_of_gsm8k_do(text, reference, righ
 def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
     grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
     assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
-    verdicts = grader.judge("so 12", "12", False, GRADERS)
+    verdicts = {rule: grader.judge(rule, ["so 12"], ["12"])[0] for rule in GRADERS}
     assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(BOTH_RULES, False) | {
         "last_number": 1
     }
@@ -175,9 +175,9 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 
 
 def test_equal_answers_are_judged_once_by_the_released_rule(grader):
-    first, again, other = (grader.judge(f"so \\boxed{{{n}}}", "5", False, BOTH_RULES) for n in (5, 5, 6))
-    assert first["paper"] is again["paper"]
-    assert [verdict["paper"].result() for verdict in (first, again, other)] == [True, True, False]
+    first, again, other = (grader.judge("paper", [f"so \\boxed{{{n}}}"], ["5"])[0] for n in (5, 5, 6))
+    assert first is again
+    assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
 
 
 def test_the_released_rule_reads_only_the_end_of_a_text():
@@ -317,7 +317,7 @@ def test_the_summary_counts_failures_and_names_findings(tmp_path):
     found = find(answers(rewards=NONE_RIGHT))
     (tmp_path / "findings.json").write_text(json.dumps([finding._asdict() for finding in found]))
     text = summary(tmp_path)
-    assert "failed rewards timeout 1 times, TypeError 16 times" in text
+    assert "failed rewards timeouts 1, TypeError 16" in text
     assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
 
 

@@ -123,7 +123,7 @@ def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
         references = [problem.answer for problem in problems]
         answers = [answer.replace("$", "").replace(r"\frac", r"\dfrac") for answer in references]
         pairs = [(r, a) for r, rewritten in zip(references, answers, strict=True) for a in {r, rewritten}]
-        outcomes = [grader.judge(f"It is $\\boxed{{{a}}}$.", r, False, ("default",))["default"] for r, a in pairs]
+        outcomes = [grader.judge("default", [f"It is $\\boxed{{{a}}}$."], [r])[0] for r, a in pairs]
         wrong += [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1]
     grader.close()
     assert wrong == []

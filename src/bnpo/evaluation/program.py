@@ -1,27 +1,30 @@
-"""Evaluation as a program (`python eval.py`), and during training: sample what is missing, grade and score it."""
+"""Evaluation as a program (`python eval.py`), and during training: sample what is missing, grade and score it.
+
+`regrade` grades kept samples again: after a change of the rules, or by another rule.
+"""
 
 import hashlib
 import json
 import math
 import time
-from dataclasses import asdict, dataclass, fields
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.evaluation.fleet import fleet
-from bnpo.evaluation.protocol import Evaluation
+from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, grader_identity, versions
 from bnpo.evaluation.records import Samples, claim_results_folder, key_of
-from bnpo.evaluation.regrade import regrade
 from bnpo.evaluation.scores import compare, score_all
-from bnpo.evaluation.suites import Suite, load_suite, override
-from bnpo.files import ROOT, InputError, write_json, write_json_lines, writing
+from bnpo.evaluation.suites import Suite, dataset_problems, load_suite, override
+from bnpo.files import ROOT, InputError, line_of, read_json, write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
@@ -98,8 +101,7 @@ def run(config: EvalConfig) -> Outcome:
     """Evaluate --ckpt, and --base if given. Raises InputError before a model is loaded."""
     check(config)
     if config.regrade:
-        results, changes = regrade(config.regrade, config.grader)
-        return Outcome(config.regrade, [results], None, changes)
+        return regrade(config.regrade, config.grader)
     from bnpo.ranks import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
 
     gpus = visible_gpus()
@@ -131,10 +133,8 @@ def check(config: EvalConfig) -> None:
     if config.grader:
         check_function("grader", config.grader, GRADERS)
     if config.regrade:
-        for setting in fields(EvalConfig):
-            if setting.name not in ("regrade", "grader") and getattr(config, setting.name) != setting.default:
-                flag = setting.name.replace("_", "-")
-                raise InputError(f"--{flag}: has no effect with --regrade, which keeps the samples; leave it out")
+        if replace(config, regrade=None, grader=None) != EvalConfig():
+            raise InputError("--regrade: keeps the samples, so of the other flags only --grader may be given")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
 
@@ -187,7 +187,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         )
         sampling = evaluation.sampling(missing)
         correct = sum(record["correct"] for record in samples.records.values())
-        with whole_model(job.model) as folder, fleet(folder, gpus, replicas, settings, sampling) as groups:
+        with whole_model(job.model) as folder, closing(fleet(folder, gpus, replicas, settings, sampling)) as groups:
             records = evaluation.graded(missing, groups, grader)
             bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")
             for record in bar:
@@ -233,3 +233,53 @@ def evaluate_live(
         with writing(folder):
             write_json(folder / "results.json", results)
     return results
+
+
+def regrade(folder: Path, rule: str | None) -> Outcome:
+    """Grade all samples in the folder of a finished evaluation by all rules, and write its files anew.
+
+    `rule` is that of the scores; None keeps the one of the protocol. Raises InputError if the folder holds no finished
+    evaluation, or if its problems have changed.
+    """
+    protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
+    try:
+        # `content_hash` of every data set included, so that other problems are refused.
+        fields_of_suite = protocol["suite"] | {"grader": rule or protocol["grader"], "both_rules": True}
+        suite = TypeAdapter(Suite).validate_python(fields_of_suite)
+        seed, tags = protocol["seed"], protocol["answer_tags"]
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InputError(f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew") from error
+    evaluation = Evaluation(
+        suite, {name: dataset_problems(suite.datasets[name]) for name in suite.datasets}, seed, tags
+    )
+    keys = evaluation.sample_keys()
+    samples, count = Samples(folder, keys), len(keys)
+    before = list(samples.records.values())
+    if len(before) < count:
+        found = f"{len(before)} of {count} samples"
+        raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
+    grader = Grader(grader=suite.grader)
+    records = list(tqdm(evaluation.grade(before, grader), total=count, unit="sample"))
+    grader.close()
+    changes = []
+    for old, new in zip(before, records, strict=True):
+        reference = evaluation.problems[new["dataset"]][new["index"]].answer
+        for name, verdict in new["verdicts"].items():
+            was = old.get("verdicts", {}).get(name, verdict)  # a rule that has not graded before changes nothing
+            if verdict != was:
+                place = {"dataset": new["dataset"], "id": new["id"], "repetition": new["repetition"], "rule": name}
+                changes.append(place | {"was": was, "now": verdict, "answer": new["answer"], "reference": reference})
+    protocol.pop("grader_sha256", None)
+    protocol |= grader_identity(suite)
+    protocol["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
+    results = score_all(suite, records, protocol)
+    with writing(folder):
+        # First of all, so that a regrade that is killed here leaves no scores that its samples do not have.
+        for stale in ("results.json", "comparison.json"):
+            (folder / stale).unlink(missing_ok=True)
+        write_json_lines(folder / "samples.jsonl", records)
+        write_json(folder / "protocol.json", protocol)
+        write_json(folder / "results.json", results)
+        write_json_lines(folder / "changed_verdicts.jsonl", changes)
+    samples.close()
+    return Outcome(folder, [results], None, changes)

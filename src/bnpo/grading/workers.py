@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import queue
 import resource
-import shutil
 import signal
 import sys
 import threading
@@ -20,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.util import get_temp_dir
 from pkgutil import resolve_name
 
 import psutil
@@ -63,40 +61,36 @@ class Workers:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, preload])
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        self._threads = []
-        for _ in range(count):
-            worker = _Worker(context, time_limit)
-            self._threads.append(threading.Thread(target=worker.serve, args=(self._calls,), daemon=True))
-            self._threads[-1].start()
+        self._workers = [_Worker(context, time_limit, self._calls) for _ in range(count)]
 
     def submit(self, function: str, *args: object) -> "Future[object | Failure]":
         """Return the future of a call of `function`, "module:name", in a worker. It never raises: see Failure."""
         future: Future = Future()
-        self._calls.put((future, function, args))
+        self._calls.put((future, (function, args)))
         return future
 
     def close(self) -> None:
         """End the workers after the calls that are under way."""
-        for _ in self._threads:
+        for _ in self._workers:
             self._calls.put(None)
-        for thread in self._threads:
-            thread.join()
+        for worker in self._workers:
+            worker.join()
 
 
-class _Worker:
-    """The pipe to a worker, and its keeper process."""
+class _Worker(threading.Thread):
+    """The thread that hands a worker one call after the other, until the queue gives None."""
 
-    def __init__(self, context: multiprocessing.context.BaseContext, time_limit: float):
-        self._context, self._time_limit, self._over = context, time_limit, False
-        self._start()
+    def __init__(self, context: multiprocessing.context.BaseContext, time_limit: float, calls: queue.SimpleQueue):
+        super().__init__(daemon=True)
+        self._server, self._time_limit, self._calls, self._over = context, time_limit, calls, False
+        self._start_process()
         # Not a daemon, since those may have no children, and users' functions may start pools. At exit multiprocessing
         # waits for such processes for ever, but this is called before.
         atexit.register(self._end)
+        self.start()
 
-    def serve(self, calls: queue.SimpleQueue) -> None:
-        """Hand the worker one call after the other, until the queue gives None."""
-        while (item := calls.get()) is not None:
-            future, *call = item
+    def run(self) -> None:
+        for future, call in iter(self._calls.get, None):
             try:
                 result = self._call(call)
             except Exception as error:
@@ -106,14 +100,9 @@ class _Worker:
         atexit.unregister(self._end)
         self._end()
 
-    def _start(self) -> None:
-        if self._over:
-            raise RuntimeError("the program is ending")
-        self._pipe, theirs = self._context.Pipe()
-        # A process that multiprocessing started shares this folder with its parent, which still needs it.
-        folder = get_temp_dir() if multiprocessing.parent_process() is None else None
-        arguments = (theirs, folder, self._time_limit)
-        self._process = self._context.Process(target=_keep, args=arguments, name="bnpo worker")
+    def _start_process(self) -> None:
+        self._pipe, theirs = self._server.Pipe()
+        self._process = self._server.Process(target=_keep, args=(theirs, self._time_limit), name="bnpo worker")
         self._process.start()
         theirs.close()
 
@@ -132,68 +121,64 @@ class _Worker:
         self._pipe.close()
         return self._process.exitcode
 
-    def _call(self, call: list) -> object | Failure:
-        for _attempt in range(3):
-            taken, longest = False, self._time_limit * WALL_CLOCK_FACTOR
-            with suppress(EOFError, OSError):  # raised when the worker has died
-                self._pipe.send(call)
-                self._pipe.recv()  # the worker has received the call
-                taken = True
-                if self._pipe.poll(longest):
-                    return self._pipe.recv()
-                self._restart()
-                return Failure("timeout", f"no result in {longest:g} s")
-            # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
-            self._process.join(timeout=5)
-            status = self._restart()
-            if taken and status == 128 + signal.SIGPROF:
-                return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
-            if taken:
-                return Failure("death", f"the worker ended with status {status}")
-            # Otherwise it was killed while idle, which is no fault of this call: try again with the new worker.
-        return Failure("death", "workers die before they take a call")
-
     def _restart(self) -> int | None:
         status = self._kill()
-        self._start()
+        if self._over:
+            raise RuntimeError("the program is ending")
+        self._start_process()
         return status
 
+    def _call(self, call: tuple) -> object | Failure:
+        for _attempt in range(3):
+            with suppress(EOFError, OSError):
+                self._pipe.send(call)
+                self._pipe.recv()  # the worker has received the call
+                break
+            self._restart()  # it was killed while idle, which is no fault of this call
+        else:
+            return Failure("death", "workers die before they take a call")
+        longest = self._time_limit * WALL_CLOCK_FACTOR
+        with suppress(EOFError, OSError):  # raised when the worker has died
+            if self._pipe.poll(longest):
+                return self._pipe.recv()
+            self._restart()
+            return Failure("timeout", f"no result in {longest:g} s")
+        # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
+        self._process.join(timeout=10)
+        status = self._restart()
+        if status == 128 + signal.SIGPROF:
+            return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
+        return Failure("death", f"the worker ended with status {status}")
 
-def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
-    """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
+
+def _keep(pipe: Connection, time_limit: float) -> None:
+    """Fork the worker. When it has ended, or on END, kill it with all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
-    in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
+    in sessions of their own.
     """
     # Ctrl-C and the launcher signal all processes, but the step under way still needs its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper, worker = os.getpid(), 0  # 0: a signal that comes this early kills the keeper's group, which is all there is
 
-    def end_worker(*_) -> None:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(worker, signal.SIGKILL)
+    def end(*_) -> None:
+        _kill_descendants()
+        sys.exit()
 
-    signal.signal(END, end_worker)
+    signal.signal(END, end)
     signal_at_program_end(END)
     worker = os.fork()
     if worker == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == keeper:  # else the keeper ended before prctl was called
-            signal.signal(END, signal.SIG_DFL)
-            _restore_signals_in_children()
-            _work(pipe, time_limit)
-        return
+        signal.signal(END, signal.SIG_DFL)
+        return _work(pipe, time_limit)
     pipe.close()
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
-    signal.signal(END, signal.SIG_IGN)
     _kill_descendants()
-    if folder and not multiprocessing.parent_process().is_alive():
-        shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this
 
@@ -206,13 +191,6 @@ def signal_at_program_end(number: int) -> None:
     fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(program, fcntl.F_SETSIG, number)
     fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _restore_signals_in_children() -> None:
-    """Let the processes that a call starts end on SIGTERM, as pools expect. This worker itself ignores it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
-        signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not outlive exec
 
 
 def _kill_descendants() -> None:
@@ -228,6 +206,9 @@ def _work(pipe: Connection, time_limit: float) -> None:
     secure_output()  # what a user's function prints, to a full disk or a closed terminal, must not make it fail
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGINT, signal.SIGTERM):  # processes that a call starts end on them, as pools expect
+        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
+        signal.signal(number, lambda *_: None)  # this one does not; a handler, unlike SIG_IGN, does not outlive exec
     while True:
         try:
             name, args = pipe.recv()

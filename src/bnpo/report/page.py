@@ -17,13 +17,13 @@ PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vend
 MAX_ANSWERS = 10_000
 """Texts of answers on a page from training batches, unless --steps chooses, and as many from evaluations."""
 Steps = tuple[int, int] | None
-"""First and last step whose answers are shown; None for as many as fit."""
 
 
 def write_page(path: Path, folders: Sequence[Path], steps: Steps = None) -> None:
-    """Write the page of the runs and evaluations in `folders`, with answers of `steps`. Raises InputError.
+    """Write the page of the runs and evaluations in `folders`. Raises InputError.
 
-    The page's scripts compute from its data all that they can, such as bands over seeds and fitted densities.
+    The answers are those from the first to the last of `steps`. None: as many as fit. The page's scripts compute from
+    its data all that they can, such as bands over seeds and fitted densities.
     """
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
@@ -55,46 +55,40 @@ def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]]
     Unless `steps` choose, files of rollouts are left out if the page would have more than MAX_ANSWERS.
     """
     watched_files, rollout_files = (answer_files(runs, kind, steps) for kind in ("watch", "rollouts"))
-    shown_files = rollout_files
-    if not steps:
-        configs = [runs[run][1] for run, _, _ in rollout_files]
-        answers = sum(config["questions_per_step"] * config["samples_per_question"] for config in configs)
-        shown_files = thinned(rollout_files, answers)
+    batches = [config["questions_per_step"] * config["samples_per_question"] for _, config in runs]  # in answers
+    shown_files = rollout_files if steps else thinned(rollout_files, sum(batches[run] for run, _, _ in rollout_files))
     if len(shown_files) < len(rollout_files):
         missing = f"{len(rollout_files) - len(shown_files)} of {len(rollout_files)} files of rollouts"
         data["leftOut"].append(f"{missing}; choose others with --steps 41 60")
     questions: dict[tuple, int] = {}  # ids need not be unique: data sets may use one id for different problems
     data["rows"], data["batches"] = [], []
     for run, step, path in sorted(shown_files + watched_files):
-        config, rows, watched = runs[run][1], whole_json_lines(path), path.parent.name == "watch"
-        facts, texts = read_answers(path, rows, config)
-        for place, (row, answer) in enumerate(zip(rows, facts, strict=True)):
+        config, rows, texts = runs[run][1], whole_json_lines(path), []
+        where = {"run": run, "step": step, "watched": path.parent.name == "watch", "chunk": len(chunks)}
+        for row, (facts, text) in zip(rows, read_answers(path, rows, config), strict=True):
             question = questions.setdefault((row["id"], row["prompt"], row["reference"]), len(questions))
-            # `chunk` and `place` say where the answer's text is.
-            where = {"run": run, "step": step, "watched": watched, "chunk": len(chunks), "place": place}
-            data["rows"].append(where | {"question": question} | answer)
+            data["rows"].append(where | {"question": question} | facts)
+            texts.append(text)
         chunks.append(packed(texts))
-        if not watched and (advantages := all_advantages(rows, config)):
+        if not where["watched"] and (advantages := all_advantages(rows, config)):
             data["batches"].append({"run": run, "step": step, "advantages": advantages})
     data["questions"] = [dict(zip(("id", "prompt", "reference"), key, strict=True)) for key in questions]
 
 
 def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, dict]]) -> None:
     """Add the evaluations and their problems to `data`, and texts of at most MAX_ANSWERS answers to `chunks`."""
-    facts_and_texts, data["problems"] = [], {}
-    for folder, config in opened:
-        facts_and_texts += evaluations(folder, config)
-        data["problems"] |= eval_problems(config)
-    answers = sum(len(shown) for _, texts in facts_and_texts for shown in texts)
-    with_texts = thinned(range(len(facts_and_texts)), answers)
-    for index, (facts, texts) in enumerate(facts_and_texts):
-        facts["chunk"] = len(chunks) if index in with_texts else None
-        if index in with_texts:
-            chunks.append(packed(texts))
-    if len(with_texts) < len(facts_and_texts):
-        missing = f"the answers of {len(facts_and_texts) - len(with_texts)} of {len(facts_and_texts)} evaluations"
+    found = [facts_and_texts for folder, config in opened for facts_and_texts in evaluations(folder, config)]
+    shown = thinned(found, answers=sum(len(answers) for _, texts in found for answers in texts))
+    for facts, texts in shown:
+        facts["chunk"] = len(chunks)
+        chunks.append(packed(texts))
+    if len(shown) < len(found):
+        missing = f"the answers of {len(found) - len(shown)} of {len(found)} evaluations"
         data["leftOut"].append(f"{missing}; name fewer folders to see them")
-    data["evals"] = [facts for facts, _ in facts_and_texts]
+    data["evals"] = [facts for facts, _ in found]
+    data["problems"] = {}
+    for _, config in opened:
+        data["problems"] |= eval_problems(config)
 
 
 def thinned(items: Sequence, answers: int) -> Sequence:

@@ -85,22 +85,26 @@ def rounded(values: np.ndarray, digits: int) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> tuple[list[dict], list[list]]:
-    """Return the facts of every answer in a file of rollouts or watched questions with these `rows`, and the texts
+def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[tuple[dict, list]]:
+    """Yield the facts of every answer in a file of rollouts or watched questions with these `rows`, and its text as
     [text, final answer, tokens].
 
-    `reward` is the mean of all rewards, each mapped to [0, 1].
+    `reward` is the mean of all rewards, each mapped to [0, 1]. Tokens are texts, log-probabilities and sampler-learner
+    gaps, or None where they were not recorded.
     """
-    facts, texts = [], []
-    # Token data are recorded for some rollouts only. No file: no tokens.
-    tokens_by_answer = read_tokens(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else {}
+    recorded = {}
+    for row in whole_json_lines(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else []:
+        sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
+        # Rounded to what a colour shows: these are most of a page's bytes.
+        gap = rounded(np.nan_to_num(row["learner"]) - sampler, 2) if row["learner"] else None
+        recorded[row["place"]] = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
     lowest, highest = reward_ranges(config).T  # [K]
     for place, row in enumerate(rows):
-        rewards = list(row["rewards"].values())
+        rewards, tokens = list(row["rewards"].values()), recorded.get(place)
         final = final_answer(row["answer"], config["answer_tags"])
-        tokens = tokens_by_answer.get(place)
         flags = {"cut off": row.get("cut_off"), "no box": final is None, "grading failed": row.get("failed")}
-        answer = {
+        facts = {
+            "place": place,  # of the text in its chunk
             "rewards": rewards,
             "reward": float(np.mean((rewards - lowest) / (highest - lowest))),
             "flags": [name for name, is_set in flags.items() if is_set],
@@ -108,21 +112,7 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> tuple[lis
             "tokens": row["tokens"],
             "advantage": row.get("advantage"),
         }
-        facts.append(answer)
-        texts.append([row["answer"], final, tokens])
-    return facts, texts
-
-
-def read_tokens(path: Path) -> dict[int, dict]:
-    """Return texts, log-probabilities and sampler-learner gaps of the tokens in a file, by place of the answer in the
-    step."""
-    answers = {}
-    for row in whole_json_lines(path):
-        sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
-        # Rounded to what a colour shows: these are most of a page's bytes.
-        gap = rounded(np.nan_to_num(row["learner"]) - sampler, 2) if row["learner"] else None
-        answers[row["place"]] = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
-    return answers
+        yield facts, [row["answer"], final, tokens]
 
 
 def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
