@@ -27,7 +27,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from bnpo.data import MAX_TERMS, Question, chat_template, draw_question, encode_prompt, latex
+from bnpo.data import MAX_TERMS, Question, chat_template, draw_questions, encode_prompt, latex
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -90,7 +90,7 @@ def worked(question: Question) -> str:
         steps.append(f"{total}{term:+d}={total + term}")
         total += term
     if question.divisor > 1:
-        steps.append(f"{total}/{question.divisor}={question.answer}")
+        steps.append(f"{total}/{question.divisor}={question.value}")
     return " ".join(steps)
 
 
@@ -107,7 +107,7 @@ def spellings(value: Fraction) -> list[str]:
 
 def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> str:
     """Return a worked answer. If `guess`, it is a bare one with the probability that WORKED_SHARE leaves."""
-    boxed = f"\\boxed{{{rng.choice(spellings(question.answer))}}}"
+    boxed = f"\\boxed{{{rng.choice(spellings(question.value))}}}"
     is_worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
     return f"{worked(question)} {boxed}" if is_worked else boxed
 
@@ -120,11 +120,12 @@ def batches(
     `write(question, step)` returns the answers. Labels are -100 outside of them. Texts are drawn for 16 batches at a
     time and sorted by length, which saves half of the padding.
     """
+    questions = (question for question in draw_questions(rng) if question.split == "train")
     end, jinja = tokenizer.convert_tokens_to_ids("<|im_end|>"), chat_template(tokenizer, template)
     for pool in itertools.count():
         texts = []
         for _ in range(16 * size):
-            question = draw_question(rng, "train")
+            question = next(questions)
             prompt = encode_prompt(tokenizer, str(question), jinja)
             texts.append((prompt, [*tokenizer.encode(write(question, 16 * pool)), end]))
         texts.sort(key=lambda text: len(text[0]) + len(text[1]))

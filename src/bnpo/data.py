@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -233,14 +233,20 @@ def _check_chat(place: str, messages: list, field: str) -> None:
         raise InputError(f"{place}: field '{field}' is a list; its items must be {needed}")
 
 
-def built_in_problems(name: str, split: str, count: int) -> list[Problem]:
-    """Return `count` problems of a split of a built-in task, which are made, not read. Of other sources, none."""
+def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[Problem]:
+    """Return `count` different problems of a split of a built-in task, from the seed only. Of other sources, none."""
+    rng = np.random.default_rng(seed)
     if name == "arithmetic":
-        return arithmetic_problems(split, count)
-    if name.partition(":")[0] == word_problems.NAME:
-        made = word_problems.draw_problems(name, split, count)
-        return [Problem(f"{name}/{split}/{i}", str(p), str(p.values[-1])) for i, p in enumerate(made)]
-    return []
+        drawn: Iterator = draw_questions(rng)
+    elif name.partition(":")[0] == word_problems.NAME:
+        drawn = word_problems.draw_word_problems(name, rng)
+    else:
+        return []
+    of_split = (problem for problem in drawn if problem.split == split)
+    made: dict = {}  # an ordered set
+    while len(made) < count:
+        made[next(of_split)] = None
+    return [Problem(f"{name}/{split}/{i}", str(problem), problem.answer) for i, problem in enumerate(made)]
 
 
 # The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads. A question is a
@@ -269,8 +275,12 @@ class Question:
         return f"{chain}=?" if self.divisor == 1 else f"({chain})/{self.divisor}=?"
 
     @property
-    def answer(self) -> Fraction:
+    def value(self) -> Fraction:
         return Fraction(sum(self.terms), self.divisor)
+
+    @property
+    def answer(self) -> str:
+        return latex(self.value)
 
     @property
     def split(self) -> str:
@@ -278,32 +288,18 @@ class Question:
         return next(split for split, buckets in SPLITS.items() if bucket in buckets)
 
 
-def draw_question(rng: np.random.Generator, split: str) -> Question:
-    """Return a random question of `split`: 2 to MAX_TERMS terms between -49 and 49, of which the first is positive."""
-    while True:  # until a question falls into the split
+def draw_questions(rng: np.random.Generator) -> Iterator[Question]:
+    """Yield random questions of all splits without end: 2 to MAX_TERMS terms from -49 to 49, the first positive."""
+    while True:
         terms = rng.integers(1, 50, size=rng.integers(2, MAX_TERMS + 1))
         terms[1:] *= rng.choice([-1, 1], size=len(terms) - 1)
         divisor = int(rng.choice(DIVISORS)) if rng.random() < 1 / 3 else 1
-        question = Question(tuple(int(term) for term in terms), divisor)
-        if question.split == split:
-            return question
+        yield Question(tuple(terms.tolist()), divisor)
 
 
 def latex(value: Fraction) -> str:
     r"""Return `value` as references are written: -30, or -\frac{5}{4}."""
-    if value.denominator == 1:
-        return str(value)
-    sign = "-" if value < 0 else ""
-    return f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
-
-
-def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
-    """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
-    rng = np.random.default_rng(seed)
-    questions: dict[Question, None] = {}  # an ordered set
-    while len(questions) < count:
-        questions.setdefault(draw_question(rng, split))
-    return [Problem(f"arithmetic/{split}/{i}", str(q), latex(q.answer)) for i, q in enumerate(questions)]
+    return re.sub(r"(\d+)/(\d+)", r"\\frac{\1}{\2}", str(value))
 
 
 THINK_PROMPT = (

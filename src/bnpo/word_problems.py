@@ -9,8 +9,9 @@ in either order: the hash of a pair decides to which split it belongs.
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations, starmap
 
 import numpy as np
 
@@ -48,21 +49,26 @@ class WordProblem:
     @property
     def values(self) -> list[int]:
         """How many there are at the start and after each change."""
-        values = [self.start]
-        for verb, number in self.changes:
-            values.append(values[-1] + (number if verb in GAINS else -number))
-        return values
+        signed = [number if verb in GAINS else -number for verb, number in self.changes]
+        return list(accumulate(signed, initial=self.start))
+
+    @property
+    def answer(self) -> str:
+        return str(self.values[-1])
 
     @property
     def split(self) -> str | None:
-        """`test` if all its steps have pairs of the test set, `train` if no two of its numbers are such a pair."""
-        steps = [(value, number) for value, (_, number) in zip(self.values[:-1], self.changes, strict=True)]
+        """`test` if all its steps have pairs of the test set, `train` if no two of its numbers are such a pair.
+
+        None for all others, and if a step leaves less than one thing.
+        """
+        numbers = [number for _, number in self.changes]
+        steps = list(zip(self.values[:-1], numbers, strict=True))
+        if min(self.values) < 1:
+            return None
         if all(is_test_pair(*step) for step in steps):
             return "test"
-        numbers = [self.start, *(number for _, number in self.changes)]
-        if any(is_test_pair(*pair) for pair in [*steps, *combinations(numbers, 2)]):
-            return None  # of neither split
-        return "train"
+        return None if any(starmap(is_test_pair, [*steps, *combinations([self.start, *numbers], 2)])) else "train"
 
 
 def is_test_pair(a: int, b: int) -> bool:
@@ -71,34 +77,14 @@ def is_test_pair(a: int, b: int) -> bool:
     return int.from_bytes(digest[:8]) / 2**64 < TEST_SHARE
 
 
-def difficulty(source: str) -> tuple[int, int]:
-    """Return the largest number and the steps that the name of a source asks for. Raises InputError.
-
-    >>> difficulty("word-problems"), difficulty("word-problems:20:2")
-    ((9, 1), (20, 2))
-    """
+def draw_word_problems(source: str, rng: np.random.Generator) -> Iterator[WordProblem]:
+    """Yield random problems of all splits without end, as difficult as the name `source` says. Raises InputError."""
     largest, _, steps = source.removeprefix(NAME).removeprefix(":").partition(":")
     if not (largest or "9").isdecimal() or int(largest or "9") < SMALLEST_RANGE or steps not in ("", "1", "2"):
         raise InputError(f"{source}: write {FORM}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2")
-    return int(largest or "9"), int(steps or "1")
-
-
-def draw_word_problem(rng: np.random.Generator, largest: int, steps: int, split: str) -> WordProblem:
-    """Return a random problem of `split` with numbers from 2 to `largest`. No step leaves less than one thing."""
-    while True:  # until a problem falls into the split
-        start, *numbers = rng.integers(2, largest + 1, size=steps + 1).tolist()  # from 2: "1 apples" is no English
+    while True:
+        # From 2: "1 apples" is no English.
+        start, *numbers = rng.integers(2, int(largest or "9") + 1, size=int(steps or "1") + 1).tolist()
         verbs = [str(rng.choice(GAINS if rng.random() < 0.5 else LOSSES)) for _ in numbers]
         changes = tuple(zip(verbs, numbers, strict=True))
-        problem = WordProblem(str(rng.choice(PEOPLE)), str(rng.choice(THINGS)), start, changes)
-        if min(problem.values) >= 1 and problem.split == split:
-            return problem
-
-
-def draw_problems(source: str, split: str, count: int, seed: int = 0) -> list[WordProblem]:
-    """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
-    largest, steps = difficulty(source)
-    rng = np.random.default_rng(seed)
-    drawn: dict[WordProblem, None] = {}  # an ordered set
-    while len(drawn) < count:
-        drawn.setdefault(draw_word_problem(rng, largest, steps, split))
-    return list(drawn)
+        yield WordProblem(str(rng.choice(PEOPLE)), str(rng.choice(THINGS)), start, changes)
