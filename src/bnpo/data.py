@@ -168,13 +168,11 @@ def _csv_rows(name: str) -> list[dict]:
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
     """Return the rows of a table with the columns that are needed. Without one of them, a row for the error message."""
-    needed = []
-    for field in (columns.problem_field, columns.answer_field):
-        column = field if field in table.column_names else field.partition(".")[0]
-        if column not in table.column_names:
-            return table[:1].to_pylist()
-        needed.append(column)
-    return table.select(sorted({*needed, "id"}.intersection(table.column_names))).to_pylist()
+    names, fields = set(table.column_names), (columns.problem_field, columns.answer_field)
+    needed = {field if field in names else field.partition(".")[0] for field in fields}
+    if not needed <= names:
+        return table[:1].to_pylist()
+    return table.select(sorted(needed | names & {"id"})).to_pylist()
 
 
 def _problem(place: str, row: dict, columns: Columns) -> Problem:
@@ -368,19 +366,13 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
     return ids
 
 
-def encode_problems(
-    problems: Sequence[Problem], tokenizer, max_prompt_tokens: int
-) -> tuple[list[Problem], list[list[int]]]:
-    """Return the problems whose prompts are not too long, and the token ids of these prompts. Raises InputError."""
-    short_problems, prompts = [], []
-    for problem in problems:
-        prompt = encode_prompt(tokenizer, problem.problem)
-        if len(prompt) <= max_prompt_tokens:
-            short_problems.append(problem)
-            prompts.append(prompt)
-    if not short_problems:
-        raise InputError(f"--max-prompt-tokens {max_prompt_tokens}: every prompt is longer")
-    return short_problems, prompts
+def encode_problems(problems: Sequence[Problem], tokenizer, limit: int) -> tuple[list[Problem], list[list[int]]]:
+    """Return the problems with prompts of at most `limit` tokens, and the token ids of these. Raises InputError."""
+    encoded = [(problem, encode_prompt(tokenizer, problem.problem)) for problem in problems]
+    short = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= limit]
+    if not short:
+        raise InputError(f"--max-prompt-tokens {limit}: every prompt is longer")
+    return [problem for problem, _ in short], [prompt for _, prompt in short]
 
 
 def stop_token_ids(tokenizer) -> list[int]:
