@@ -235,16 +235,17 @@ def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[
     """Return `count` different problems of a split of a built-in task, from the seed only. Of other sources, none."""
     rng = np.random.default_rng(seed)
     if name == "arithmetic":
-        drawn: Iterator = draw_questions(rng)
+        drawn: Iterator = ((str(question), question.answer, question.split) for question in draw_questions(rng))
     elif name.partition(":")[0] == word_problems.NAME:
         drawn = word_problems.draw_word_problems(name, rng)
     else:
         return []
-    of_split = (problem for problem in drawn if problem.split == split)
-    made: dict = {}  # an ordered set
-    while len(made) < count:
-        made[next(of_split)] = None
-    return [Problem(f"{name}/{split}/{i}", str(problem), problem.answer) for i, problem in enumerate(made)]
+    answers: dict[str, str] = {}  # by text
+    while len(answers) < count:
+        text, answer, its_split = next(drawn)
+        if its_split == split:
+            answers[text] = answer
+    return [Problem(f"{name}/{split}/{i}", text, answer) for i, (text, answer) in enumerate(answers.items())]
 
 
 # The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads. A question is a

@@ -10,7 +10,6 @@ in either order: the hash of a pair decides to which split it belongs.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate, combinations, starmap
 
 import numpy as np
@@ -29,56 +28,8 @@ GAINS = ("buys", "finds", "gets")
 LOSSES = ("gives away", "loses", "sells")
 
 
-@dataclass(frozen=True)
-class WordProblem:
-    """`person` has `start` of `thing`, then each change of `changes` happens, one after the other."""
-
-    person: str
-    thing: str
-    start: int
-    changes: tuple[tuple[str, int], ...]  # a verb of GAINS or LOSSES, and how many
-
-    def __str__(self) -> str:
-        parts = [f"{verb} {number}{' more' if verb in GAINS else ''}" for verb, number in self.changes]
-        end = "now" if self.changes[-1][0] in GAINS else "left"
-        question = f"How many {self.thing} does {self.person} have {end}?"
-        has = f"{self.person} has {self.start} {self.thing}"
-        story = f"{has} and {parts[0]}" if len(parts) == 1 else f"{has}, {' and then '.join(parts)}"
-        return f"{story}. {question}"
-
-    @property
-    def values(self) -> list[int]:
-        """How many there are at the start and after each change."""
-        signed = [number if verb in GAINS else -number for verb, number in self.changes]
-        return list(accumulate(signed, initial=self.start))
-
-    @property
-    def answer(self) -> str:
-        return str(self.values[-1])
-
-    @property
-    def split(self) -> str | None:
-        """`test` if all its steps have pairs of the test set, `train` if no two of its numbers are such a pair.
-
-        None for all others, and if a step leaves less than one thing.
-        """
-        numbers = [number for _, number in self.changes]
-        steps = list(zip(self.values[:-1], numbers, strict=True))
-        if min(self.values) < 1:
-            return None
-        if all(is_test_pair(*step) for step in steps):
-            return "test"
-        return None if any(starmap(is_test_pair, [*steps, *combinations([self.start, *numbers], 2)])) else "train"
-
-
-def is_test_pair(a: int, b: int) -> bool:
-    """Return whether only test problems may add or subtract these two numbers."""
-    digest = hashlib.sha256(f"{min(a, b)} {max(a, b)}".encode()).digest()
-    return int.from_bytes(digest[:8]) / 2**64 < TEST_SHARE
-
-
-def draw_word_problems(source: str, rng: np.random.Generator) -> Iterator[WordProblem]:
-    """Yield random problems of all splits without end, as difficult as the name `source` says. Raises InputError."""
+def draw_word_problems(source: str, rng: np.random.Generator) -> Iterator[tuple[str, str, str | None]]:
+    """Yield text, answer and split of random problems without end, as difficult as `source` says. Raises InputError."""
     largest, _, steps = source.removeprefix(NAME).removeprefix(":").partition(":")
     if not (largest or "9").isdecimal() or int(largest or "9") < SMALLEST_RANGE or steps not in ("", "1", "2"):
         raise InputError(f"{source}: write {FORM}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2")
@@ -86,5 +37,31 @@ def draw_word_problems(source: str, rng: np.random.Generator) -> Iterator[WordPr
         # From 2: "1 apples" is no English.
         start, *numbers = rng.integers(2, int(largest or "9") + 1, size=int(steps or "1") + 1).tolist()
         verbs = [str(rng.choice(GAINS if rng.random() < 0.5 else LOSSES)) for _ in numbers]
-        changes = tuple(zip(verbs, numbers, strict=True))
-        yield WordProblem(str(rng.choice(PEOPLE)), str(rng.choice(THINGS)), start, changes)
+        person, thing = rng.choice(PEOPLE), rng.choice(THINGS)
+        changes = [number if verb in GAINS else -number for verb, number in zip(verbs, numbers, strict=True)]
+        values = list(accumulate(changes, initial=start))
+        parts = [f"{verb} {abs(n)}{' more' if n > 0 else ''}" for verb, n in zip(verbs, changes, strict=True)]
+        story = f" and {parts[0]}" if len(parts) == 1 else f", {' and then '.join(parts)}"
+        question = f"How many {thing} does {person} have {'now' if changes[-1] > 0 else 'left'}?"
+        text = f"{person} has {start} {thing}{story}. {question}"
+        yield text, str(values[-1]), split_of(values, numbers)
+
+
+def split_of(values: list[int], numbers: list[int]) -> str | None:
+    """Return the split of a problem with the `numbers` of its changes, and `values` at the start and after each.
+
+    `test` if all its steps have pairs of the test set, `train` if no two of its numbers are such a pair. None for all
+    others, and if a step leaves less than one thing.
+    """
+    steps = list(zip(values[:-1], numbers, strict=True))
+    if min(values) < 1:
+        return None
+    if all(starmap(is_test_pair, steps)):
+        return "test"
+    return None if any(starmap(is_test_pair, [*steps, *combinations([values[0], *numbers], 2)])) else "train"
+
+
+def is_test_pair(a: int, b: int) -> bool:
+    """Return whether only test problems may add or subtract these two numbers."""
+    digest = hashlib.sha256(f"{min(a, b)} {max(a, b)}".encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64 < TEST_SHARE
