@@ -316,13 +316,6 @@ def json_settings(config: TrainConfig, **facts: object) -> dict:
     return json.loads(json.dumps(flat_settings(config) | facts, default=str))
 
 
-def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
-    """Return name, value and the preset's value of every setting in which `config` differs from its preset."""
-    ours, standard = flat_settings(config), flat_settings(PRESETS[config.preset])
-    changed = [name for name in ours if name not in ("preset", "output_dir") and ours[name] != standard[name]]
-    return [(name, ours[name], standard[name]) for name in changed]
-
-
 def saved_config(path: Path) -> TrainConfig:
     """Return the settings in a run's config.json, without those that belong to that run only. Raises InputError."""
     saved = read_json(path, "--config needs the config.json of a run")
