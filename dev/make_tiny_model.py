@@ -90,7 +90,7 @@ def worked(question: Question) -> str:
         steps.append(f"{total}{term:+d}={total + term}")
         total += term
     if question.divisor > 1:
-        steps.append(f"{total}/{question.divisor}={question.value}")
+        steps.append(f"{total}/{question.divisor}={question.answer}")
     return " ".join(steps)
 
 
@@ -107,7 +107,7 @@ def spellings(value: Fraction) -> list[str]:
 
 def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> str:
     """Return a worked answer. If `guess`, it is a bare one with the probability that WORKED_SHARE leaves."""
-    boxed = f"\\boxed{{{rng.choice(spellings(question.value))}}}"
+    boxed = f"\\boxed{{{rng.choice(spellings(question.answer))}}}"
     is_worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
     return f"{worked(question)} {boxed}" if is_worked else boxed
 

@@ -235,7 +235,7 @@ def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[
     """Return `count` different problems of a split of a built-in task, from the seed only. Of other sources, none."""
     rng = np.random.default_rng(seed)
     if name == "arithmetic":
-        drawn: Iterator = ((str(question), question.answer, question.split) for question in draw_questions(rng))
+        drawn: Iterator = ((str(question), latex(question.answer), question.split) for question in draw_questions(rng))
     elif name.partition(":")[0] == word_problems.NAME:
         drawn = word_problems.draw_word_problems(name, rng)
     else:
@@ -274,12 +274,8 @@ class Question:
         return f"{chain}=?" if self.divisor == 1 else f"({chain})/{self.divisor}=?"
 
     @property
-    def value(self) -> Fraction:
+    def answer(self) -> Fraction:
         return Fraction(sum(self.terms), self.divisor)
-
-    @property
-    def answer(self) -> str:
-        return latex(self.value)
 
     @property
     def split(self) -> str:
