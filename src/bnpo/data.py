@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -377,21 +378,14 @@ def stop_token_ids(tokenizer) -> list[int]:
     # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with <|im_end|>. A sampler
     # that waits only for the first token continues to the length limit.
     vocabulary = tokenizer.get_vocab()
-    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>", _end_of_turn(tokenizer)}
-    return sorted(vocabulary[name] for name in names if name in vocabulary)
-
-
-def _end_of_turn(tokenizer) -> str | None:
-    """Return the special token that the chat template writes behind an answer, or None."""
-    answer = "1+2=3"
+    names, answer = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3"
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
-    except Exception:  # no template, or one for prompts only
-        return None
-    ids = tokenizer.encode(text.rpartition(answer)[2].lstrip(), add_special_tokens=False) if answer in text else []
-    token = tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
-    return token.content if token and token.special else None
+    with suppress(Exception):  # no template, or one for prompts only
+        _, found, end = tokenizer.apply_chat_template(messages, tokenize=False).rpartition(answer)
+        ids = tokenizer.encode(end.lstrip(), add_special_tokens=False) if found else []
+        tokens = tokenizer.added_tokens_decoder.items()
+        names |= {token.content for index, token in tokens if [index] == ids[:1] and token.special}
+    return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 
 def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:
