@@ -10,6 +10,7 @@ from bnpo.algorithm.beta import inverse_density
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.weights import exact_objective, exact_weight, gains, shares, weight_values
 from bnpo.config import check_config, parse_train_config
+from bnpo.planning.dry_run import objective_lines
 from conftest import refused
 from paper.objectives import FITS, atlas, beta_moments, group_gains
 from test_estimators import slope
@@ -144,8 +145,10 @@ def test_eb_leaves_the_expected_gradient_as_it_is_in_a_large_batch():
         assert abs(inside.mean() - 1) < 4 * inside.std() / np.sqrt(len(inside))
 
 
-def test_a_constant_weight_counts_half_with_two_answers():
+def test_a_dry_run_says_what_a_weight_maximises():
     """By hand: two answers differ with probability 2 p (1 - p), so the weight 4 counts half: the objective is 2 p."""
-    p, gain = np.array([0.05, 0.5, 0.8]), gains(*Method("weight", weight="4").weights(shares(2), 2, 32))
-    assert exact_weight(p, gain).tolist() == pytest.approx([2, 2, 2])
-    assert exact_objective(p, gain).tolist() == pytest.approx((2 * p).tolist())
+    flags = ["--preset", "tiny", "--algo", "weight", "--weight", "4", "--samples-per-question", "2"]
+    config, _ = parse_train_config(flags, has_cuda=False)
+    accuracies, weights, objective = (map(float, line.split()[-9:]) for line in objective_lines(config)[1:])
+    assert set(weights) == {2.0}
+    assert list(objective) == pytest.approx([2 * p for p in accuracies])

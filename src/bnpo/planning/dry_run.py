@@ -9,6 +9,7 @@ from statistics import fmean
 
 from transformers import PreTrainedTokenizerBase
 
+from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import Planning, TrainConfig, flat_settings, json_settings
 from bnpo.data import chat_template, check_enough, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
@@ -183,11 +184,23 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)
 
 
+def objective_lines(config: TrainConfig) -> list[str]:
+    """Return what training with --algo weight maximises as a table, line by line: exact for rewards of 0 and 1."""
+    if config.method.weight is None:
+        return []
+    m = config.batch.samples_per_question
+    gain = gains(*config.method.weights(shares(m), m, config.batch.questions_per_step))  # [m]
+    values = {"accuracy p": ACCURACIES, "weight": exact_weight(ACCURACIES, gain)}
+    values["objective"] = exact_objective(ACCURACIES, gain)
+    lines = [f"what training maximises with {m} answers per question, exactly for rewards of 0 and 1:"]
+    return lines + [f"{name:<11}" + "".join(f"{value:>10.4g}" for value in row) for name, row in values.items()]
+
+
 def dry_run_training(config: TrainConfig) -> None:
     """Print what `train.py` would do. Raises InputError for what it would refuse."""
     inputs = training_inputs(config)
     seconds, lines = plan_training(config, inputs) if config.planning.gpu else ({}, [])
-    print_plan(json_settings(config), [*inputs.lines, *lines], seconds, config.planning)
+    print_plan(json_settings(config), [*inputs.lines, *objective_lines(config), *lines], seconds, config.planning)
 
 
 def dry_run_evaluation(config: EvalConfig) -> None:
