@@ -442,7 +442,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     questions = batch.questions_per_step
     if questions % ranks:
         raise InputError(
-            f"--questions-per-step {questions} cannot be divided by {ranks} ranks. Use a multiple of {ranks}"
+            f"--questions-per-step {questions} cannot be divided by {ranks} ranks. Use a multiple of {ranks}, "
+            f"for example {ranks * max(1, questions // ranks)}"
         )
     if questions % batch.mini_batches:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
