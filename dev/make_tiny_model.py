@@ -27,7 +27,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from bnpo.data import MAX_TERMS, Question, chat_template, draw_question, encode_prompt, latex
+from bnpo.data import MAX_TERMS, Question, chat_template, draw_questions, encode_prompt, latex
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -120,11 +120,12 @@ def batches(
     `write(question, step)` returns the answers. Labels are -100 outside of them. Texts are drawn for 16 batches at a
     time and sorted by length, which saves half of the padding.
     """
+    questions = (question for question in draw_questions(rng) if question.split == "train")
     end, jinja = tokenizer.convert_tokens_to_ids("<|im_end|>"), chat_template(tokenizer, template)
     for pool in itertools.count():
         texts = []
         for _ in range(16 * size):
-            question = draw_question(rng, "train")
+            question = next(questions)
             prompt = encode_prompt(tokenizer, str(question), jinja)
             texts.append((prompt, [*tokenizer.encode(write(question, 16 * pool)), end]))
         texts.sort(key=lambda text: len(text[0]) + len(text[1]))

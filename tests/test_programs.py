@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
-from bnpo.data import Columns, arithmetic_problems, content_hash, load_problems
+from bnpo.data import Columns, built_in_problems, content_hash, load_problems
 from bnpo.files import write_json_lines
 from bnpo.report.summary import summary
 from bnpo.rollouts import trained_groups
@@ -255,7 +255,8 @@ def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(ta
 @pytest.mark.parametrize("shared", [(), ("--sampler-ranks", 2)])
 def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(shared, tmp_path):
     data = tmp_path / "data.jsonl"
-    write_json_lines(data, map(asdict, arithmetic_problems("train", 8)))  # two steps per epoch, whatever is drawn
+    # Two steps per epoch, whatever is drawn.
+    write_json_lines(data, map(asdict, built_in_problems("arithmetic", "train", 8)))
 
     def train(name: str, epochs: int, *flags: str) -> list[dict]:
         batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)

@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -304,15 +304,11 @@ def flat_settings(config: TrainConfig) -> dict[str, object]:
 
 
 def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
-    """Return a copy of `config` with other values for some settings, which are given by name without their group."""
-    for field in fields(config):
-        group = getattr(config, field.name)
-        if field.name in values:
-            config = replace(config, **{field.name: values[field.name]})
-        elif is_dataclass(group):
-            changes = {item.name: values[item.name] for item in fields(group) if item.name in values}
-            config = replace(config, **{field.name: replace(group, **changes)})
-    return config
+    """Return a copy of `config` with other values for some settings, named without their group. Raises InputError."""
+    values = flat_settings(config) | values
+    # Each group takes its own settings, and leaves the others out.
+    groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
+    return replace(validate(TrainConfig, values | groups), planning=config.planning)
 
 
 def json_settings(config: TrainConfig, **facts: object) -> dict:
@@ -320,25 +316,15 @@ def json_settings(config: TrainConfig, **facts: object) -> dict:
     return json.loads(json.dumps(flat_settings(config) | facts, default=str))
 
 
-def differences(config: TrainConfig) -> list[tuple[str, object, object]]:
-    """Return name, value and the preset's value of every setting in which `config` differs from its preset."""
-    ours, standard = flat_settings(config), flat_settings(PRESETS[config.preset])
-    changed = [name for name in ours if name not in ("preset", "output_dir") and ours[name] != standard[name]]
-    return [(name, ours[name], standard[name]) for name in changed]
-
-
 def saved_config(path: Path) -> TrainConfig:
     """Return the settings in a run's config.json, without those that belong to that run only. Raises InputError."""
     saved = read_json(path, "--config needs the config.json of a run")
     if saved.get("preset") not in list(PRESETS):  # a list, since the value may be anything
         raise InputError(f"{path}: names no preset, as the config.json of a run does; --config needs that of a run")
-    # A setting that is newer than that run has the value of the preset.
-    values = json_settings(PRESETS[saved["preset"]])
-    values |= {name: value for name, value in saved.items() if name in values and name not in OF_ONE_RUN}
-    # Each group takes its own settings, and leaves the others out.
-    groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
+    preset = PRESETS[saved["preset"]]  # of which a setting that is newer than that run has its value
+    names = flat_settings(preset).keys() & saved.keys() - OF_ONE_RUN
     try:
-        return validate(TrainConfig, values | groups)
+        return with_settings(preset, **{name: saved[name] for name in names})
     except InputError as error:
         raise InputError(f"{path}: {error}; correct it") from error
 

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -168,13 +169,11 @@ def _csv_rows(name: str) -> list[dict]:
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
     """Return the rows of a table with the columns that are needed. Without one of them, a row for the error message."""
-    needed = []
-    for field in (columns.problem_field, columns.answer_field):
-        column = field if field in table.column_names else field.partition(".")[0]
-        if column not in table.column_names:
-            return table[:1].to_pylist()
-        needed.append(column)
-    return table.select(sorted({*needed, "id"}.intersection(table.column_names))).to_pylist()
+    names, fields = set(table.column_names), (columns.problem_field, columns.answer_field)
+    needed = {field if field in names else field.partition(".")[0] for field in fields}
+    if not needed <= names:
+        return table[:1].to_pylist()
+    return table.select(sorted(needed | names & {"id"})).to_pylist()
 
 
 def _problem(place: str, row: dict, columns: Columns) -> Problem:
@@ -233,14 +232,21 @@ def _check_chat(place: str, messages: list, field: str) -> None:
         raise InputError(f"{place}: field '{field}' is a list; its items must be {needed}")
 
 
-def built_in_problems(name: str, split: str, count: int) -> list[Problem]:
-    """Return `count` problems of a split of a built-in task, which are made, not read. Of other sources, none."""
+def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[Problem]:
+    """Return `count` different problems of a split of a built-in task, from the seed only. Of other sources, none."""
+    rng = np.random.default_rng(seed)
     if name == "arithmetic":
-        return arithmetic_problems(split, count)
-    if name.partition(":")[0] == word_problems.NAME:
-        made = word_problems.draw_problems(name, split, count)
-        return [Problem(f"{name}/{split}/{i}", str(p), str(p.values[-1])) for i, p in enumerate(made)]
-    return []
+        drawn: Iterator = ((str(question), latex(question.answer), question.split) for question in draw_questions(rng))
+    elif name.partition(":")[0] == word_problems.NAME:
+        drawn = word_problems.draw_word_problems(name, rng)
+    else:
+        return []
+    answers: dict[str, str] = {}  # by text
+    while len(answers) < count:
+        text, answer, its_split = next(drawn)
+        if its_split == split:
+            answers[text] = answer
+    return [Problem(f"{name}/{split}/{i}", text, answer) for i, (text, answer) in enumerate(answers.items())]
 
 
 # The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads. A question is a
@@ -278,32 +284,18 @@ class Question:
         return next(split for split, buckets in SPLITS.items() if bucket in buckets)
 
 
-def draw_question(rng: np.random.Generator, split: str) -> Question:
-    """Return a random question of `split`: 2 to MAX_TERMS terms between -49 and 49, of which the first is positive."""
-    while True:  # until a question falls into the split
+def draw_questions(rng: np.random.Generator) -> Iterator[Question]:
+    """Yield random questions of all splits without end: 2 to MAX_TERMS terms from -49 to 49, the first positive."""
+    while True:
         terms = rng.integers(1, 50, size=rng.integers(2, MAX_TERMS + 1))
         terms[1:] *= rng.choice([-1, 1], size=len(terms) - 1)
         divisor = int(rng.choice(DIVISORS)) if rng.random() < 1 / 3 else 1
-        question = Question(tuple(int(term) for term in terms), divisor)
-        if question.split == split:
-            return question
+        yield Question(tuple(terms.tolist()), divisor)
 
 
 def latex(value: Fraction) -> str:
     r"""Return `value` as references are written: -30, or -\frac{5}{4}."""
-    if value.denominator == 1:
-        return str(value)
-    sign = "-" if value < 0 else ""
-    return f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
-
-
-def arithmetic_problems(split: str, count: int, seed: int = 0) -> list[Problem]:
-    """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
-    rng = np.random.default_rng(seed)
-    questions: dict[Question, None] = {}  # an ordered set
-    while len(questions) < count:
-        questions.setdefault(draw_question(rng, split))
-    return [Problem(f"arithmetic/{split}/{i}", str(q), latex(q.answer)) for i, q in enumerate(questions)]
+    return re.sub(r"(\d+)/(\d+)", r"\\frac{\1}{\2}", str(value))
 
 
 THINK_PROMPT = (
@@ -372,19 +364,13 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
     return ids
 
 
-def encode_problems(
-    problems: Sequence[Problem], tokenizer, max_prompt_tokens: int
-) -> tuple[list[Problem], list[list[int]]]:
-    """Return the problems whose prompts are not too long, and the token ids of these prompts. Raises InputError."""
-    short_problems, prompts = [], []
-    for problem in problems:
-        prompt = encode_prompt(tokenizer, problem.problem)
-        if len(prompt) <= max_prompt_tokens:
-            short_problems.append(problem)
-            prompts.append(prompt)
-    if not short_problems:
-        raise InputError(f"--max-prompt-tokens {max_prompt_tokens}: every prompt is longer")
-    return short_problems, prompts
+def encode_problems(problems: Sequence[Problem], tokenizer, limit: int) -> tuple[list[Problem], list[list[int]]]:
+    """Return the problems with prompts of at most `limit` tokens, and the token ids of these. Raises InputError."""
+    encoded = [(problem, encode_prompt(tokenizer, problem.problem)) for problem in problems]
+    short = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= limit]
+    if not short:
+        raise InputError(f"--max-prompt-tokens {limit}: every prompt is longer")
+    return [problem for problem, _ in short], [prompt for _, prompt in short]
 
 
 def stop_token_ids(tokenizer) -> list[int]:
@@ -392,21 +378,14 @@ def stop_token_ids(tokenizer) -> list[int]:
     # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with <|im_end|>. A sampler
     # that waits only for the first token continues to the length limit.
     vocabulary = tokenizer.get_vocab()
-    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>", _end_of_turn(tokenizer)}
-    return sorted(vocabulary[name] for name in names if name in vocabulary)
-
-
-def _end_of_turn(tokenizer) -> str | None:
-    """Return the special token that the chat template writes behind an answer, or None."""
-    answer = "1+2=3"
+    names, answer = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3"
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
-    except Exception:  # no template, or one for prompts only
-        return None
-    ids = tokenizer.encode(text.rpartition(answer)[2].lstrip(), add_special_tokens=False) if answer in text else []
-    token = tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
-    return token.content if token and token.special else None
+    with suppress(Exception):  # no template, or one for prompts only
+        _, found, end = tokenizer.apply_chat_template(messages, tokenize=False).rpartition(answer)
+        ids = tokenizer.encode(end.lstrip(), add_special_tokens=False) if found else []
+        tokens = tokenizer.added_tokens_decoder.items()
+        names |= {token.content for index, token in tokens if [index] == ids[:1] and token.special}
+    return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 
 def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:
@@ -438,12 +417,6 @@ def questions_at(count: int, questions: int, place: int, seed: int) -> np.ndarra
 
 WATCHED = 2**32 - 1
 """Seed of the choice of the watched questions, and part of the seeds of their answers, where others have the step."""
-
-
-def watched_questions(count: int, number: int) -> np.ndarray:
-    """Return the indices of `number` of `count` problems, or of all if there are fewer."""
-    # Independent of the run's seed, so that runs can be compared.
-    return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
 
 
 def sampling_seeds(seed: int, step: int | None, questions: Sequence[int]) -> list[int]:

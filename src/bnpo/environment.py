@@ -106,17 +106,14 @@ def find_writable_folders() -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
         lines.append(f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in /tmp")
     home = os.path.expanduser("~")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache"))
-    writable = os.path.isabs(home)  # not "~", which stays if nothing says where the home is
     try:
-        if writable:
-            Path(home, ".cache").mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=Path(home, ".cache")).close()
-    except OSError:
-        writable = False
-    if not writable:
-        if (cache / "huggingface").is_dir():  # models that are there already, and the access token
-            os.environ.setdefault("HF_HOME", str(cache / "huggingface"))
+        cache = Path.home() / ".cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()
+    except (OSError, RuntimeError):  # RuntimeError: nothing says where the home is
+        models = Path(os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache"), "huggingface")
+        if models.is_dir():  # models that are there already, and the access token
+            os.environ.setdefault("HF_HOME", str(models))
         new_home = Path(tempfile.gettempdir(), f"bnpo-home-{os.getuid()}")
         new_home.mkdir(mode=0o700, exist_ok=True)
         if new_home.stat().st_uid != os.getuid():  # another user has made it

@@ -71,13 +71,16 @@ def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
 
 
 class Ranks:
-    """A context for the ranks that the launcher started. It connects them.
+    """A context for the ranks that the launcher started. It connects them, and catches STOP_SIGNALS.
 
-    If an exception leaves the context, rank 0 calls `on_failure` with its kind and message.
+    The first signal is a request to stop, the second ends the process. Signals that were ignored when the process
+    started, as nohup ignores SIGHUP, stay ignored. If an exception leaves the context, rank 0 calls `on_failure` with
+    its kind and message.
     """
 
     def __init__(self) -> None:
         self.on_failure: Callable[[str], None] = lambda line: None
+        self._signalled, self._launchers = False, _launchers()
 
     def __enter__(self) -> "Ranks":
         on_gpu = torch.cuda.is_available()
@@ -91,41 +94,6 @@ class Ranks:
             cure += "NCCL_SOCKET_IFNAME and MASTER_ADDR"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
         # Last: a rank that waits in vain for the others above must end at the first signal.
-        self._interrupt = Interrupt()
-        return self
-
-    def asked_to_stop(self) -> bool:
-        """Return whether any rank was signalled. A collective, so that all ranks stop after the same step."""
-        return any(gather(self._interrupt.requested))
-
-    def __exit__(self, kind, error, trace) -> None:
-        if not isinstance(error, Exception):  # KeyboardInterrupt and SystemExit are no failures to explain
-            return
-        # A collective fails when another rank has ended, which shows its error. If all ranks find the same error, the
-        # first one of the machine shows it. The launcher then signals the others, which have nothing to add.
-        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)  # torch has no class for gloo's errors
-        if dist.get_rank() == 0:
-            self.on_failure(f"{kind.__name__}: {error}")
-        if self._interrupt.requested and not is_echo:
-            return  # the user has stopped the run, so the signal is not the launcher's, and this error is its own
-        waited_since = time.monotonic()
-        while is_echo or os.environ["LOCAL_RANK"] != "0":
-            if self._interrupt.requested:
-                raise SystemExit(1) from error
-            if time.monotonic() - waited_since > LAUNCHER_SECONDS:
-                break  # it is on another machine, or this rank's error is its own
-            time.sleep(0.1)
-
-
-class Interrupt:
-    """Catches STOP_SIGNALS: the first sets `requested`, the second ends the process. Made in the main thread.
-
-    Signals that were ignored when the process started, as nohup ignores SIGHUP, stay ignored.
-    """
-
-    def __init__(self) -> None:
-        self._signalled = False
-        self._launchers = _launchers()
         # Python handlers run in the main thread, which may wait in a collective. The interpreter writes signal numbers
         # to this socket at once, and a thread reads them.
         self._signals, self._wakeup = socket.socketpair()  # attributes, since Python closes what nothing refers to
@@ -135,11 +103,34 @@ class Interrupt:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch_signals, daemon=True).start()
+        return self
+
+    def asked_to_stop(self) -> bool:
+        """Return whether any rank was asked to stop. A collective, so that all ranks stop after the same step."""
+        return any(gather(self._asked))
 
     @property
-    def requested(self) -> bool:
+    def _asked(self) -> bool:
         """Whether this process was signalled, or the launcher that started it has ended."""
         return self._signalled or _launchers() != self._launchers
+
+    def __exit__(self, kind, error, trace) -> None:
+        if not isinstance(error, Exception):  # KeyboardInterrupt and SystemExit are no failures to explain
+            return
+        # A collective fails when another rank has ended, which shows its error. If all ranks find the same error, the
+        # first one of the machine shows it. The launcher then signals the others, which have nothing to add.
+        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)  # torch has no class for gloo's errors
+        if dist.get_rank() == 0:
+            self.on_failure(f"{kind.__name__}: {error}")
+        if self._asked and not is_echo:
+            return  # the user has stopped the run, so the signal is not the launcher's, and this error is its own
+        waited_since = time.monotonic()
+        while is_echo or os.environ["LOCAL_RANK"] != "0":
+            if self._asked:
+                raise SystemExit(1) from error
+            if time.monotonic() - waited_since > LAUNCHER_SECONDS:
+                break  # it is on another machine, or this rank's error is its own
+            time.sleep(0.1)
 
     def _watch_signals(self) -> None:
         first_time = None

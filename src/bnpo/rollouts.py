@@ -10,7 +10,7 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.data import Problem, next_place, questions_at, sampling_seeds, watched_questions
+from bnpo.data import WATCHED, Problem, next_place, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades, Outcomes
 from bnpo.policy.learner import Experience
 from bnpo.policy.sampler import Sampler
@@ -175,7 +175,10 @@ def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollou
 
     These answers have seeds of their own, so the rest of the run is the same with and without them. A collective.
     """
-    questions = watched_questions(len(task.problems), config.logging.watch_questions)  # [watched]
+    count = len(task.problems)
+    number = min(config.logging.watch_questions, count)
+    # Independent of the run's seed, so that runs can be compared.
+    questions = np.sort(np.random.default_rng(WATCHED).choice(count, number, replace=False))  # [watched]
     return collect(task, [questions], None, sampler, config, Stopwatch())
 
 

@@ -9,8 +9,8 @@ in either order: the hash of a pair decides to which split it belongs.
 """
 
 import hashlib
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import accumulate, combinations, starmap
 
 import numpy as np
 
@@ -28,77 +28,40 @@ GAINS = ("buys", "finds", "gets")
 LOSSES = ("gives away", "loses", "sells")
 
 
-@dataclass(frozen=True)
-class WordProblem:
-    """`person` has `start` of `thing`, then each change of `changes` happens, one after the other."""
+def draw_word_problems(source: str, rng: np.random.Generator) -> Iterator[tuple[str, str, str | None]]:
+    """Yield text, answer and split of random problems without end, as difficult as `source` says. Raises InputError."""
+    largest, _, steps = source.removeprefix(NAME).removeprefix(":").partition(":")
+    if not (largest or "9").isdecimal() or int(largest or "9") < SMALLEST_RANGE or steps not in ("", "1", "2"):
+        raise InputError(f"{source}: write {FORM}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2")
+    while True:
+        # From 2: "1 apples" is no English.
+        start, *numbers = rng.integers(2, int(largest or "9") + 1, size=int(steps or "1") + 1).tolist()
+        verbs = [str(rng.choice(GAINS if rng.random() < 0.5 else LOSSES)) for _ in numbers]
+        person, thing = rng.choice(PEOPLE), rng.choice(THINGS)
+        changes = [number if verb in GAINS else -number for verb, number in zip(verbs, numbers, strict=True)]
+        values = list(accumulate(changes, initial=start))
+        parts = [f"{verb} {abs(n)}{' more' if n > 0 else ''}" for verb, n in zip(verbs, changes, strict=True)]
+        story = f" and {parts[0]}" if len(parts) == 1 else f", {' and then '.join(parts)}"
+        question = f"How many {thing} does {person} have {'now' if changes[-1] > 0 else 'left'}?"
+        text = f"{person} has {start} {thing}{story}. {question}"
+        yield text, str(values[-1]), split_of(values, numbers)
 
-    person: str
-    thing: str
-    start: int
-    changes: tuple[tuple[str, int], ...]  # a verb of GAINS or LOSSES, and how many
 
-    def __str__(self) -> str:
-        parts = [f"{verb} {number}{' more' if verb in GAINS else ''}" for verb, number in self.changes]
-        end = "now" if self.changes[-1][0] in GAINS else "left"
-        question = f"How many {self.thing} does {self.person} have {end}?"
-        has = f"{self.person} has {self.start} {self.thing}"
-        story = f"{has} and {parts[0]}" if len(parts) == 1 else f"{has}, {' and then '.join(parts)}"
-        return f"{story}. {question}"
+def split_of(values: list[int], numbers: list[int]) -> str | None:
+    """Return the split of a problem with the `numbers` of its changes, and `values` at the start and after each.
 
-    @property
-    def values(self) -> list[int]:
-        """How many there are at the start and after each change."""
-        values = [self.start]
-        for verb, number in self.changes:
-            values.append(values[-1] + (number if verb in GAINS else -number))
-        return values
-
-    @property
-    def split(self) -> str | None:
-        """`test` if all its steps have pairs of the test set, `train` if no two of its numbers are such a pair."""
-        steps = [(value, number) for value, (_, number) in zip(self.values[:-1], self.changes, strict=True)]
-        if all(is_test_pair(*step) for step in steps):
-            return "test"
-        numbers = [self.start, *(number for _, number in self.changes)]
-        if any(is_test_pair(*pair) for pair in [*steps, *combinations(numbers, 2)]):
-            return None  # of neither split
-        return "train"
+    `test` if all its steps have pairs of the test set, `train` if no two of its numbers are such a pair. None for all
+    others, and if a step leaves less than one thing.
+    """
+    steps = list(zip(values[:-1], numbers, strict=True))
+    if min(values) < 1:
+        return None
+    if all(starmap(is_test_pair, steps)):
+        return "test"
+    return None if any(starmap(is_test_pair, [*steps, *combinations([values[0], *numbers], 2)])) else "train"
 
 
 def is_test_pair(a: int, b: int) -> bool:
     """Return whether only test problems may add or subtract these two numbers."""
     digest = hashlib.sha256(f"{min(a, b)} {max(a, b)}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64 < TEST_SHARE
-
-
-def difficulty(source: str) -> tuple[int, int]:
-    """Return the largest number and the steps that the name of a source asks for. Raises InputError.
-
-    >>> difficulty("word-problems"), difficulty("word-problems:20:2")
-    ((9, 1), (20, 2))
-    """
-    largest, _, steps = source.removeprefix(NAME).removeprefix(":").partition(":")
-    if not (largest or "9").isdecimal() or int(largest or "9") < SMALLEST_RANGE or steps not in ("", "1", "2"):
-        raise InputError(f"{source}: write {FORM}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2")
-    return int(largest or "9"), int(steps or "1")
-
-
-def draw_word_problem(rng: np.random.Generator, largest: int, steps: int, split: str) -> WordProblem:
-    """Return a random problem of `split` with numbers from 2 to `largest`. No step leaves less than one thing."""
-    while True:  # until a problem falls into the split
-        start, *numbers = rng.integers(2, largest + 1, size=steps + 1).tolist()  # from 2: "1 apples" is no English
-        verbs = [str(rng.choice(GAINS if rng.random() < 0.5 else LOSSES)) for _ in numbers]
-        changes = tuple(zip(verbs, numbers, strict=True))
-        problem = WordProblem(str(rng.choice(PEOPLE)), str(rng.choice(THINGS)), start, changes)
-        if min(problem.values) >= 1 and problem.split == split:
-            return problem
-
-
-def draw_problems(source: str, split: str, count: int, seed: int = 0) -> list[WordProblem]:
-    """Return `count` different problems of `split`. They depend on the seed only. A larger count appends problems."""
-    largest, steps = difficulty(source)
-    rng = np.random.default_rng(seed)
-    drawn: dict[WordProblem, None] = {}  # an ordered set
-    while len(drawn) < count:
-        drawn.setdefault(draw_word_problem(rng, largest, steps, split))
-    return list(drawn)

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.config import TrainConfig, check_config, differences
+from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
 from bnpo.data import asks_for_tags, chat_template, check_enough, content_hash, encode_problems, load_sources
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
@@ -67,8 +67,10 @@ class PreparedRun:
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""
         config, batch = self.config, self.config.batch
-        for name, value, preset_value in differences(config):
-            print(f"  {name:<24} {value!s:<24} preset: {preset_value}")
+        of_preset = flat_settings(PRESETS[config.preset])
+        for name, value in flat_settings(config).items():
+            if value != of_preset[name] and name not in ("preset", "output_dir"):
+                print(f"  {name:<24} {value!s:<24} preset: {of_preset[name]}")
         print(f"all settings: {config.folder.output_dir / 'config.json'}")
         dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
         questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
