@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-from deepspeed.utils import set_z3_leaf_modules
+from deepspeed.utils import set_z3_leaf_module
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
@@ -21,7 +21,7 @@ from bnpo.files import InputError, line_of
 from bnpo.policy import patches
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import ATTENTION, Policy
+from bnpo.policy.model import ATTENTION, Policy, elements, layers
 from bnpo.policy.speed import training_operations
 from bnpo.ranks import gather
 
@@ -80,9 +80,10 @@ class Learner:
         zero = settings["zero_optimization"]
         # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its weights.
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
-        zero["stage3_prefetch_bucket_size"] = max(least, patches.largest_layer(model))
+        zero["stage3_prefetch_bucket_size"] = max(least, *map(elements, layers(model)))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
-        set_z3_leaf_modules(model, patches.layer_classes(model))
+        for layer in layers(model):
+            set_z3_leaf_module(layer, True)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size)
@@ -93,18 +94,10 @@ class Learner:
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
         self.device = self._engine.device
+        self.policy: Policy = self._engine.module  # the model with its head, partitioned over the ranks
+        self.model = self.policy.model  # the Hugging Face model in it
         if with_optimizer:
             patches.create_moments(self._engine.optimizer)
-
-    @property
-    def policy(self) -> Policy:
-        """The model with its head, partitioned over the ranks. Not a collective."""
-        return self._engine.module
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The Hugging Face model, its parameters partitioned over the ranks. Not a collective."""
-        return self.policy.model
 
     def save(self, folder: Path) -> None:
         """Write optimizer and fp32 weights to <folder>/zero, every rank its own part.

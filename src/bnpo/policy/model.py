@@ -55,6 +55,16 @@ class Policy(torch.nn.Module):
         return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
 
 
+def elements(module: torch.nn.Module) -> int:
+    """Return the number of elements of a module's parameters, partitioned or whole."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters())  # ds_numel: of a partitioned one
+
+
+def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the layers of a Hugging Face model: its list of modules with most parameters."""
+    return list(max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=elements))
+
+
 def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
     """Return what the model's own `forward` does to the output of its head: scale it, cap it, or nothing (None).
 

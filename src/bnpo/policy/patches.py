@@ -88,16 +88,6 @@ def keep_uncompiled(model: torch.nn.Module) -> None:
     model.base_model.do_not_compile = True
 
 
-def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
-    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
-    if not names:  # some old models do not say it
-        for module in model.modules():
-            if isinstance(module, torch.nn.ModuleList) and len(module) == model.config.num_hidden_layers:
-                names |= {type(layer).__name__ for layer in module}
-    return sorted(names)
-
-
 def switch_off_dropout(model: torch.nn.Module) -> None:
     """Set every probability of dropout, and noise of experts' routers, to 0, as in the sampler.
 
@@ -109,14 +99,6 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if ("drop" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-def largest_layer(model: torch.nn.Module) -> int:
-    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    classes = layer_classes(model)
-    layers = [module for module in model.modules() if type(module).__name__ in classes]
-    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
-    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 # vLLM 0.32, on CPUs and under a launcher

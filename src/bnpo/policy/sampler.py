@@ -108,7 +108,7 @@ class Sampler:
             "flat_logprobs": logprobs,
         }
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
-        requests = product([False, True] if greedy_too else [False], range(len(prompts)))  # greedy, number of the prompt
+        requests = product([False, True] if greedy_too else [False], range(len(prompts)))  # whether greedy, prompt
         engine, unanswered, checksum = self._llm.llm_engine, {}, 0
         while True:
             # The engine holds more requests than it draws at once, so it draws as if it had all of them.
