@@ -127,11 +127,16 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
     large in some answers, while lost weights move all. Raises SyncError on all ranks if COMPARED_ANSWERS do. A
     collective.
     """
-    count, ranks = len(experience.answers), dist.get_world_size()
-    own_answers = np.array_split(np.arange(count), ranks)[dist.get_rank()]
+    sampling, ranks = learner.config.sampling, dist.get_world_size()
+    own_answers = np.array_split(np.arange(len(experience.answers)), ranks)[dist.get_rank()]
     by_length = sorted(own_answers, key=lambda i: len(experience.answers[i]), reverse=True)
-    for i in by_length[: min(COMPARED_ANSWERS, count // ranks)]:  # equally many on all ranks
-        own_difference = _difference(learner, sampler, experience.prompts[i], experience.answers[i])
+    for i in by_length[: min(COMPARED_ANSWERS, len(experience.answers) // ranks)]:  # equally many on all ranks
+        prompt, answer = experience.prompts[i], experience.answers[i]
+        # vLLM scores a text only if one more token would fit behind it.
+        text = (prompt + answer)[: sampling.max_prompt_tokens + sampling.max_answer_tokens - 1]
+        split = max(1, min(len(prompt), len(text) - LEAST_TOKENS))
+        prompt, answer = text[:split], text[split:]
+        own_difference = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()  # of this rank
         difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks continue, or none
         if difference <= bound:
             return difference
@@ -141,13 +146,3 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
         "lacks the learner's weights (a lost update, a head left behind), or their arithmetic differs more than at the "
         "start; --sync-tolerance sets another bound"
     )
-
-
-def _difference(learner: Learner, sampler: Sampler, prompt: list[int], answer: list[int]) -> float:
-    """Return the mean difference of this rank's sampler and learner over the tokens of `answer`. A collective."""
-    sampling = learner.config.sampling
-    # vLLM scores a text only if one more token would fit behind it.
-    text = (prompt + answer)[: sampling.max_prompt_tokens + sampling.max_answer_tokens - 1]
-    split = max(1, min(len(prompt), len(text) - LEAST_TOKENS))
-    scores = sampler.score(text[:split], text[split:]), learner.score(text[:split], text[split:])
-    return float(np.abs(scores[0] - scores[1]).mean())
