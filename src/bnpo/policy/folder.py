@@ -205,23 +205,22 @@ def check_model(folder: Path, longest: int) -> None:
 
 def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
     """Return what in config.json keeps the model from being trained, or None."""
-    if getattr(config, "quantization_config", None):
-        return "its weights are quantised"
-    if config.is_encoder_decoder:
-        return "it is an encoder-decoder"
-    if config.get_text_config() is not config:
-        return "it has parts for images or sound"
-    if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        return f"it has layers of {' and '.join(sorted(others))}"
-    if getattr(config, "attn_logit_softcapping", None):
-        return "the learner's attention has no capped attention logits"
-    if getattr(config, "qk_head_dim", None) != getattr(config, "v_head_dim", None):
-        return "keys and values of its attention differ in size"
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    sizes = {getattr(config, name, None) for name in ("qk_head_dim", "v_head_dim")}
     rope = getattr(config, "rope_parameters", None) or {}
     short = rope.get("original_max_position_embeddings", longest)
-    if rope.get("rope_type") == "longrope" and longest > short:
-        return f"its longrope has other frequencies for texts over {short} tokens, and prompt plus answer has {longest}"
-    return None
+    has_longrope = rope.get("rope_type") == "longrope" and longest > short
+    longrope = f"its longrope has other frequencies for texts over {short} tokens, and prompt plus answer has {longest}"
+    reasons = {
+        "its weights are quantised": getattr(config, "quantization_config", None),
+        "it is an encoder-decoder": config.is_encoder_decoder,
+        "it has parts for images or sound": config.get_text_config() is not config,
+        f"it has layers of {' and '.join(sorted(others))}": others,
+        "the learner's attention has no capped attention logits": getattr(config, "attn_logit_softcapping", None),
+        "keys and values of its attention differ in size": len(sizes) > 1,
+        longrope: has_longrope,
+    }
+    return next((reason for reason, found in reasons.items() if found), None)
 
 
 def _of_code(config: "PretrainedConfig") -> str | None:

@@ -15,7 +15,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.files import RunError
 from bnpo.policy.learner import Experience, Learner
-from bnpo.policy.lora import named_weights
+from bnpo.policy.lora import merged, named_weights
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
@@ -39,8 +39,8 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
     # Layer by layer: few collectives, and little memory beside the model.
     for _, weights in groupby(named_weights(model, tied_too=tied_too), key=lambda named: layer_number(named[0])):
         group = list(weights)
-        with deepspeed.zero.GatheredParameters([part for _, weight in group for part in weight.parts()]):
-            clones = {name: weight.merged().clone() for name, weight in group}
+        with deepspeed.zero.GatheredParameters([part for _, parts, _ in group for part in parts]):
+            clones = {name: merged(parts, layer).clone() for name, parts, layer in group}
         tensors = revert_weight_conversion(model, clones)
         yield from tensors.items()
         del clones, tensors  # before the next layer is gathered
@@ -96,11 +96,10 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
     >>> [part.tolist() for part in comparable(torch.arange(5), torch.tensor([3, 4, 0]), place=1)]
     [[3, 4], [3, 4]]
     """
-    for dim, size in enumerate(held.shape):
-        start = place * size if size < whole.shape[dim] else 0
-        length = max(0, min(size, whole.shape[dim] - start))  # a shard may be nothing but padding
-        whole, held = whole.narrow(dim, min(start, whole.shape[dim]), length), held.narrow(dim, 0, length)
-    return whole, held
+    sizes = zip(held.shape, whole.shape, strict=True)
+    shard = [slice(place * size, place * size + size) if size < total else slice(None) for size, total in sizes]
+    whole = whole[tuple(shard)]  # nothing, if the shard is nothing but padding
+    return whole, held[tuple(map(slice, whole.shape))]
 
 
 def refresh_sampler(learner: Learner, sampler: Sampler, step: int) -> None:
