@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 
-from bnpo.files import SMOLLM2, InputError, line_of, read_json
+from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -133,11 +133,10 @@ def whole_model(folder: Path) -> Iterator[Path]:
 
 def model_hash(folder: Path) -> str:
     """Return the SHA-256 of names and contents of a model's files: weights, configuration, tokenizer."""
-    patterns = ("*.json", "*.safetensors", "*.jinja", "*.txt")
     total = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        with path.open("rb") as file:
-            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    kinds = (".json", ".safetensors", ".jinja", ".txt")
+    for path in sorted(path for path in folder.iterdir() if path.suffix in kinds):
+        total.update(f"{path.name} {file_hash(path)}\n".encode())
     return total.hexdigest()
 
 

@@ -100,18 +100,14 @@ class Learner:
             patches.create_moments(self._engine.optimizer)
 
     def save(self, folder: Path) -> None:
-        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part.
-
-        There is no state of random numbers to save, as updates use none.
-        """
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. Updates use no random numbers."""
         # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` has written to <folder>/zero with the same number of ranks.
+        """Read what `save` has written with the same number of ranks. Raises InputError for damage.
 
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
-        Raises InputError for damage.
         """
         self._engine.optimizer.optimizer.state.clear()  # otherwise memory would hold two sets of moments during loading
         universal = self._engine.load_universal_checkpoint()
@@ -125,11 +121,7 @@ class Learner:
             raise InputError(f"{folder / tag}: is no trainer state of this run. {cure}")
         if universal:
             patches.separate_step_counters(self._engine.optimizer.optimizer)
-        # DeepSpeed has loaded the checkpoint's settings. Those of this start may differ (--allow-changes).
-        update = self.config.update
-        for group in self._engine.optimizer.param_groups:
-            group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
-        if self.config.hardware.dtype == "float16":
+        if self.config.hardware.dtype == "float16":  # the scale of this start, not the checkpoint's
             self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
@@ -145,9 +137,9 @@ class Learner:
         Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
         count in the loss's mean. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
-        batch = self.config.batch
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = lr
+        batch, betas = self.config.batch, tuple(self.config.update.betas)
+        for group in self._engine.optimizer.param_groups:  # a loaded checkpoint may have brought other settings
+            group |= {"lr": lr, "weight_decay": self.config.update.weight_decay, "betas": betas}
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
         # The old log-probabilities of the first mini-batch come from its training pass, which is before any update.
         old_logprobs = self._logprobs_before(experience, mini_batches[1:])

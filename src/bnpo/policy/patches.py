@@ -69,11 +69,9 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
 
     with init_empty_weights():  # parameters without memory, buffers with their values
         exact = type(model)(model.config)
-    stored = set(exact.state_dict())
-    for name, buffer in exact.named_buffers():
-        if name not in stored:
-            owner, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(owner), own_name, buffer.to(model.get_buffer(name).device))
+    for module, exact_module in zip(model.modules(), exact.modules(), strict=True):
+        for name in exact_module._non_persistent_buffers_set:
+            setattr(module, name, getattr(exact_module, name).to(getattr(module, name).device))
 
 
 # transformers 5

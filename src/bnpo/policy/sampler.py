@@ -39,8 +39,7 @@ class Sampler:
         self._on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         launched = "RANK" in os.environ
-        shared = launched and settings.tensor_parallel > 1
-        if shared:
+        if launched:
             exchange_without_files()
         with running(model, "vLLM"):
             self._llm = LLM(
@@ -65,10 +64,8 @@ class Sampler:
         if not self._on_gpu:
             rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
-        self._sharing_ranks = get_tp_group().cpu_group if shared else None
-        self.place = get_tp_group().rank_in_group if shared else 0
-        """The number of this rank among those that share its engine."""
-
+        self._sharing_ranks = get_tp_group().cpu_group if launched else None
+        self.place = get_tp_group().rank_in_group if launched else 0  # among the ranks that share its engine
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
 

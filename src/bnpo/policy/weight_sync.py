@@ -50,11 +50,7 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
 
 
 def layer_number(name: str) -> int | None:
-    """Return the number of the layer that a weight belongs to, from its name. None: to no layer.
-
-    >>> layer_number("model.layers.1.mlp.up_proj.weight"), layer_number("lm_head.weight")
-    (1, None)
-    """
+    """Return the number of the layer that a weight belongs to, 1 for model.layers.1.mlp.up_proj.weight, or None."""
     number = re.search(r"\.(\d+)\.", name)
     return int(number[1]) if number else None
 
