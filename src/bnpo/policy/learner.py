@@ -40,15 +40,6 @@ class Experience:
         return Lengths.of([self.prompts[i] for i in indices], [self.answers[i] for i in indices])
 
 
-@dataclass(frozen=True)
-class Update:
-    """The result of one call of `Learner.update`."""
-
-    metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
-    old_logprobs: dict[int, np.ndarray]
-    """Index of an answer -> its log-probabilities [tokens] before the update. Only of answers of this rank."""
-
-
 class Learner:
     """Owns the weights and the optimizer. Every public method is a collective: all ranks must call it together.
 
@@ -131,18 +122,23 @@ class Learner:
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
-    def update(self, experience: Experience, lr: float) -> Update:
+    def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
         """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
 
-        Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
+        Return metrics, equal on all ranks, and the log-probabilities [tokens] before the update of this rank's answers,
+        by index. Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
         count in the loss's mean. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
         batch, betas = self.config.batch, tuple(self.config.update.betas)
         for group in self._engine.optimizer.param_groups:  # a loaded checkpoint may have brought other settings
             group |= {"lr": lr, "weight_decay": self.config.update.weight_decay, "betas": betas}
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
-        # The old log-probabilities of the first mini-batch come from its training pass, which is before any update.
-        old_logprobs = self._logprobs_before(experience, mini_batches[1:])
+        old_logprobs: dict[int, np.ndarray] = {}
+        for mini_batch in mini_batches[1:]:  # the training pass of the first one, before any update, gives its own
+            for micro_batch in self._micro_batches(experience, mini_batch):
+                with torch.no_grad():
+                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
+                old_logprobs |= micro_batch.by_answer(logprobs)
         # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         norms: list[float] = []
@@ -161,7 +157,7 @@ class Learner:
         metrics["updates/skipped"] = updates - len(norms)  # because loss or gradient norm was not finite
         trained = experience.lengths(experience.advantages.nonzero()[0])
         metrics["update/tflop"] = batch.ppo_iterations * training_operations(self.model, trained) / 1e12
-        return Update(metrics, old_logprobs)
+        return metrics, old_logprobs
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
         """Gather the SUMS of all ranks, and return loss, number of trained tokens, and means over these tokens."""
@@ -176,16 +172,6 @@ class Learner:
             if self.config.logging.exact_entropy:
                 metrics["entropy_trained"] = entropy / tokens
         return metrics
-
-    def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
-        """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer."""
-        old_logprobs: dict[int, np.ndarray] = {}
-        for mini_batch in mini_batches:
-            for micro_batch in self._micro_batches(experience, mini_batch):
-                with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
-                old_logprobs |= micro_batch.by_answer(logprobs)
-        return old_logprobs
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """Yield micro-batches, equally many on every rank, of the answers in `mini_batch` that have a gradient."""

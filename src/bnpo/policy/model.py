@@ -122,10 +122,8 @@ def attention(
     shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
     tokens_per_run, keys_per_run = (shapes * counts).tolist()
     # split, not slices: each slice would get a gradient as long as the whole row.
-    queries = query.split(tokens_per_run)
-    keys = key.split(keys_per_run)
-    values = value.split(keys_per_run)
-    runs = zip(queries, keys, values, counts.tolist(), strict=True)
+    parts = query.split(tokens_per_run), key.split(keys_per_run), value.split(keys_per_run)
+    runs = zip(*parts, counts.tolist(), strict=True)
     return torch.cat([_attend_equal_shapes(*run, scaling, sliding_window) for run in runs])[None].to(dtype), None
 
 
