@@ -31,7 +31,16 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     or the download fails.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
-    folder = local_folder(model) or _download(model, revision, ["*.json", "*.txt", "*.jinja", *needed])
+    folder = local_folder(model)
+    if folder is None:
+        try:
+            patterns = ["*.json", "*.txt", "*.jinja", *needed]
+            folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
+            raise InputError(
+                f"{model}: no such local folder, and the download from the model hub failed ({line_of(error)}); "
+                "check the name and the network, or give the path of a downloaded copy"
+            ) from error
     adapter_base(folder)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
@@ -59,16 +68,6 @@ def check_weights(folder: Path) -> None:
             if opened.read(8) == b"version ":  # https://git-lfs.github.com/spec/v1
                 raise InputError(f"{file}: is a git-lfs pointer, not the weights; run `git lfs pull` in its folder")
         raise InputError(f"{file}: is damaged, perhaps cut off ({reason}); download or copy it again")
-
-
-def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
-        raise InputError(
-            f"{model}: no such local folder, and the download from the model hub failed ({line_of(error)}); "
-            "check the name and the network, or give the path of a downloaded copy"
-        ) from error
 
 
 def local_folder(model: str) -> Path | None:

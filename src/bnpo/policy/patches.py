@@ -38,8 +38,7 @@ def gloo_with_one_thread() -> Iterator[None]:
 def create_moments(zero) -> None:
     """Create the state of AdamW in a DeepSpeedZeroOptimizer_Stage3 as its first update would.
 
-    So the memory that is left for the sampler can be measured.
-    Remove it when DeepSpeed creates it at its start.
+    Then the memory that is left for the sampler can be measured. Remove it when DeepSpeed creates it at its start.
     """
     adamw = zero.optimizer
     for weights in zero.fp32_partitioned_groups_flat:

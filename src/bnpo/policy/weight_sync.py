@@ -1,7 +1,4 @@
-"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived.
-
-After every update, `refresh_sampler` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
-"""
+"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -119,8 +116,7 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
     """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
     Each rank takes its longest answer, and the next longest if one differs by more than `bound`: rounding is unusually
-    large in some answers, while lost weights move all. Raises SyncError on all ranks if COMPARED_ANSWERS do. A
-    collective.
+    large in some answers, while lost weights move all. A collective. Raises SyncError if COMPARED_ANSWERS do.
     """
     sampling, ranks = learner.config.sampling, dist.get_world_size()
     own_answers = np.array_split(np.arange(len(experience.answers)), ranks)[dist.get_rank()]
