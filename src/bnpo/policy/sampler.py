@@ -83,9 +83,8 @@ class Sampler:
     ) -> Iterator[SampledGroup]:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its answers are finished.
 
-        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` each prompt also gets one greedy
-        answer, in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises
-        SamplingError for prompts that got no answers.
+        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to each prompt
+        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises SamplingError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -107,7 +106,6 @@ class Sampler:
         requests = product([False, True] if greedy_too else [False], range(len(prompts)))  # whether greedy, prompt
         engine, unanswered, checksum = self._llm.llm_engine, {}, 0
         while True:
-            # The engine holds more requests than it draws at once, so it draws as if it had all of them.
             for greedy, i in islice(requests, MOST_REQUESTS - len(unanswered)):
                 own = {"temperature": 0.0} if greedy else drawn | {"seed": seeds[i]}
                 request_id = str(next(self._llm.request_counter))
