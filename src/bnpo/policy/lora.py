@@ -50,11 +50,8 @@ def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     head = model.get_output_embeddings()
     # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's, such as gate_proj.
     has_experts = any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters())
-    layers = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head and ("attn" in name or not has_experts):
-            layers[name] = layer
-    return layers
+    linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, (torch.nn.Linear, Conv1D))}
+    return {name: layer for name, layer in linear.items() if layer is not head and ("attn" in name or not has_experts)}
 
 
 def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:

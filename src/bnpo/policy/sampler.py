@@ -38,7 +38,7 @@ class Sampler:
         self._on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
         launched = "RANK" in os.environ
-        if launched:
+        if launched and settings.tensor_parallel > 1:
             exchange_without_files()
         with running(model, "vLLM"):
             self._llm = LLM(
