@@ -112,7 +112,11 @@ class Learner:
             raise InputError(f"{folder / tag}: is no trainer state of this run. {cure}")
         if universal:
             patches.separate_step_counters(self._engine.optimizer.optimizer)
-        if self.config.hardware.dtype == "float16":  # the scale of this start, not the checkpoint's
+        # DeepSpeed has loaded the checkpoint's settings. Those of this start may differ (--allow-changes).
+        update = self.config.update
+        for group in self._engine.optimizer.param_groups:
+            group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
+        if self.config.hardware.dtype == "float16":
             self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
@@ -129,9 +133,9 @@ class Learner:
         by index. Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
         count in the loss's mean. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
-        batch, betas = self.config.batch, tuple(self.config.update.betas)
-        for group in self._engine.optimizer.param_groups:  # a loaded checkpoint may have brought other settings
-            group |= {"lr": lr, "weight_decay": self.config.update.weight_decay, "betas": betas}
+        batch = self.config.batch
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
         old_logprobs: dict[int, np.ndarray] = {}
         for mini_batch in mini_batches[1:]:  # the training pass of the first one, before any update, gives its own
