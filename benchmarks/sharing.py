@@ -105,7 +105,7 @@ def measure(model: str, budget: str, experience: Experience) -> dict[str, float]
             with packing(shared):
                 dist.barrier()
                 started = time.perf_counter()
-                norm = learner.update(experience, lr=0.0).metrics["grad_norm"]  # the weights stay as they are
+                norm = learner.update(experience, lr=0.0)[0]["grad_norm"]  # the weights stay as they are
                 dist.barrier()
                 if round_:
                     updates.append((time.perf_counter() - started, norm))

@@ -94,9 +94,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     # A learning rate of 0 keeps the weights equal to those that the sampler loads.
     learner.update(experience, lr=0.0)  # in the first one, DeepSpeed learns in which order it needs the weights
     torch.cuda.reset_peak_memory_stats()
-    update = measured(learner.update, "update", rows)(experience, lr=0.0)
+    metrics, _ = measured(learner.update, "update", rows)(experience, lr=0.0)
     if peak := peak_tflops(gpu_name()):  # what gradient checkpointing computes twice does not count
-        rows["mfu"] = update.metrics["update/tflop"] / rows["update_seconds"] / peak
+        rows["mfu"] = metrics["update/tflop"] / rows["update_seconds"] / peak
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     plan = learner_memory(shape, config, ranks=1)

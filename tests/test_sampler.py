@@ -105,7 +105,7 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
     step = engine.step
 
     def abort_one_then_step():
-        engine.abort_request([str(sampler._next_request_id - 2)])  # the third of four
+        engine.abort_request([str(sampler._llm.request_counter.counter - 2)])  # the third of four
         return step()
 
     with monkeypatch.context() as patch:

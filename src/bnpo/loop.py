@@ -59,13 +59,13 @@ def one_step(
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):
             experience = make_experience(task, rollouts, advantages)  # [N]
-            update = learner.update(experience, learning_rate(config, number))
+            metrics, old_logprobs = learner.update(experience, learning_rate(config, number))
 
         # The new weights into vLLM, and a check that they arrived.
         with stopwatch("sync"):
             refresh_sampler(learner, sampler, number + 1)
             sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)
-    return Step(number + 1, place, rollouts, advantages, fits, update, sync_difference, stopwatch)
+    return Step(number + 1, place, rollouts, advantages, fits, metrics, old_logprobs, sync_difference, stopwatch)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

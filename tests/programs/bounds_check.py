@@ -65,7 +65,7 @@ def learner_fault(owner: object, name: str, value: object) -> Iterator[None]:
 def sampler_fault(sampler: Sampler, change) -> Iterator[None]:
     """The sampler gets changed weights."""
     load = sampler.load_weights
-    sampler.load_weights = lambda weights: load(list(change(dict(weights)).items()))
+    sampler.load_weights = lambda weights: load(iter(change(dict(weights)).items()))
     yield
     del sampler.load_weights
 

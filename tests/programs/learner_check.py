@@ -118,7 +118,7 @@ def main() -> None:
         states = learner._engine.optimizer.optimizer.state.values()
         moments = sum(state["exp_avg"].numel() + state["exp_avg_sq"].numel() for state in states)
         before = scores(learner, experience)
-        metrics = [learner.update(experience, lr=1e-4).metrics for _ in range(2)]
+        metrics = [learner.update(experience, lr=1e-4)[0] for _ in range(2)]
         report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience), "moments": moments}
     report["long"] = long_scores(sys.argv[-3])
     if dist.get_rank() == 0:

@@ -86,7 +86,7 @@ def main() -> None:
         learner, case = Learner(config.data.model, VOCABULARY, config), {}
         save_checkpoint(learner, tokenizer, run / setting, Progress(0), keep=0, card="")
         case["before"] = scores(learner, experience)
-        metrics = [learner.update(experience, lr=1e-3).metrics for _ in range(2)]
+        metrics = [learner.update(experience, lr=1e-3)[0] for _ in range(2)]
         case["norms"] = [step["grad_norm"] for step in metrics]
         case["after"] = scores(learner, experience)
         save_checkpoint(learner, tokenizer, run / setting, Progress(2), keep=0, card="")

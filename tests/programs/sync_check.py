@@ -57,7 +57,7 @@ class Pair:
             sampler_logprobs=[answer.logprobs for answer in everyone],
             advantages=np.where(np.arange(16) % 2, 1.0, -1.0),
         )
-        return experience, self.learner.update(experience, lr=1e-3).metrics["sampler_learner_gap_max"]
+        return experience, self.learner.update(experience, lr=1e-3)[0]["sampler_learner_gap_max"]
 
     def compared(self) -> dict:
         """The learner's weights that `refresh_sampler` compares."""

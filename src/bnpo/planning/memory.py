@@ -22,7 +22,7 @@ from bnpo.evaluation.suites import longest_sequence
 from bnpo.files import InputError
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
-from bnpo.policy.patches import largest_layer
+from bnpo.policy.model import elements, layers
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.ranks import gather
 
@@ -68,8 +68,8 @@ def read_shape(folder: Path) -> ModelShape:
 
     heads = largest("num_attention_heads", 1)
     return ModelShape(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layer=largest_layer(model),
+        parameters=elements(model),
+        layer=max(map(elements, layers(model))),
         head=head.numel(),
         vocabulary=len(head),
         hidden=config.hidden_size,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 
-from bnpo.files import SMOLLM2, InputError, line_of, read_json
+from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -31,7 +31,16 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     or the download fails.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
-    folder = local_folder(model) or _download(model, revision, ["*.json", "*.txt", "*.jinja", *needed])
+    folder = local_folder(model)
+    if folder is None:
+        try:
+            patterns = ["*.json", "*.txt", "*.jinja", *needed]
+            folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
+            raise InputError(
+                f"{model}: no such local folder, and the download from the model hub failed ({line_of(error)}); "
+                "check the name and the network, or give the path of a downloaded copy"
+            ) from error
     adapter_base(folder)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
@@ -59,16 +68,6 @@ def check_weights(folder: Path) -> None:
             if opened.read(8) == b"version ":  # https://git-lfs.github.com/spec/v1
                 raise InputError(f"{file}: is a git-lfs pointer, not the weights; run `git lfs pull` in its folder")
         raise InputError(f"{file}: is damaged, perhaps cut off ({reason}); download or copy it again")
-
-
-def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
-        raise InputError(
-            f"{model}: no such local folder, and the download from the model hub failed ({line_of(error)}); "
-            "check the name and the network, or give the path of a downloaded copy"
-        ) from error
 
 
 def local_folder(model: str) -> Path | None:
@@ -133,11 +132,10 @@ def whole_model(folder: Path) -> Iterator[Path]:
 
 def model_hash(folder: Path) -> str:
     """Return the SHA-256 of names and contents of a model's files: weights, configuration, tokenizer."""
-    patterns = ("*.json", "*.safetensors", "*.jinja", "*.txt")
     total = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        with path.open("rb") as file:
-            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    kinds = (".json", ".safetensors", ".jinja", ".txt")
+    for path in sorted(path for path in folder.iterdir() if path.suffix in kinds):
+        total.update(f"{path.name} {file_hash(path)}\n".encode())
     return total.hexdigest()
 
 
@@ -205,23 +203,22 @@ def check_model(folder: Path, longest: int) -> None:
 
 def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
     """Return what in config.json keeps the model from being trained, or None."""
-    if getattr(config, "quantization_config", None):
-        return "its weights are quantised"
-    if config.is_encoder_decoder:
-        return "it is an encoder-decoder"
-    if config.get_text_config() is not config:
-        return "it has parts for images or sound"
-    if others := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        return f"it has layers of {' and '.join(sorted(others))}"
-    if getattr(config, "attn_logit_softcapping", None):
-        return "the learner's attention has no capped attention logits"
-    if getattr(config, "qk_head_dim", None) != getattr(config, "v_head_dim", None):
-        return "keys and values of its attention differ in size"
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    sizes = {getattr(config, name, None) for name in ("qk_head_dim", "v_head_dim")}
     rope = getattr(config, "rope_parameters", None) or {}
     short = rope.get("original_max_position_embeddings", longest)
-    if rope.get("rope_type") == "longrope" and longest > short:
-        return f"its longrope has other frequencies for texts over {short} tokens, and prompt plus answer has {longest}"
-    return None
+    has_longrope = rope.get("rope_type") == "longrope" and longest > short
+    longrope = f"its longrope has other frequencies for texts over {short} tokens, and prompt plus answer has {longest}"
+    reasons = {
+        "its weights are quantised": getattr(config, "quantization_config", None),
+        "it is an encoder-decoder": config.is_encoder_decoder,
+        "it has parts for images or sound": config.get_text_config() is not config,
+        f"it has layers of {' and '.join(sorted(others))}": others,
+        "the learner's attention has no capped attention logits": getattr(config, "attn_logit_softcapping", None),
+        "keys and values of its attention differ in size": len(sizes) > 1,
+        longrope: has_longrope,
+    }
+    return next((reason for reason, found in reasons.items() if found), None)
 
 
 def _of_code(config: "PretrainedConfig") -> str | None:

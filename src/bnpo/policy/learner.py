@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-from deepspeed.utils import set_z3_leaf_modules
+from deepspeed.utils import set_z3_leaf_module
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
@@ -21,7 +21,7 @@ from bnpo.files import InputError, line_of
 from bnpo.policy import patches
 from bnpo.policy.folder import running
 from bnpo.policy.lora import add_adapter
-from bnpo.policy.model import ATTENTION, Policy
+from bnpo.policy.model import ATTENTION, Policy, elements, layers
 from bnpo.policy.speed import training_operations
 from bnpo.ranks import gather
 
@@ -38,15 +38,6 @@ class Experience:
     def lengths(self, indices: np.ndarray) -> Lengths:
         """Return the lengths of the answers at `indices` and of their prompts."""
         return Lengths.of([self.prompts[i] for i in indices], [self.answers[i] for i in indices])
-
-
-@dataclass(frozen=True)
-class Update:
-    """The result of one call of `Learner.update`."""
-
-    metrics: dict[str, float]  # by the names of metrics.jsonl, equal on all ranks
-    old_logprobs: dict[int, np.ndarray]
-    """Index of an answer -> its log-probabilities [tokens] before the update. Only of answers of this rank."""
 
 
 class Learner:
@@ -80,9 +71,10 @@ class Learner:
         zero = settings["zero_optimization"]
         # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its weights.
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
-        zero["stage3_prefetch_bucket_size"] = max(least, patches.largest_layer(model))
+        zero["stage3_prefetch_bucket_size"] = max(least, *map(elements, layers(model)))
         # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
-        set_z3_leaf_modules(model, patches.layer_classes(model))
+        for layer in layers(model):
+            set_z3_leaf_module(layer, True)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size)
@@ -93,32 +85,20 @@ class Learner:
         self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
         self._engine.train()
         self.device = self._engine.device
+        self.policy: Policy = self._engine.module  # the model with its head, partitioned over the ranks
+        self.model = self.policy.model  # the Hugging Face model in it
         if with_optimizer:
             patches.create_moments(self._engine.optimizer)
 
-    @property
-    def policy(self) -> Policy:
-        """The model with its head, partitioned over the ranks. Not a collective."""
-        return self._engine.module
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The Hugging Face model, its parameters partitioned over the ranks. Not a collective."""
-        return self.policy.model
-
     def save(self, folder: Path) -> None:
-        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part.
-
-        There is no state of random numbers to save, as updates use none.
-        """
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. Updates use no random numbers."""
         # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` has written to <folder>/zero with the same number of ranks.
+        """Read what `save` has written with the same number of ranks. Raises InputError for damage.
 
         A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
-        Raises InputError for damage.
         """
         self._engine.optimizer.optimizer.state.clear()  # otherwise memory would hold two sets of moments during loading
         universal = self._engine.load_universal_checkpoint()
@@ -146,18 +126,23 @@ class Learner:
             logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
-    def update(self, experience: Experience, lr: float) -> Update:
+    def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
         """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
 
-        Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
+        Return metrics, equal on all ranks, and the log-probabilities [tokens] before the update of this rank's answers,
+        by index. Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
         count in the loss's mean. An update whose loss or gradient norm is not finite is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
-        # The old log-probabilities of the first mini-batch come from its training pass, which is before any update.
-        old_logprobs = self._logprobs_before(experience, mini_batches[1:])
+        old_logprobs: dict[int, np.ndarray] = {}
+        for mini_batch in mini_batches[1:]:  # the training pass of the first one, before any update, gives its own
+            for micro_batch in self._micro_batches(experience, mini_batch):
+                with torch.no_grad():
+                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
+                old_logprobs |= micro_batch.by_answer(logprobs)
         # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         norms: list[float] = []
@@ -176,7 +161,7 @@ class Learner:
         metrics["updates/skipped"] = updates - len(norms)  # because loss or gradient norm was not finite
         trained = experience.lengths(experience.advantages.nonzero()[0])
         metrics["update/tflop"] = batch.ppo_iterations * training_operations(self.model, trained) / 1e12
-        return Update(metrics, old_logprobs)
+        return metrics, old_logprobs
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
         """Gather the SUMS of all ranks, and return loss, number of trained tokens, and means over these tokens."""
@@ -191,16 +176,6 @@ class Learner:
             if self.config.logging.exact_entropy:
                 metrics["entropy_trained"] = entropy / tokens
         return metrics
-
-    def _logprobs_before(self, experience: Experience, mini_batches: list[np.ndarray]) -> dict[int, np.ndarray]:
-        """Return the log-probabilities [tokens] of this rank's answers in `mini_batches`, by index of the answer."""
-        old_logprobs: dict[int, np.ndarray] = {}
-        for mini_batch in mini_batches:
-            for micro_batch in self._micro_batches(experience, mini_batch):
-                with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
-                old_logprobs |= micro_batch.by_answer(logprobs)
-        return old_logprobs
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
         """Yield micro-batches, equally many on every rank, of the answers in `mini_batch` that have a gradient."""

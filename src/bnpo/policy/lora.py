@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import deepspeed
 import torch
@@ -18,41 +17,32 @@ BASE = ".base_layer"  # what peft adds to the name of a frozen weight
 ADAPTER = "default"  # peft's name of the only adapter
 
 
-class Weight(NamedTuple):
-    """A weight of the model, with the layer of peft that adapts it (None: it is not adapted)."""
-
-    parameter: torch.nn.Parameter
-    layer: torch.nn.Module | None
-
-    def parts(self) -> list[torch.nn.Parameter]:
-        """Return the parameters from which the weight is computed: W, or W, A and B."""
-        if self.layer is None:
-            return [self.parameter]
-        return [self.parameter, self.layer.lora_A[ADAPTER].weight, self.layer.lora_B[ADAPTER].weight]
-
-    @torch.no_grad()
-    def merged(self) -> torch.Tensor:
-        """Return W, or W + scaling * B A. Under ZeRO-3 the parts must be gathered."""
-        if self.layer is None:
-            return self.parameter.detach()
-        weight, a, b = (part.float() for part in self.parts())  # [out, in], [rank, in], [out, rank]
-        if self.layer.fan_in_fan_out:  # GPT-2 stores [in, out]
-            a, b = b.t(), a.t()
-        # In fp32, rounded once: B A is often smaller than the rounding of a bf16 weight, and would be rounded twice.
-        return torch.addmm(weight, b, a, alpha=self.layer.scaling[ADAPTER]).to(self.parameter.dtype)
-
-
-def named_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, Weight]]:
-    """Yield the weights of a model, with or without an adapter, under the names that they have without one.
+def named_weights(
+    model: torch.nn.Module, *, tied_too: bool
+) -> Iterator[tuple[str, list[torch.nn.Parameter], torch.nn.Module | None]]:
+    """Yield the weights of a model: the name without an adapter, the arguments of `merged`.
 
     With `tied_too` a tied head also comes under its own name.
     """
     for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
-        if f".{ADAPTER}." in name:
-            continue  # A or B
-        own_name = name.replace(BASE, "")
-        adapted = own_name != name and name.endswith(".weight")  # not the bias
-        yield own_name, Weight(parameter, model.get_submodule(name.partition(BASE)[0]) if adapted else None)
+        owner, _, kind = name.partition(BASE)
+        if kind == ".weight":
+            layer = model.get_submodule(owner)
+            yield owner + kind, [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight], layer
+        elif f".{ADAPTER}." not in name:  # not A or B
+            yield owner + kind, [parameter], None
+
+
+@torch.no_grad()
+def merged(parts: list[torch.nn.Parameter], layer: torch.nn.Module | None) -> torch.Tensor:
+    """Return the weight W or, for W, A and B of peft's `layer`, W + scaling * B A. ZeRO-3 must have gathered them."""
+    if layer is None:
+        return parts[0].detach()
+    weight, a, b = (part.float() for part in parts)  # [out, in], [rank, in], [out, rank]
+    if layer.fan_in_fan_out:  # GPT-2 stores [in, out]
+        a, b = b.t(), a.t()
+    # In fp32, rounded once: B A is often smaller than the rounding of a bf16 weight, and would be rounded twice.
+    return torch.addmm(weight, b, a, alpha=layer.scaling[ADAPTER]).to(parts[0].dtype)
 
 
 def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -60,11 +50,8 @@ def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     head = model.get_output_embeddings()
     # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's, such as gate_proj.
     has_experts = any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters())
-    layers = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, (torch.nn.Linear, Conv1D)) and layer is not head and ("attn" in name or not has_experts):
-            layers[name] = layer
-    return layers
+    linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, (torch.nn.Linear, Conv1D))}
+    return {name: layer for name, layer in linear.items() if layer is not head and ("attn" in name or not has_experts)}
 
 
 def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:
@@ -120,8 +107,8 @@ def write_merged(adapter: Path, base: Path, target: Path) -> None:
         dtype = file.get_tensor(next(iter(file.keys()))).dtype  # that of the training
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     adapted = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
-    for _, weight in named_weights(model, tied_too=False):
-        weight.parameter.data = weight.merged()
+    for _, parts, layer in named_weights(model, tied_too=False):
+        parts[0].data = merged(parts, layer)
     # Without the sampling settings of the base model, some of which transformers refuses to write.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     adapted.unload().save_pretrained(target)

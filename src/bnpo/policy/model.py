@@ -55,6 +55,16 @@ class Policy(torch.nn.Module):
         return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
 
 
+def elements(module: torch.nn.Module) -> int:
+    """Return the number of elements of a module's parameters, partitioned or whole."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters())  # ds_numel: of a partitioned one
+
+
+def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the layers of a Hugging Face model: its list of modules with most parameters."""
+    return list(max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=elements))
+
+
 def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
     """Return what the model's own `forward` does to the output of its head: scale it, cap it, or nothing (None).
 
@@ -112,10 +122,8 @@ def attention(
     shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
     tokens_per_run, keys_per_run = (shapes * counts).tolist()
     # split, not slices: each slice would get a gradient as long as the whole row.
-    queries = query.split(tokens_per_run)
-    keys = key.split(keys_per_run)
-    values = value.split(keys_per_run)
-    runs = zip(queries, keys, values, counts.tolist(), strict=True)
+    parts = query.split(tokens_per_run), key.split(keys_per_run), value.split(keys_per_run)
+    runs = zip(*parts, counts.tolist(), strict=True)
     return torch.cat([_attend_equal_shapes(*run, scaling, sliding_window) for run in runs])[None].to(dtype), None
 
 

@@ -38,8 +38,7 @@ def gloo_with_one_thread() -> Iterator[None]:
 def create_moments(zero) -> None:
     """Create the state of AdamW in a DeepSpeedZeroOptimizer_Stage3 as its first update would.
 
-    So the memory that is left for the sampler can be measured.
-    Remove it when DeepSpeed creates it at its start.
+    Then the memory that is left for the sampler can be measured. Remove it when DeepSpeed creates it at its start.
     """
     adamw = zero.optimizer
     for weights in zero.fp32_partitioned_groups_flat:
@@ -69,11 +68,9 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
 
     with init_empty_weights():  # parameters without memory, buffers with their values
         exact = type(model)(model.config)
-    stored = set(exact.state_dict())
-    for name, buffer in exact.named_buffers():
-        if name not in stored:
-            owner, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(owner), own_name, buffer.to(model.get_buffer(name).device))
+    for module, exact_module in zip(model.modules(), exact.modules(), strict=True):
+        for name in exact_module._non_persistent_buffers_set:
+            setattr(module, name, getattr(exact_module, name).to(getattr(module, name).device))
 
 
 # transformers 5
@@ -88,16 +85,6 @@ def keep_uncompiled(model: torch.nn.Module) -> None:
     model.base_model.do_not_compile = True
 
 
-def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a Hugging Face model's layers, its largest repeated blocks."""
-    names = {type(module).__name__ for module in model.modules()} & set(model._no_split_modules or ())
-    if not names:  # some old models do not say it
-        for module in model.modules():
-            if isinstance(module, torch.nn.ModuleList) and len(module) == model.config.num_hidden_layers:
-                names |= {type(layer).__name__ for layer in module}
-    return sorted(names)
-
-
 def switch_off_dropout(model: torch.nn.Module) -> None:
     """Set every probability of dropout, and noise of experts' routers, to 0, as in the sampler.
 
@@ -109,14 +96,6 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if ("drop" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-def largest_layer(model: torch.nn.Module) -> int:
-    """Return the number of elements of the largest repeated block of a Hugging Face model, partitioned or whole."""
-    classes = layer_classes(model)
-    layers = [module for module in model.modules() if type(module).__name__ in classes]
-    # DeepSpeed keeps the size of a partitioned parameter in ds_numel.
-    return max(sum(getattr(p, "ds_numel", p.numel()) for p in layer.parameters()) for layer in layers)
 
 
 # vLLM 0.32, on CPUs and under a launcher

@@ -2,9 +2,9 @@
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, product
 
 import numpy as np
 import torch
@@ -25,25 +25,20 @@ class SamplingError(RunError):
 class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
-    `tokenizer` says which tokens end an answer, and from which id on the rows of the head are padding.
-
-    Under a launcher every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these
-    runs the same requests on its shard of the weights, so they must call `sample` and `score` together. Every rank
-    passes its own prompts and gets the answers to them.
+    `tokenizer` says which tokens end an answer, and from which id on the rows of the head are padding. Under a launcher
+    every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these runs the same
+    requests on its shard of the weights, so they must call `sample` and `score` together. Every rank passes its own
+    prompts and gets the answers to them.
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
         from vllm import LLM  # takes seconds, like all of vLLM below
         from vllm.distributed import get_tp_group
 
-        on_gpu = torch.cuda.is_available()
+        self._on_gpu = torch.cuda.is_available()
         self._stop_token_ids = stop_token_ids(tokenizer)
-        self._can_sleep = on_gpu
-        backend = "mp" if settings.tensor_parallel > 1 else "uni"
-        if "RANK" in os.environ:
-            backend = "external_launcher"  # this process is a worker of its engine, and the only one that it knows
-        shared = backend == "external_launcher" and settings.tensor_parallel > 1
-        if shared:
+        launched = "RANK" in os.environ
+        if launched and settings.tensor_parallel > 1:
             exchange_without_files()
         with running(model, "vLLM"):
             self._llm = LLM(
@@ -51,7 +46,7 @@ class Sampler:
                 dtype=settings.dtype,
                 max_model_len=settings.max_tokens,
                 skip_tokenizer_init=True,
-                enforce_eager=settings.enforce_eager or not on_gpu,
+                enforce_eager=settings.enforce_eager or not self._on_gpu,
                 # A prompt that is prefilled in parts draws a token per part, at which vLLM's runner for CPUs raises.
                 enable_chunked_prefill=False,
                 max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
@@ -59,20 +54,17 @@ class Sampler:
                 logprobs_mode="processed_logprobs",
                 # As in the learner: with a head in bf16 the gap between the two is ten times as large.
                 hf_overrides={"head_dtype": "float32"},
-                distributed_executor_backend=backend,
+                # With a launcher this process is a worker of its engine, and the only one that it knows.
+                distributed_executor_backend="external_launcher" if launched else None,
                 tensor_parallel_size=settings.tensor_parallel,
                 use_tqdm_on_load=False,
                 **_device_arguments(settings),
             )
-        if not on_gpu:
+        if not self._on_gpu:
             rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
-        # Ids are never used again: an answer to an earlier call cannot be taken for one of a later call.
-        self._next_request_id = 0
-        self._sharing_ranks = get_tp_group().cpu_group if shared else None
-        self.place = get_tp_group().rank_in_group if shared else 0
-        """The number of this rank among those that share its engine."""
-
+        self._sharing_ranks = get_tp_group().cpu_group if launched else None
+        self.place = get_tp_group().rank_in_group if launched else 0  # among the ranks that share its engine
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
 
@@ -91,16 +83,15 @@ class Sampler:
     ) -> Iterator[SampledGroup]:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its answers are finished.
 
-        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` each prompt also gets one greedy
-        answer, in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises
-        SamplingError for prompts that got no answers.
+        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to each prompt
+        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises SamplingError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._llm.reset_prefix_cache()  # cached prefixes change last bits, so a resumed run would differ
         shares = self._of_sharing_ranks((prompts, seeds))
         first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
-        own = range(first, first + len(prompts))
+        own_prompts = range(first, first + len(prompts))
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
         common = {
             "max_tokens": max_tokens,
@@ -111,51 +102,31 @@ class Sampler:
             "logprobs": 0 if logprobs else None,  # of the drawn token alone
             "flat_logprobs": logprobs,
         }
-        drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
-
-        def requests() -> Iterator[tuple]:
-            for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-                yield (i, False), prompt, SamplingParams(n=n, seed=seed, **drawn, **common)
-            for i, prompt in enumerate(prompts if greedy_too else ()):
-                yield (i, True), prompt, SamplingParams(temperature=0.0, **common)
-
-        checksum = 0  # of all answers, in any order
-        for (prompt, greedy), completions in self._complete(requests()):
-            answers = [
-                Answer(
-                    token_ids=list(completion.token_ids),
-                    finished=completion.finish_reason == "stop",
-                    logprobs=np.array(completion.logprobs.logprobs) if logprobs else None,
-                )
-                for completion in completions
-            ]
-            if self._sharing_ranks:
-                checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
-            if prompt in own:
-                yield SampledGroup(prompt - first, greedy, answers)
-        if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
-
-    def _complete(self, requests: Iterator[tuple]) -> Iterator[tuple]:
-        """Yield (key, vLLM's completions) of each request in the order of their ends.
-
-        A request is a key, (number of the prompt, whether it is greedy), with token ids and vLLM's SamplingParams.
-        """
-        engine, unanswered = self._llm.llm_engine, {}  # (key, prompt) by request id
+        drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
+        requests = product([False, True] if greedy_too else [False], range(len(prompts)))  # whether greedy, prompt
+        engine, unanswered, checksum = self._llm.llm_engine, {}, 0
         while True:
-            # The engine holds more requests than it draws at once, so it draws as if it had all of them.
-            for key, prompt, parameters in islice(requests, MOST_REQUESTS - len(unanswered)):
-                request_id = str(self._next_request_id)
-                self._next_request_id += 1
-                unanswered[request_id] = key, prompt
-                engine.add_request(request_id, {"prompt_token_ids": prompt}, parameters)
+            for greedy, i in islice(requests, MOST_REQUESTS - len(unanswered)):
+                own = {"temperature": 0.0} if greedy else drawn | {"seed": seeds[i]}
+                request_id = str(next(self._llm.request_counter))
+                unanswered[request_id] = i, greedy
+                engine.add_request(request_id, {"prompt_token_ids": prompts[i]}, SamplingParams(**own, **common))
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():
-                yield unanswered.pop(output.request_id)[0], output.outputs
+                i, greedy = unanswered.pop(output.request_id)
+                answers = []
+                for completion in output.outputs:
+                    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None  # [tokens]
+                    answers.append(Answer(list(completion.token_ids), completion.finish_reason == "stop", of_tokens))
+                    checksum += zlib.crc32(np.array(answers[-1].token_ids))  # a sum, since answers end in any order
+                if i in own_prompts:
+                    yield SampledGroup(i - first, greedy, answers)
         if unanswered:  # vLLM returns nothing for requests that it aborted
-            lost = ", ".join(str(prompt) for _, prompt in unanswered.values())
+            lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
             raise SamplingError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
+        if len(set(self._of_sharing_ranks(checksum))) > 1:
+            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
@@ -171,11 +142,11 @@ class Sampler:
         """Return the objects of the ranks that share this engine, in their order."""
         return gather(own, self._sharing_ranks) if self._sharing_ranks else [own]
 
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Replace the weights by (name, tensor) pairs with a checkpoint's names. `sample` clears what was cached."""
-        if not self._can_sleep:
+        if not self._on_gpu:
             self._llm.apply_model(prepare_reload)
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the parameters, this rank's shards, that the engine holds under these names of a checkpoint.
@@ -191,13 +162,13 @@ class Sampler:
 
         The weights are lost: after `wake("weights")` a weight sync must follow before the next sample.
         """
-        if self._can_sleep:
+        if self._on_gpu:
             self._llm.sleep(level=2)
-        return self._can_sleep
+        return self._on_gpu
 
     def wake(self, part: str) -> None:
         """Allocate the GPU memory of `part` again, "weights" or "kv_cache". Does nothing on CPUs."""
-        if self._can_sleep:
+        if self._on_gpu:
             torch.cuda.empty_cache()
             self._llm.wake_up(tags=[part])
 

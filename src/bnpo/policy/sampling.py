@@ -10,7 +10,7 @@ PREFILL_TOKENS = 8192
 MOST_SEQUENCES = 512
 """Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
 MOST_REQUESTS = 4096
-"""Requests that the engine holds at once. Those of a large evaluation would fill its memory, and delay its start."""
+"""Requests that the engine holds at once, more than it draws. All of a large evaluation would fill its memory."""
 
 
 @dataclass(frozen=True)

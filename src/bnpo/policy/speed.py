@@ -57,10 +57,8 @@ def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
     # An embedding that is not tied to the head is only a look-up table.
     table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
     multiplied = [parameter for parameter in model.parameters() if parameter is not table]
-    parameters = sum(parameter.ds_numel for parameter in multiplied)
-    frozen = sum(parameter.ds_numel for parameter in multiplied if not parameter.requires_grad)
-    layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
-    return 6 * (parameters * tokens + layers * hidden * double_pairs) - 2 * frozen * tokens
+    per_token = sum(parameter.ds_numel * (6 if parameter.requires_grad else 4) for parameter in multiplied)
+    return per_token * tokens + 6 * model.config.num_hidden_layers * model.config.hidden_size * double_pairs
 
 
 class Stopwatch:

@@ -51,11 +51,10 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartChec
     # The learner packs a second answer behind the first: layers that are no attention would let them mix. The second
     # one is the first one reversed. Models round improbable text more, as they do with the answers of base models.
     prompt, answer = _text(learner, ids)
-    answers = answer, answer[::-1]
-    model = learner.config.data.model
+    answers, model = (answer, answer[::-1]), learner.config.data.model
     with running(model, "transformers"):
         of_model = own_score(learner, prompt, *answers)  # [tokens of both answers], like all scores here
-        of_rounded_model = own_score(learner, prompt, *answers, round_embeddings=True)
+        of_rounded_model = own_score(learner, prompt, *answers, rounded=True)
         of_learner = learner.score(prompt, *answers)
     with running(model, "vLLM"):
         # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must bring all.
@@ -109,32 +108,28 @@ def _refuse_differences(check: StartCheck, config: TrainConfig) -> None:
     )
 
 
-def own_score(learner: Learner, prompt: list[int], *answers: list[int], round_embeddings: bool = False) -> np.ndarray:
+def own_score(learner: Learner, prompt: list[int], *answers: list[int], rounded: bool = False) -> np.ndarray:
     """Return what `learner.score` returns, by the model's own `forward` and attention. The answers are equally long.
 
-    Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults. With
-    `round_embeddings` the embeddings are moved to the next number of their format, up or down at random.
+    Only the product with the head is the loss's, in fp32: the rounding of logits to bf16 would hide small faults. If
+    `rounded`, the embeddings are moved to the next number of their format, up or down at random.
     """
     model, policy_head, head = learner.model, learner.policy.head, learner.model.get_output_embeddings()
     rows = torch.tensor([prompt + answer for answer in answers], device=learner.device)
+
+    def move(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> torch.Tensor:
+        signs = 2 * torch.randint(2, embeddings.shape, generator=torch.Generator().manual_seed(0)) - 1
+        factors = 1 + rounded * torch.finfo(embeddings.dtype).eps * signs.to(embeddings.device, torch.float64)
+        return (embeddings * factors).to(embeddings.dtype)
+
+    hook = model.get_input_embeddings().register_forward_hook(move)
     head.forward = lambda hidden: head_output(hidden.flatten(0, 1), head.weight, policy_head.bias)[None]
     model.set_attn_implementation("eager")
-    model.eval()  # without dropout, as in the sampler
-    hooks = [model.get_input_embeddings().register_forward_hook(_round)] if round_embeddings else []
     with torch.no_grad():
         logits = model(input_ids=rows, use_cache=False).logits[0]  # [answers * row, head rows]
     model.set_attn_implementation(ATTENTION)
-    model.train()
-    for hook in hooks:
-        hook.remove()
+    hook.remove()
     del head.forward  # that of its class is back
     logits = logits[:, : policy_head.vocab_size].unflatten(0, rows.shape)[:, :-1]  # [answers, row - 1, vocabulary]
     logprobs = (logits - logits.logsumexp(-1, keepdim=True)).gather(2, rows[:, 1:, None])[..., 0]
     return logprobs[:, len(prompt) - 1 :].flatten().double().cpu().numpy()
-
-
-def _round(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> torch.Tensor:
-    """Return `embeddings` multiplied by 1 + eps or 1 - eps of their number format, the same at every call."""
-    signs = 2 * torch.randint(2, embeddings.shape, generator=torch.Generator().manual_seed(0)) - 1
-    factors = 1 + torch.finfo(embeddings.dtype).eps * signs.to(embeddings.device, torch.float64)
-    return (embeddings * factors).to(embeddings.dtype)

@@ -1,7 +1,4 @@
-"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived.
-
-After every update, `refresh_sampler` compares tensors bit by bit, and `measure_sync` compares log-probabilities.
-"""
+"""The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +12,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.files import RunError
 from bnpo.policy.learner import Experience, Learner
-from bnpo.policy.lora import named_weights
+from bnpo.policy.lora import merged, named_weights
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
@@ -39,8 +36,8 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
     # Layer by layer: few collectives, and little memory beside the model.
     for _, weights in groupby(named_weights(model, tied_too=tied_too), key=lambda named: layer_number(named[0])):
         group = list(weights)
-        with deepspeed.zero.GatheredParameters([part for _, weight in group for part in weight.parts()]):
-            clones = {name: weight.merged().clone() for name, weight in group}
+        with deepspeed.zero.GatheredParameters([part for _, parts, _ in group for part in parts]):
+            clones = {name: merged(parts, layer).clone() for name, parts, layer in group}
         tensors = revert_weight_conversion(model, clones)
         yield from tensors.items()
         del clones, tensors  # before the next layer is gathered
@@ -50,11 +47,7 @@ def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[s
 
 
 def layer_number(name: str) -> int | None:
-    """Return the number of the layer that a weight belongs to, from its name. None: to no layer.
-
-    >>> layer_number("model.layers.1.mlp.up_proj.weight"), layer_number("lm_head.weight")
-    (1, None)
-    """
+    """Return the number of the layer that a weight belongs to, 1 for model.layers.1.mlp.up_proj.weight, or None."""
     number = re.search(r"\.(\d+)\.", name)
     return int(number[1]) if number else None
 
@@ -96,11 +89,10 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
     >>> [part.tolist() for part in comparable(torch.arange(5), torch.tensor([3, 4, 0]), place=1)]
     [[3, 4], [3, 4]]
     """
-    for dim, size in enumerate(held.shape):
-        start = place * size if size < whole.shape[dim] else 0
-        length = max(0, min(size, whole.shape[dim] - start))  # a shard may be nothing but padding
-        whole, held = whole.narrow(dim, min(start, whole.shape[dim]), length), held.narrow(dim, 0, length)
-    return whole, held
+    sizes = zip(held.shape, whole.shape, strict=True)
+    shard = [slice(place * size, place * size + size) if size < total else slice(None) for size, total in sizes]
+    whole = whole[tuple(shard)]  # nothing, if the shard is nothing but padding
+    return whole, held[tuple(map(slice, whole.shape))]
 
 
 def refresh_sampler(learner: Learner, sampler: Sampler, step: int) -> None:
@@ -124,14 +116,18 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
     """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
     Each rank takes its longest answer, and the next longest if one differs by more than `bound`: rounding is unusually
-    large in some answers, while lost weights move all. Raises SyncError on all ranks if COMPARED_ANSWERS do. A
-    collective.
+    large in some answers, while lost weights move all. A collective. Raises SyncError if COMPARED_ANSWERS do.
     """
-    count, ranks = len(experience.answers), dist.get_world_size()
-    own_answers = np.array_split(np.arange(count), ranks)[dist.get_rank()]
+    sampling, ranks = learner.config.sampling, dist.get_world_size()
+    own_answers = np.array_split(np.arange(len(experience.answers)), ranks)[dist.get_rank()]
     by_length = sorted(own_answers, key=lambda i: len(experience.answers[i]), reverse=True)
-    for i in by_length[: min(COMPARED_ANSWERS, count // ranks)]:  # equally many on all ranks
-        own_difference = _difference(learner, sampler, experience.prompts[i], experience.answers[i])
+    for i in by_length[: min(COMPARED_ANSWERS, len(experience.answers) // ranks)]:  # equally many on all ranks
+        prompt, answer = experience.prompts[i], experience.answers[i]
+        # vLLM scores a text only if one more token would fit behind it.
+        text = (prompt + answer)[: sampling.max_prompt_tokens + sampling.max_answer_tokens - 1]
+        split = max(1, min(len(prompt), len(text) - LEAST_TOKENS))
+        prompt, answer = text[:split], text[split:]
+        own_difference = np.abs(sampler.score(prompt, answer) - learner.score(prompt, answer)).mean()  # of this rank
         difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks continue, or none
         if difference <= bound:
             return difference
@@ -141,13 +137,3 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
         "lacks the learner's weights (a lost update, a head left behind), or their arithmetic differs more than at the "
         "start; --sync-tolerance sets another bound"
     )
-
-
-def _difference(learner: Learner, sampler: Sampler, prompt: list[int], answer: list[int]) -> float:
-    """Return the mean difference of this rank's sampler and learner over the tokens of `answer`. A collective."""
-    sampling = learner.config.sampling
-    # vLLM scores a text only if one more token would fit behind it.
-    text = (prompt + answer)[: sampling.max_prompt_tokens + sampling.max_answer_tokens - 1]
-    split = max(1, min(len(prompt), len(text) - LEAST_TOKENS))
-    scores = sampler.score(text[:split], text[split:]), learner.score(text[:split], text[split:])
-    return float(np.abs(scores[0] - scores[1]).mean())

@@ -7,7 +7,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.policy.learner import Update
 from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.rollouts import Rollouts, Task, has_signal
 
@@ -24,13 +23,14 @@ class Step:
     rollouts: Rollouts
     advantages: np.ndarray  # [n, m]
     fits: list[BetaFit]  # of BNPO: one, or one per reward
-    update: Update
+    update_metrics: dict[str, float]  # of `Learner.update`, like the next
+    old_logprobs: dict[int, np.ndarray]
     sync_difference: float  # mean |sampler's - learner's log-probability| of one answer after the weight sync
     stopwatch: Stopwatch
 
     def metrics(self, reward_names: Sequence[str], reward_weights: Sequence[float] | None) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them."""
-        metrics = self.update.metrics | batch_metrics(self, reward_names, reward_weights)
+        metrics = self.update_metrics | batch_metrics(self, reward_names, reward_weights)
         metrics["sync/difference"] = self.sync_difference
         return metrics | speed_metrics(metrics, self.stopwatch, self.rollouts.sampling_seconds, gpu_name())
 

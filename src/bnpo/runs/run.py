@@ -173,7 +173,7 @@ class Run:
     def record(self, step: Step, scores: dict[str, float], watched: Rollouts | None) -> None:
         """Count the step, and write its metrics, scores and answers. Raises BadStepsError, InputError."""
         task, config, names = self._prepared.task, self._config, self._reward_names
-        bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
+        bad_steps = self.progress.bad_steps + 1 if step.update_metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
             metrics = step.metrics(names, config.method.reward_weights) | scores
@@ -221,7 +221,7 @@ class Run:
         groups = token_groups(step.advantages, trained)
         # Each rank knows the learner's log-probabilities of the answers that it trained on, by index in the experience.
         own_logprobs, learner_logprobs = {}, {}
-        for i, logprobs in step.update.old_logprobs.items():
+        for i, logprobs in step.old_logprobs.items():
             question, sample = divmod(i, m)
             if trained[question] in groups:
                 own_logprobs[int(trained[question]) * m + sample] = logprobs
