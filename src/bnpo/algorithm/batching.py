@@ -43,9 +43,7 @@ def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
     free: list[float] = []  # space left in each bin
     for index in np.argsort(-sizes, kind="stable"):
         size = float(sizes[index])
-        target = 0
-        while target < len(bins) and size > free[target]:
-            target += 1
+        target = next((i for i, space in enumerate(free) if size <= space), len(bins))
         if target == len(bins):
             bins.append([])
             free.append(capacity)
@@ -188,26 +186,26 @@ def collate(
 
     answer_counts = Counter(prompt for prompt, _ in pairs)
     shared_prompts = [prompt for prompt, count in answer_counts.items() if count > 1]
+    nothing = np.empty(0, dtype=np.int64)
     places_of_prompt: dict[tuple[int, ...], np.ndarray] = {}  # of shared prompts: [prompt tokens], places in the row
+
+    def append(ids: tuple[int, ...], shared: np.ndarray) -> np.ndarray:
+        """Append the tokens `ids` that follow those at the places `shared`, and return the places of all."""
+        places = np.concatenate([shared, len(row) + np.arange(len(ids))])
+        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last token predicts it.
+        if ids:
+            positions.append(np.arange(len(shared), len(places)))
+            keys.append(places)
+        row.extend(ids)
+        return places
+
     # Sorted, so that prompts of equal length become neighbours, which attention computes in one call.
     for prompt in sorted(shared_prompts, key=len):
-        places_of_prompt[prompt] = len(row) + np.arange(len(prompt))
-        positions.append(np.arange(len(prompt)))
-        keys.append(places_of_prompt[prompt])
-        row += prompt
-
+        places_of_prompt[prompt] = append(prompt, nothing)
     for prompt, answer in pairs:
-        shared = places_of_prompt.get(prompt, np.empty(0, dtype=np.int64))  # [prompt tokens], or [0] if not shared
-        own_ids = (*prompt, *answer[:-1])[len(shared) :]
-        own = len(row) + np.arange(len(own_ids))  # [own tokens], places in the row
-        row += own_ids
-        places = np.concatenate([shared, own])  # [prompt and answer tokens but the last]
-        # The last token of the prompt predicts the first token of the answer.
-        predicting.append(places[len(prompt) - 1 :])
-        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last token predicts it.
-        if len(own):
-            positions.append(len(shared) + np.arange(len(own)))
-            keys.append(places)
+        shared = places_of_prompt.get(prompt, nothing)
+        places = append((*prompt, *answer[:-1])[len(shared) :], shared)
+        predicting.append(places[len(prompt) - 1 :])  # the prompt's last token predicts the answer's first
 
     def tensor(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device)
