@@ -45,20 +45,12 @@ class Progress:
 
     # Later steps depend on this, the weights and the optimizer. The seeds of sampling are functions of the step.
 
-    step: int = 0  # steps that are done
+    step: int = 0  # steps that are done; 0: there is no checkpoint
     place: int = 0  # behind the last question, in the order of `questions_at`
     best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
     best_step: int = -1
     bad_steps: int = 0  # skipped updates in a row, up to this step
     ranks: int = 0  # ranks that saved the checkpoint
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """Where a run starts: its newest checkpoint and how far it is. Without a checkpoint it starts at step 0."""
-
-    checkpoint: Path | None = None
-    progress: Progress = Progress()
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -196,16 +188,18 @@ def link_checkpoint(run: Path, name: str, step: int) -> None:
     flush(run)
 
 
-def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
-    """Return the newest checkpoint of a run. Raises InputError for damage or another number of ranks."""
+def find_checkpoint(run: Path, ranks: int) -> Progress:
+    """Return the progress in a run's newest checkpoint. Raises InputError for damage or another number of ranks."""
     folders = checkpoints(run)
     if not folders:
-        return ResumePoint()
+        return Progress()
     folder = folders[-1]
     trainer = folder / "trainer"
     try:
         check_weights(folder)
         progress = Progress(**read_json(trainer / "progress.json", "it was edited"))
+        if progress.step != step_of(folder):
+            raise InputError(f"{trainer / 'progress.json'}: is of step {progress.step}")
     except (InputError, TypeError) as error:
         raise InputError(f"{error}. Delete {folder}; --resume then continues from the checkpoint before it") from error
     # The converter writes the file latest_universal last.
@@ -216,7 +210,7 @@ def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
             f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks, or convert it: "
             f"{shlex.join(convert)}"
         )
-    return ResumePoint(folder, progress)
+    return progress
 
 
 def rewind(run: Path, progress: Progress) -> None:
