@@ -21,9 +21,7 @@ def train(config: TrainConfig) -> None:
     """
     prepared = prepare_run(config)
     with Ranks() as ranks, Run(prepared, ranks) as run:
-        learner, sampler, sync_bound = run.load()
-        if run.progress.step == 0 and run.continues():
-            run.record_start()
+        learner, sampler, sync_bound = run.start()
         while run.continues():  # steps are left, and nobody asked to stop
             run.record(one_step(run.progress, prepared.task, learner, sampler, sync_bound, config))
 

@@ -8,8 +8,7 @@ import numpy as np
 from bnpo.algorithm.beta import BetaFit
 from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
 
-ROUNDING = 1e-6
-"""Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""
+ROUNDING = 1e-6  # advantages up to this size are rounding errors, as where all rewards are 0.1: they are not rescaled
 
 
 class Advantages(NamedTuple):

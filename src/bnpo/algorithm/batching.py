@@ -23,13 +23,13 @@ def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
     >>> [items.tolist() for items in share_out(np.array([5, 1, 4, 2]), 2)]
     [[0, 1], [2, 3]]
     """
-    # Every rank runs this and must find the same shares, so ties are broken by item count, then by rank.
-    loads = [(0.0, 0, rank) for rank in range(ranks)]  # load, item count, rank
+    loads = [0.0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]
     for index in np.argsort(-sizes, kind="stable"):
-        load, count, rank = min(loads)
-        loads[rank] = (load + float(sizes[index]), count + 1, rank)
-        shares[rank].append(int(index))
+        # Every rank runs this and must find the same shares, so ties are broken by item count, then by rank.
+        _, _, rank = min(zip(loads, map(len, shares), range(ranks), strict=True))
+        loads[rank] += float(sizes[index])
+        shares[rank].append(index)
     return [np.array(share, dtype=np.int64) for share in shares]
 
 
@@ -47,7 +47,7 @@ def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
         if target == len(bins):
             bins.append([])
             free.append(capacity)
-        bins[target].append(int(index))
+        bins[target].append(index)
         free[target] -= size
     return [np.array(items, dtype=np.int64) for items in bins]
 
@@ -81,8 +81,7 @@ class Lengths:
             costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
             # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
             # difference is subtracted from the limit.
-            for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt):
-                pieces.append(group[items])
+            pieces += [group[items] for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
         return pieces
 
 
@@ -157,11 +156,7 @@ class MicroBatch:
     lengths: np.ndarray  # [answers], tokens per answer
     indices: np.ndarray  # [answers], places of the answers in the batch; empty in a filler of zero weight
 
-    def flat(
-        self,
-        per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
+    def flat(self, per_answer: Mapping | Sequence | np.ndarray, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the values [answer tokens] of this micro-batch from those of the batch, [tokens] or one per answer."""
         values = [np.broadcast_to(per_answer[i], n) for i, n in zip(self.indices, self.lengths, strict=False)]
         flat = np.concatenate(values or [np.zeros(1)])  # the filler has one token, of zero weight

@@ -92,8 +92,7 @@ class Method:
         return right, wrong
 
 
-ABSENT = np.empty(0)
-"""Stands for what a batch does not have."""
+ABSENT = np.empty(0)  # what a batch does not have
 
 
 class Batch(NamedTuple):
@@ -313,8 +312,7 @@ def curverl(batch: Batch) -> np.ndarray:
 
 ALGORITHMS: dict[str, Callable[[Batch], np.ndarray]] = {name: globals()[name] for name in get_args(Algorithm)}
 """The function of each estimator, by its name."""
-NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
-"""Estimators that need `Batch.lengths`."""
+NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")  # estimators that need `Batch.lengths`
 ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
 WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")

@@ -13,12 +13,9 @@ from bnpo.config import TrainConfig
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 from bnpo.rollouts import Rollouts, Task, has_signal
 
-FIRST_STEPS = 3
-"""Steps of a run whose answers are looked at together."""
-MOST_TEXTS = 256
-"""Answers that are decoded to look for a final answer in them."""
-ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1
-"""Shares from which on, and up to which, something is worth a line."""
+FIRST_STEPS = 3  # of a run, whose answers are looked at together
+MOST_TEXTS = 256  # answers that are decoded to look for a final answer in them
+ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1  # shares from which on, and up to which, something is worth a line
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,17 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import FREE, TrainConfig, json_settings
-from bnpo.files import InputError, delete, lock, read_json, write_json, writing
+from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "end.json", "evals", "findings.json", "last")
-RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
-"""What a run writes into its folder, and --overwrite deletes."""
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # they have one entry per step
+RUN_FILES = (*STEP_FOLDERS, "best", "end.json", "findings.json", "last", "metrics.jsonl", "report.html", "wandb")
+RUN_FILES += ("config.json",)
+"""What a run writes into its folder, and --overwrite deletes in this order: a run that is half deleted still has to
+look like one for the next --overwrite."""
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / step_name(step)
 
 
 def lock_run(folder: Path) -> FileLock:
@@ -42,8 +48,7 @@ def claim_folder(config: TrainConfig, facts: dict) -> None:
     """Make the folder that of a new run, and delete an earlier run in it. Rank 0 only. Raises InputError."""
     folder = config.folder.output_dir
     with writing(folder, "choose another --output-dir"):
-        # config.json is the last: a run that is half deleted still has to look like one for the next --overwrite.
-        for path in sorted(_run_files(folder), key=lambda path: path.name == "config.json"):
+        for path in _run_files(folder):
             delete(path)
     write_config(config, facts)
 

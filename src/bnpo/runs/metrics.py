@@ -12,8 +12,7 @@ from bnpo.policy.learner import Update
 from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.rollouts import Rollouts, Task, has_signal
 
-TOKEN_GROUPS = 2
-"""Questions per step whose answers are also written token by token."""
+TOKEN_GROUPS = 2  # questions per step whose answers are also written token by token
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Step:
             "answers/truncated": 1 - rollouts.finished.mean(),
             "tokens/sampled": lengths.sum(),
             "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
-            "sync/difference": self.sync_difference,
         }
         metrics |= {f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"}
         metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
@@ -58,7 +56,7 @@ class Step:
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
             values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
             metrics |= {prefix + name: value for name, value in (values | {"edge": bool(fit.edge)}).items()}
-        metrics = {name: float(value) for name, value in metrics.items()}
+        metrics = {name: float(value) for name, value in metrics.items()} | {"sync/difference": self.sync_difference}
         return metrics | speed_metrics(metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name())
 
 

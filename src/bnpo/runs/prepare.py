@@ -23,8 +23,8 @@ from bnpo.policy.folder import MERGED, adapter_base, check_model, load_tokenizer
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
-from bnpo.runs.checkpoint import Progress, checkpoint_folder, find_checkpoint
-from bnpo.runs.folder import check_apart, check_changes, check_output_dir, lock_run
+from bnpo.runs.checkpoint import Progress, find_checkpoint
+from bnpo.runs.folder import check_apart, check_changes, check_output_dir, checkpoint_folder, lock_run
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,8 @@ class PreparedRun:
         everyone = gather((self.progress, self.steps, self.data_facts))
         for rank, read in enumerate(everyone):
             if read != everyone[0]:
-                problem = f"rank {rank} has other data than rank 0, or another checkpoint"
-                folder = self.config.folder.output_dir
-                raise InputError(f"{problem} in {folder}. All machines must see the same files")
+                problem = f"rank {rank} has other data than rank 0, or another checkpoint in"
+                raise InputError(f"{problem} {self.config.folder.output_dir}. All machines must see the same files")
 
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""

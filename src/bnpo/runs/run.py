@@ -23,16 +23,12 @@ from bnpo.policy.weight_sync import refresh_sampler
 from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, collect
-from bnpo.runs.checkpoint import checkpoint_folder, model_card, rewind, save_checkpoint
+from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
-from bnpo.runs.folder import claim_folder, write_config
+from bnpo.runs.folder import checkpoint_folder, claim_folder, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
-
-
-class BadStepsError(RunError):
-    """Too many steps in a row had an update whose loss or gradient norm was not finite."""
 
 
 class Run:
@@ -50,7 +46,6 @@ class Run:
         self.progress = prepared.progress
 
     def __enter__(self) -> "Run":
-        self._prepared.check_agreement()
         return self
 
     def __exit__(self, kind, error, trace) -> None:
@@ -73,12 +68,14 @@ class Run:
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
             write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
 
-    def load(self) -> tuple[Learner, Sampler, float]:
+    def start(self) -> tuple[Learner, Sampler, float]:
         """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
-        Raises InputError if learner or sampler do not pass the check at the start (`prove_start`).
+        Without a checkpoint the model is evaluated and watched, as step 0. Raises InputError if the ranks read other
+        files, or if learner or sampler do not pass the check at the start (`prove_start`).
         """
         prepared, config, checkpoint = self._prepared, self._config, self._prepared.checkpoint
+        prepared.check_agreement()
         rank_0, tokenizer = dist.get_rank() == 0, prepared.task.tokenizer
         if rank_0:
             prepared.describe()
@@ -101,6 +98,12 @@ class Run:
         if rank_0:
             self._open_records(share)
         self._stopping = self._ranks.asked_to_stop()
+        if not checkpoint and self.continues():
+            self.watch(0)
+            scores = self.evaluate(0)
+            if self._tracker and scores:
+                self._tracker.write(0, scores)
+            self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler, start_check.sync_bound
 
     def _open_records(self, share: float | None) -> None:
@@ -155,18 +158,10 @@ class Run:
             self._tracker.save_rows("watch", step, rollout_rows(task, watched, self._reward_names))
         return {"seconds/watch": float(watched.sampling_seconds.max())}  # of the slowest rank
 
-    def record_start(self) -> None:
-        """Evaluate and watch the model that the run starts from, as step 0."""
-        self.watch(0)
-        scores = self.evaluate(0)
-        if self._tracker and scores:
-            self._tracker.write(0, scores)
-        self._stopping = self._ranks.asked_to_stop()
-
     def record(self, step: Step) -> None:
         """Evaluate and count the step, write its metrics and answers, and save a checkpoint if it is due.
 
-        Raises BadStepsError, and InputError for a full disk.
+        Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
         task, config, names = self._prepared.task, self._config, self._reward_names
         scores, watched = self.evaluate(step.number), self.watch(step.number)
@@ -189,7 +184,7 @@ class Run:
                 self._tracker.save_rows("rollouts", step.number, rows)
                 self._tracker.save_rows("tokens", step.number, token_rows(task, step, ChainMap(*of_ranks)))
         if bad_steps >= config.update.max_bad_steps:
-            raise BadStepsError(
+            raise RunError(
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step {step.number} "
                 f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
             )

@@ -14,12 +14,9 @@ from pathlib import Path
 from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import InputError, flush, line_of, step_name, write_json_lines, writing
 
-BAD_BATCHES = 10
-"""Number of batches of skipped updates that are kept: the last ones."""
-FINISH_SECONDS = 15.0
-"""Time for uploading the rest to W&B at the end."""
-TABLE_ROWS = 128
-"""Number of answers of a step in a table of W&B: the first ones."""
+BAD_BATCHES = 10  # batches of skipped updates that are kept: the last ones
+FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
+TABLE_ROWS = 128  # answers of a step in a table of W&B: the first ones
 
 
 class Tracker:
@@ -66,7 +63,7 @@ class Tracker:
             old.unlink()
 
     def close(self) -> None:
-        """End the W&B run."""
+        """End the W&B run, if there is one."""
         if self._wandb:
             self._wandb.close()
 
