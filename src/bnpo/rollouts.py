@@ -1,7 +1,7 @@
 """The rollouts of one step: every rank samples and grades answers to its share of the questions; all are gathered."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -60,7 +60,7 @@ class Rollouts:
 
 def collect(
     task: Task,
-    draws: Iterable[np.ndarray],
+    draws: Sequence[np.ndarray],
     step: int | None,
     sampler: Sampler,
     config: TrainConfig,

@@ -38,10 +38,7 @@ class BetaFit:
 
 
 def fit_beta(
-    accuracies: np.ndarray,  # [n]
-    answers: int,
-    moments: str = "sample",
-    max_concentration: float = MAX_CONCENTRATION,
+    accuracies: np.ndarray, answers: int, moments: str = "sample", max_concentration: float = MAX_CONCENTRATION
 ) -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 

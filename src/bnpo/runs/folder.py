@@ -64,15 +64,13 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     folder = config.folder.output_dir
     new = json_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
-    unknown = sorted(allowed - set(new))
-    if unknown:
+    if unknown := sorted(allowed - set(new)):
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     old = read_json(folder / "config.json", "--resume needs the run's settings")
-    allowed |= FREE
     changes = {}
     for name, value in new.items():
         # A setting that is missing in config.json is newer than the run.
-        if name in old and value != old[name] and name not in allowed:
+        if name in old and value != old[name] and name not in allowed | FREE:
             changes[name] = f"{name} has changed" if isinstance(value, dict) else f"{name} was {old[name]}, is {value}"
     if changes:
         problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"

@@ -46,9 +46,12 @@ class PreparedRun:
     @property
     def steps(self) -> int:
         """Number of steps of the whole run."""
-        batch, count, n = self.config.batch, len(self.task.problems), self.config.batch.questions_per_step
-        if batch.steps or batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
-            return batch.steps or batch.epochs * (count // n)
+        batch = self.config.batch
+        if batch.steps:
+            return batch.steps
+        count, n = len(self.task.problems), batch.questions_per_step
+        if batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
+            return batch.epochs * (count // n)
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
         epoch, asked = divmod(self.progress.place, count)
         return self.progress.step + (count - asked) // n + (batch.epochs - epoch - 1) * (count // n)
@@ -161,11 +164,7 @@ def check_format(rewards: Sequence[str], prompt: str) -> None:
 
 
 def input_hashes(
-    config: TrainConfig,
-    model: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: list[list[int]],
-    evaluation: Evaluation | None,
+    config: TrainConfig, model: Path, tokenizer: PreTrainedTokenizerBase, prompts: list, evaluation: Evaluation | None
 ) -> dict:
     """Return hashes of what a run reads by a name, so that --resume notices other content under the same names."""
     users = [reward for reward in config.data.rewards if ":" in reward]

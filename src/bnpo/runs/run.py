@@ -99,8 +99,8 @@ class Run:
             self._open_records(share)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
-            self.watch(0)
-            scores = self.evaluate(0)
+            self._watch(0)
+            scores = self._evaluate(0)
             if self._tracker and scores:
                 self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
@@ -131,7 +131,7 @@ class Run:
         """Return whether `step` has its turn of what happens every so many steps (0: never) and after the last."""
         return every > 0 and (step % every == 0 or step == self._prepared.steps)
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def _evaluate(self, step: int) -> dict[str, float]:
         """Return the scores of the model after `step` (0: before the first), {} if it is not evaluated then.
 
         A new best one is noted, and then saved by `save`.
@@ -146,7 +146,7 @@ class Run:
             self.progress = replace(self.progress, best=score, best_step=step)
         return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
 
-    def watch(self, step: int) -> dict[str, float]:
+    def _watch(self, step: int) -> dict[str, float]:
         """Let the model after `step` answer the watched questions, if it is their turn, and return the seconds."""
         logging = self._config.logging
         if not (logging.watch_questions and self._is_due(logging.rollouts_every, step)):
@@ -164,7 +164,7 @@ class Run:
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
         task, config, names = self._prepared.task, self._config, self._reward_names
-        scores, watched = self.evaluate(step.number), self.watch(step.number)
+        scores, watched = self._evaluate(step.number), self._watch(step.number)
         bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
