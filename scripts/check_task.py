@@ -123,7 +123,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
     print()
     findings = find(answers)
     for finding in findings:
-        print(f"to change: {finding.text}.")
+        print(f"to change: {finding['text']}.")
     if not findings:
         print(f"nothing to change: {answers.mixed:.0%} of the questions give a gradient.")
 

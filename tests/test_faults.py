@@ -153,7 +153,7 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     ) in failed.stdout
     end = json.loads((run / "end.json").read_text())
     assert end["step"] == 2
-    assert end["why"].startswith("BadStepsError: the loss or the gradient norm was not finite in 2 steps in a row")
+    assert end["why"].startswith("RunError: the loss or the gradient norm was not finite in 2 steps in a row")
     assert failed.stdout.count("error: the loss or the gradient norm") == 1
 
     lines = json_lines(run / "metrics.jsonl")

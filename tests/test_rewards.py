@@ -242,8 +242,8 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 )
 def test_what_the_first_answers_say(changes, kinds, text):
     findings = find(answers(**changes))
-    assert [finding.kind for finding in findings] == kinds
-    assert not findings or text in findings[0].text
+    assert [finding["kind"] for finding in findings] == kinds
+    assert not findings or text in findings[0]["text"]
 
 
 def problems(*references: str) -> list[Problem]:
@@ -315,7 +315,7 @@ def test_the_summary_counts_failures_and_names_findings(tmp_path):
     lines = [{"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8}, {"step": 2, "reward/errors/TypeError": 8}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = find(answers(rewards=NONE_RIGHT))
-    (tmp_path / "findings.json").write_text(json.dumps([finding._asdict() for finding in found]))
+    (tmp_path / "findings.json").write_text(json.dumps(found))
     text = summary(tmp_path)
     assert "failed rewards timeouts 1, TypeError 16" in text
     assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
@@ -339,7 +339,7 @@ def test_findings_of_the_rollouts_of_steps():
     assert found.finished.tolist() == [[True, True], [True, True], [False, True], [False, True]]
     assert found.stated.tolist() == [True, False, True, False, False, True, False, True]
     assert (found.mixed, found.failures) == (0.5, {"timeout": 2})
-    assert [finding.kind for finding in find(found)] == ["no_final_answer"]
+    assert [finding["kind"] for finding in find(found)] == ["no_final_answer"]
     grader.close()
 
 

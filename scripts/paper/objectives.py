@@ -15,7 +15,7 @@ equally hard ones, and hard ones."""
 def group_gains(algo: str, answers: int) -> np.ndarray:
     """Return the gains [m] of an estimator that sees one question at a time, from its advantages themselves."""
     rewards = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)  # [m + 1, m], right answers first
-    advantages, _ = ALGORITHMS[algo](Batch(rewards))
+    advantages = ALGORITHMS[algo](Batch(rewards))
     return advantages[1:, 0] - advantages[:-1, -1]
 
 

@@ -419,6 +419,12 @@ WATCHED = 2**32 - 1
 """Seed of the choice of the watched questions, and part of the seeds of their answers, where others have the step."""
 
 
+def watched_questions(count: int, number: int) -> np.ndarray:
+    """Return the indices of `number` of `count` problems, or of all if there are fewer."""
+    # Independent of the run's seed, so that runs can be compared.
+    return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
+
+
 def sampling_seeds(seed: int, step: int | None, questions: Sequence[int]) -> list[int]:
     """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it.
 

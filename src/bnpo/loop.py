@@ -7,7 +7,7 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.speed import Stopwatch
 from bnpo.policy.weight_sync import measure_sync, refresh_sampler
 from bnpo.ranks import Ranks
-from bnpo.rollouts import Task, collect_batch, collect_watched, make_experience
+from bnpo.rollouts import Task, collect_batch, make_experience
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
@@ -21,18 +21,9 @@ def train(config: TrainConfig) -> None:
     """
     prepared = prepare_run(config)
     with Ranks() as ranks, Run(prepared, ranks) as run:
-        learner, sampler, sync_bound = run.load()
-        if run.is_new:
-            watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(0) else None
-            scores = run.evaluate(0) if run.evaluation_is_due(0) else {}
-            run.record_start(scores, watched)
+        learner, sampler, sync_bound = run.start()
         while run.continues():  # steps are left, and nobody asked to stop
-            step = one_step(run.progress, prepared.task, learner, sampler, sync_bound, config)
-            scores = run.evaluate(step.number) if run.evaluation_is_due(step.number) else {}
-            watched = collect_watched(prepared.task, sampler, config) if run.watch_is_due(step.number) else None
-            run.record(step, scores, watched)
-            if run.save_is_due():
-                run.save()
+            run.record(one_step(run.progress, prepared.task, learner, sampler, sync_bound, config))
 
 
 def one_step(

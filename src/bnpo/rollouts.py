@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.data import WATCHED, Problem, next_place, questions_at, sampling_seeds
+from bnpo.data import Problem, next_place, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades, Outcomes
 from bnpo.policy.learner import Experience
 from bnpo.policy.sampler import Sampler
@@ -52,13 +52,10 @@ class Rollouts:
         """Tokens of every answer [q, m]."""
         return np.array([[len(answer.token_ids) for answer in group] for group in self.answers])
 
-
-class GradedGroup(NamedTuple):
-    """Answers to one question, m of them or one greedy answer, with their grades. Ranks exchange these."""
-
-    greedy: bool
-    answers: list[Answer]
-    grades: Grades
+    @property
+    def finished(self) -> np.ndarray:
+        """Whether every answer ended by itself [q, m]. False: it was cut off."""
+        return np.array([[answer.finished for answer in group] for group in self.answers])
 
 
 def collect(
@@ -72,42 +69,39 @@ def collect(
     """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
 
     `draws` are arrays of questions, as indices of the task's problems. They are used one after the
-    other, until n questions each have answers with unequal rewards. `step` is None for the watched questions (see
-    `collect_watched`), which have seeds of their own. A collective.
+    other, until n questions each have answers with unequal rewards. `step` is None for the watched questions, which
+    have seeds of their own: the rest of the run is the same with and without them. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
-    taken: list[np.ndarray] = []  # those of `draws` whose questions were answered
-    groups: list[GradedGroup] = []  # [q]
-    greedy_groups: list[GradedGroup] = []  # [q] for ReMax, else []
+    asked, groups, greedy = [], [], []  # questions [draws][n]; answers and grades, [q]; those of ReMax's greedy answers
     for questions in draws:
-        taken.append(questions)
+        asked.append(questions)
         own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # perhaps none
         own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
             of_ranks = gather((own_groups, stopwatch.seconds["generate"]))
-        for rank_groups, _ in of_ranks:
-            groups += [group for group in rank_groups if not group.greedy]
-            greedy_groups += [group for group in rank_groups if group.greedy]
-        rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
+        for is_greedy, *graded in chain.from_iterable(rank_groups for rank_groups, _ in of_ranks):
+            (greedy if is_greedy else groups).append(graded)
+        rewards = np.stack([grades.rewards for _, grades in groups])  # [q, m, K]
         if has_signal(rewards, reward_weights).sum() >= n:
             break
     return Rollouts(
-        questions=np.concatenate(taken),
+        questions=np.concatenate(asked),
         trained=trained_groups(rewards, n, reward_weights),
-        answers=[group.answers for group in groups],
+        answers=[answers for answers, _ in groups],
         rewards=rewards,
-        failed=np.stack([group.grades.failed for group in groups]),
-        greedy_answers=[group.answers[0] for group in greedy_groups],
-        greedy_rewards=np.concatenate([group.grades.rewards for group in greedy_groups]) if greedy_groups else None,
-        failures=sum((group.grades.failures for group in groups + greedy_groups), Counter()),
+        failed=np.stack([grades.failed for _, grades in groups]),
+        greedy_answers=[answer for [answer], _ in greedy],
+        greedy_rewards=np.concatenate([grades.rewards for _, grades in greedy]) if greedy else None,
+        failures=sum((grades.failures for _, grades in groups + greedy), Counter()),
         sampling_seconds=np.array([seconds for _, seconds in of_ranks]),
     )
 
 
 def _sample_and_grade(
     task: Task, questions: np.ndarray, step: int | None, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
-) -> list[GradedGroup]:
-    """Return answers to this rank's `questions` in their order, each greedy answer in a group of its own."""
+) -> list[tuple[bool, list[Answer], Grades]]:
+    """Return answers and grades for this rank's `questions` in their order. A greedy answer (True) is on its own."""
     sampled: list[tuple[SampledGroup, Outcomes]] = []
     groups = sampler.sample(
         [task.prompts[question] for question in questions],
@@ -132,7 +126,7 @@ def _sample_and_grade(
             sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
     with stopwatch("reward"):
         sampled.sort(key=lambda item: item[0].prompt_index)  # vLLM finishes in any order
-        return [GradedGroup(group.greedy, group.answers, task.grader.grades(outcomes)) for group, outcomes in sampled]
+        return [(group.greedy, group.answers, task.grader.grades(outcomes)) for group, outcomes in sampled]
 
 
 def collect_batch(
@@ -170,24 +164,12 @@ def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None 
     return np.sort(np.argsort(~has_signal(rewards, weights), kind="stable")[:n])
 
 
-def collect_watched(task: Task, sampler: Sampler, config: TrainConfig) -> Rollouts:
-    """Return answers to the watched questions (--watch-questions): a few training questions, always the same.
-
-    These answers have seeds of their own, so the rest of the run is the same with and without them. A collective.
-    """
-    count = len(task.problems)
-    number = min(config.logging.watch_questions, count)
-    # Independent of the run's seed, so that runs can be compared.
-    questions = np.sort(np.random.default_rng(WATCHED).choice(count, number, replace=False))  # [watched]
-    return collect(task, [questions], None, sampler, config, Stopwatch())
-
-
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
     """Return the learner's input: the N answers to the trained questions. `advantages` [q, m] are of all questions."""
-    prompts, answers, sampler_logprobs = [], [], []
-    for group in rollouts.trained:
-        for answer in rollouts.answers[group]:
-            prompts.append(task.prompts[rollouts.questions[group]])
-            answers.append(answer.token_ids)
-            sampler_logprobs.append(answer.logprobs)
-    return Experience(prompts, answers, sampler_logprobs, advantages[rollouts.trained].ravel())
+    trained = [(rollouts.questions[group], answer) for group in rollouts.trained for answer in rollouts.answers[group]]
+    return Experience(
+        prompts=[task.prompts[question] for question, _ in trained],
+        answers=[answer.token_ids for _, answer in trained],
+        sampler_logprobs=[answer.logprobs for _, answer in trained],
+        advantages=advantages[rollouts.trained].ravel(),
+    )

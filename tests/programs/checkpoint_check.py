@@ -42,7 +42,7 @@ def main() -> None:
     from bnpo.policy.learner import Learner
     from bnpo.ranks import gather
     from bnpo.runs import checkpoint
-    from bnpo.runs.checkpoint import Progress, ResumePoint
+    from bnpo.runs.checkpoint import Progress
     from bnpo.runs.prepare import PreparedRun
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
@@ -66,7 +66,7 @@ def main() -> None:
     report = {"at_once": gather(peak_growth(lambda: save(1, 2**40))), "groups": gather(peak_growth(lambda: save(2)))}
 
     progress = Progress(dist.get_rank())
-    prepared = PreparedRun(config, None, None, None, None, None, False, ResumePoint(progress=progress), {}, None)
+    prepared = PreparedRun(config, None, None, None, None, None, False, None, progress, {}, None)
     report["disagreeing"] = error_of(prepared.check_agreement)
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer

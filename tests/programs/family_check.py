@@ -23,7 +23,8 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.start_check import prove_start
 from bnpo.policy.weight_sync import measure_sync, refresh_sampler, whole_weights
-from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+from bnpo.runs.checkpoint import Progress, save_checkpoint
+from bnpo.runs.folder import checkpoint_folder
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(20, 110, 24).tolist() for _ in range(2)]

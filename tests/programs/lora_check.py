@@ -63,7 +63,8 @@ def main() -> None:
 
     from bnpo.config import TINY_MODEL, parse_train_config
     from bnpo.policy.learner import Learner
-    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+    from bnpo.runs.checkpoint import Progress, save_checkpoint
+    from bnpo.runs.folder import checkpoint_folder
 
     dist.init_process_group("gloo")
     run, models = Path(sys.argv[-3]), sys.argv[-2:]
@@ -109,7 +110,8 @@ def changed_settings(run: Path, models: list[str], tokenizer) -> list:
     from bnpo.config import parse_train_config
     from bnpo.policy.learner import Learner
     from bnpo.ranks import trains_in_float16
-    from bnpo.runs.checkpoint import Progress, checkpoint_folder, save_checkpoint
+    from bnpo.runs.checkpoint import Progress, save_checkpoint
+    from bnpo.runs.folder import checkpoint_folder
 
     flags = [*flags_of("small", models), "--dtype", "float16" if trains_in_float16() else "float32"]
     config, _ = parse_train_config(flags, has_cuda=False)

@@ -8,8 +8,7 @@ import numpy as np
 from bnpo.algorithm.beta import BetaFit
 from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
 
-ROUNDING = 1e-6
-"""Advantages up to this size are rounding errors, as where all rewards are 0.1. They are not rescaled."""
+ROUNDING = 1e-6  # advantages up to this size are rounding errors, as where all rewards are 0.1: they are not rescaled
 
 
 class Advantages(NamedTuple):
@@ -42,33 +41,30 @@ def compute_advantages(
     algo = method.algo
     if algo not in ALGORITHMS:
         raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    rewards = _to_unit_interval(_as_array(rewards), ranges, "answer")  # [n, m, K]
+    rewards = _to_unit_interval(rewards, ranges, "answer")  # [n, m, K]
     n, m, k = rewards.shape
     method.check(n, m, k)
-    greedy = np.zeros((n, k))  # [n, K], not used
+    greedy = np.zeros((n, 1, k))  # not used
     if algo == "remax":
         if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
             raise ValueError(f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per question")
-        greedy = _to_unit_interval(np.array(greedy_rewards, float)[:, None], ranges, "greedy answer")[:, 0]
+        greedy = _to_unit_interval(np.reshape(greedy_rewards, (n, 1, k)), ranges, "greedy answer")
     if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
-    lengths = None if lengths is None else np.asarray(lengths)  # [n, m]
 
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
-    if method.decompose:  # each reward alone; then the weighted average of their advantages
-        parts = [(rewards[:, :, [i]], np.ones(1), greedy[:, [i]], weights[i]) for i in range(k)]
-    else:
-        parts = [(rewards, weights, greedy, 1.0)]
+    # With `decompose` each reward is a part; then the weighted average of the parts' advantages.
+    parts = [[i] for i in range(k)] if method.decompose else [list(range(k))]
+    outer_weights = weights if method.decompose else np.ones(1)  # [parts]
     weighted, fits = [], []  # weighted: parts x [n, m]
-    for part, inner_weights, part_greedy, outer_weight in parts:
+    for part, outer_weight in zip(parts, outer_weights, strict=True):
+        inner_weights = np.ones(1) if method.decompose else weights
         divisor = inner_weights.sum() if algo in ON_UNIT_INTERVAL else 1.0
-        combined = (part * inner_weights).sum(axis=2) / divisor  # [n, m]
-        combined_greedy = (part_greedy * inner_weights).sum(axis=1) / divisor  # [n]
-        batch = Batch(combined, method, part, inner_weights, combined_greedy, lengths)
-        advantages, fit = ALGORITHMS[algo](batch)  # [n, m]
-        weighted.append(outer_weight * advantages)
-        fits += [] if fit is None else [fit]
-    values = np.sum(weighted, axis=0) / sum(outer_weight for *_, outer_weight in parts)  # [n, m]
+        combined, combined_greedy = ((r[:, :, part] * inner_weights).sum(axis=2) / divisor for r in (rewards, greedy))
+        batch = Batch(combined, method, rewards[:, :, part], inner_weights, combined_greedy[:, 0], np.array(lengths))
+        weighted.append(outer_weight * ALGORITHMS[algo](batch))
+        fits += [batch.fit(method.beta_moments)] if algo == "bnpo" else []
+    values = np.sum(weighted, axis=0) / sum(outer_weights)  # [n, m]
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
@@ -76,22 +72,20 @@ def compute_advantages(
     return Advantages(values, fits)
 
 
-def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:
-    """Return `rewards` as float64 [n, m, K]. Raises ValueError if they have another shape or are empty."""
+def _to_unit_interval(rewards: np.ndarray | Sequence, ranges: np.ndarray | Sequence, kind: str) -> np.ndarray:
+    """Return `rewards` as float64 [n, m, K], mapped from their ranges to [0, 1]. `kind` of answer is for the message.
+
+    Raises ValueError for another shape, and for values outside their range.
+    """
     try:
-        array = np.asarray(rewards, dtype=np.float64)
+        rewards = np.asarray(rewards, dtype=np.float64)
     except ValueError:  # ragged lists
-        array = np.empty(0)
-    if array.ndim != 3 or 0 in array.shape:
+        rewards = np.empty(0)
+    if rewards.ndim != 3 or 0 in rewards.shape:
         raise ValueError(
             "rewards must be [questions, answers, rewards], none empty: "
             "sample the same number of answers to every question, or drop the question"
         )
-    return array
-
-
-def _to_unit_interval(rewards: np.ndarray, ranges: np.ndarray | Sequence, kind: str) -> np.ndarray:
-    """Return `rewards` [n, m, K] mapped from their ranges to [0, 1]. `kind` names the answers in the error message."""
     low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T  # [K] each
     # A comparison with nan is False, so this also finds rewards that are not finite.
     outside = ~((rewards >= low) & (rewards <= high))  # [n, m, K]

@@ -23,13 +23,13 @@ def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
     >>> [items.tolist() for items in share_out(np.array([5, 1, 4, 2]), 2)]
     [[0, 1], [2, 3]]
     """
-    # Every rank runs this and must find the same shares, so ties are broken by item count, then by rank.
-    loads = [(0.0, 0, rank) for rank in range(ranks)]  # load, item count, rank
+    loads = [0.0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]
     for index in np.argsort(-sizes, kind="stable"):
-        load, count, rank = min(loads)
-        loads[rank] = (load + float(sizes[index]), count + 1, rank)
-        shares[rank].append(int(index))
+        # Every rank runs this and must find the same shares, so ties are broken by item count, then by rank.
+        _, _, rank = min(zip(loads, map(len, shares), range(ranks), strict=True))
+        loads[rank] += float(sizes[index])
+        shares[rank].append(index)
     return [np.array(share, dtype=np.int64) for share in shares]
 
 
@@ -43,13 +43,11 @@ def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
     free: list[float] = []  # space left in each bin
     for index in np.argsort(-sizes, kind="stable"):
         size = float(sizes[index])
-        target = 0
-        while target < len(bins) and size > free[target]:
-            target += 1
+        target = next((i for i, space in enumerate(free) if size <= space), len(bins))
         if target == len(bins):
             bins.append([])
             free.append(capacity)
-        bins[target].append(int(index))
+        bins[target].append(index)
         free[target] -= size
     return [np.array(items, dtype=np.int64) for items in bins]
 
@@ -83,8 +81,7 @@ class Lengths:
             costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
             # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
             # difference is subtracted from the limit.
-            for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt):
-                pieces.append(group[items])
+            pieces += [group[items] for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
         return pieces
 
 
@@ -159,11 +156,7 @@ class MicroBatch:
     lengths: np.ndarray  # [answers], tokens per answer
     indices: np.ndarray  # [answers], places of the answers in the batch; empty in a filler of zero weight
 
-    def flat(
-        self,
-        per_answer: Mapping[int, np.ndarray] | Sequence[np.ndarray] | np.ndarray,
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
+    def flat(self, per_answer: Mapping | Sequence | np.ndarray, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the values [answer tokens] of this micro-batch from those of the batch, [tokens] or one per answer."""
         values = [np.broadcast_to(per_answer[i], n) for i, n in zip(self.indices, self.lengths, strict=False)]
         flat = np.concatenate(values or [np.zeros(1)])  # the filler has one token, of zero weight
@@ -188,26 +181,26 @@ def collate(
 
     answer_counts = Counter(prompt for prompt, _ in pairs)
     shared_prompts = [prompt for prompt, count in answer_counts.items() if count > 1]
+    nothing = np.empty(0, dtype=np.int64)
     places_of_prompt: dict[tuple[int, ...], np.ndarray] = {}  # of shared prompts: [prompt tokens], places in the row
+
+    def append(ids: tuple[int, ...], shared: np.ndarray) -> np.ndarray:
+        """Append the tokens `ids` that follow those at the places `shared`, and return the places of all."""
+        places = np.concatenate([shared, len(row) + np.arange(len(ids))])
+        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last token predicts it.
+        if ids:
+            positions.append(np.arange(len(shared), len(places)))
+            keys.append(places)
+        row.extend(ids)
+        return places
+
     # Sorted, so that prompts of equal length become neighbours, which attention computes in one call.
     for prompt in sorted(shared_prompts, key=len):
-        places_of_prompt[prompt] = len(row) + np.arange(len(prompt))
-        positions.append(np.arange(len(prompt)))
-        keys.append(places_of_prompt[prompt])
-        row += prompt
-
+        places_of_prompt[prompt] = append(prompt, nothing)
     for prompt, answer in pairs:
-        shared = places_of_prompt.get(prompt, np.empty(0, dtype=np.int64))  # [prompt tokens], or [0] if not shared
-        own_ids = (*prompt, *answer[:-1])[len(shared) :]
-        own = len(row) + np.arange(len(own_ids))  # [own tokens], places in the row
-        row += own_ids
-        places = np.concatenate([shared, own])  # [prompt and answer tokens but the last]
-        # The last token of the prompt predicts the first token of the answer.
-        predicting.append(places[len(prompt) - 1 :])
-        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last token predicts it.
-        if len(own):
-            positions.append(len(shared) + np.arange(len(own)))
-            keys.append(places)
+        shared = places_of_prompt.get(prompt, nothing)
+        places = append((*prompt, *answer[:-1])[len(shared) :], shared)
+        predicting.append(places[len(prompt) - 1 :])  # the prompt's last token predicts the answer's first
 
     def tensor(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device)

@@ -38,10 +38,7 @@ class BetaFit:
 
 
 def fit_beta(
-    accuracies: np.ndarray,  # [n]
-    answers: int,
-    moments: str = "sample",
-    max_concentration: float = MAX_CONCENTRATION,
+    accuracies: np.ndarray, answers: int, moments: str = "sample", max_concentration: float = MAX_CONCENTRATION
 ) -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
@@ -61,15 +58,16 @@ def fit_beta(
         noise = float((accuracies * (1 - accuracies)).mean()) / (answers - 1)
         variance = max(0.0, variance - noise)
     coin_variance = mean * (1 - mean)  # the largest variance of a distribution on [0, 1] with this mean
+    concentration, edge = 0.0, ""  # a + b
     if coin_variance <= 0:
-        return BetaFit(mean, variance, 0.0, 0.0, "constant")
-    if variance >= coin_variance:
-        return BetaFit(mean, variance, 0.0, 0.0, "dispersed")
-    # Multiplied, not divided: the variance may be 0.
-    if coin_variance >= (max_concentration + 1) * variance:
-        return BetaFit(mean, variance, max_concentration * mean, max_concentration * (1 - mean), "concentrated")
-    concentration = coin_variance / variance - 1  # a + b
-    return BetaFit(mean, variance, concentration * mean, concentration * (1 - mean), "")
+        edge = "constant"
+    elif variance >= coin_variance:
+        edge = "dispersed"
+    elif coin_variance >= (max_concentration + 1) * variance:  # multiplied, not divided: the variance may be 0
+        concentration, edge = max_concentration, "concentrated"
+    else:
+        concentration = coin_variance / variance - 1
+    return BetaFit(mean, variance, concentration * mean, concentration * (1 - mean), edge)
 
 
 def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:

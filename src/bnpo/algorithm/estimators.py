@@ -6,7 +6,7 @@ group. All arithmetic is in float64 on the batch of all ranks. docs/estimators.m
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -87,133 +87,131 @@ class Method:
 
     def weights(self, p: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of right and of wrong answers at accuracies p. Raises InputError, see `weight_values`."""
-        assert self.weight is not None
-        right = weight_values(self.weight, p, m, n)
-        if self.weight_wrong is None:
-            return right, right
-        return right, weight_values(self.weight_wrong, p, m, n, "--weight-wrong")
+        right = weight_values(self.weight or "", p, m, n)
+        wrong = right if self.weight_wrong is None else weight_values(self.weight_wrong, p, m, n, "--weight-wrong")
+        return right, wrong
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Input of the estimators: one reward per answer, and what only some of them need."""
+ABSENT = np.empty(0)  # what a batch does not have
+
+
+class Batch(NamedTuple):
+    """Input of the estimators, which return advantages [n, m]: one reward per answer, and what only some need."""
 
     rewards: np.ndarray  # [n, m]
     method: Method = Method()  # for beta, bnpo, eb and weight
-    separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined; for gdpo
-    reward_weights: np.ndarray | None = None  # [K], the default is 1 for each; for gdpo
-    greedy_rewards: np.ndarray | None = None  # [n], rewards of the greedy answers; for remax
-    lengths: np.ndarray | None = None  # [n, m], tokens per answer; for the estimators in NEEDS_LENGTHS
+    separate_rewards: np.ndarray = ABSENT  # [n, m, K], before they were combined; for gdpo
+    reward_weights: np.ndarray = ABSENT  # [K]; for gdpo
+    greedy_rewards: np.ndarray = ABSENT  # [n]; for remax
+    lengths: np.ndarray = ABSENT  # [n, m], tokens of each answer; for NEEDS_LENGTHS
+
+    @property
+    def accuracies(self) -> np.ndarray:
+        """p of every question, [n, 1]."""
+        return self.rewards.mean(axis=1, keepdims=True)
+
+    def fit(self, moments: str) -> BetaFit:
+        """Return the Beta distribution fitted to the accuracies (`fit_beta`)."""
+        return fit_beta(self.accuracies[:, 0], self.rewards.shape[1], moments, self.method.max_concentration)
 
 
-Estimate = tuple[np.ndarray, BetaFit | None]
-"""Advantages [n, m] and, from BNPO, the fit that was used."""
-
-
-def reinforce(batch: Batch) -> Estimate:
+def reinforce(batch: Batch) -> np.ndarray:
     """REINFORCE with baseline (Eq. 6): R minus the mean of the group.
 
-    >>> reinforce(Batch(np.array([[1.0, 0, 0, 1]])))[0]
+    >>> reinforce(Batch(np.array([[1.0, 0, 0, 1]])))
     array([[ 0.5, -0.5, -0.5,  0.5]])
     """
-    return batch.rewards - batch.rewards.mean(axis=1, keepdims=True), None
+    return batch.rewards - batch.accuracies
 
 
-def maxrl(batch: Batch) -> Estimate:
+def maxrl(batch: Batch) -> np.ndarray:
     """MaxRL (Tajwar et al. 2026, arXiv:2602.02710): (R - p) / p, and 0 where p is 0.
 
-    >>> maxrl(Batch(np.array([[1.0, 0, 0, 0], [0, 0, 0, 0]])))[0]
+    >>> maxrl(Batch(np.array([[1.0, 0, 0, 0], [0, 0, 0, 0]])))
     array([[ 3., -1., -1., -1.],
            [ 0.,  0.,  0.,  0.]])
     """
-    accuracies = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
     # Where p is 0, R - p is 0 too, so any divisor but 0 gives 0.
-    return reinforce(batch)[0] / np.where(accuracies > 0, accuracies, 1), None
+    return reinforce(batch) / np.where(batch.accuracies > 0, batch.accuracies, 1)
 
 
-def rloo(batch: Batch) -> Estimate:
+def rloo(batch: Batch) -> np.ndarray:
     """RLOO (Kool et al. 2019): R minus the mean of the other answers in the group, m / (m - 1) times `reinforce`.
 
-    >>> rloo(Batch(np.array([[1.0, 0, 0]])))[0]
+    >>> rloo(Batch(np.array([[1.0, 0, 0]])))
     array([[ 1. , -0.5, -0.5]])
     """
     m = batch.rewards.shape[1]
-    return reinforce(batch)[0] * (m / max(1, m - 1)), None
+    return reinforce(batch) * (m / max(1, m - 1))
 
 
-def remax(batch: Batch) -> Estimate:
+def remax(batch: Batch) -> np.ndarray:
     """ReMax (Li et al. 2024): R minus the reward of the greedy answer to the same question.
 
-    >>> remax(Batch(np.array([[1.0, 0], [1, 0]]), greedy_rewards=np.array([1.0, 0])))[0]
+    >>> remax(Batch(np.array([[1.0, 0], [1, 0]]), greedy_rewards=np.array([1.0, 0])))
     array([[ 0., -1.],
            [ 1.,  0.]])
     """
-    assert batch.greedy_rewards is not None
-    return batch.rewards - batch.greedy_rewards[:, None], None
+    return batch.rewards - batch.greedy_rewards[:, None]
 
 
-def grpo(batch: Batch) -> Estimate:
+def grpo(batch: Batch) -> np.ndarray:
     """GRPO (Eq. 7): R minus the group's mean, over the group's standard deviation (divisor m - 1) plus 1e-6.
 
-    >>> grpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 1]])))[0].round(4)
+    >>> grpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 1]]))).round(4)
     array([[ 1.5, -0.5, -0.5, -0.5],
            [ 0. ,  0. ,  0. ,  0. ]])
     """
-    centred = reinforce(batch)[0]  # [n, m]
+    centred = reinforce(batch)  # [n, m]
     m = centred.shape[1]
     deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / max(1, m - 1))  # [n, 1]
-    return centred / (deviation + 1e-6), None
+    return centred / (deviation + 1e-6)
 
 
-def reinforce_pp(batch: Batch) -> Estimate:
+def reinforce_pp(batch: Batch) -> np.ndarray:
     """REINFORCE++ (Hu 2025): R whitened over all answer tokens of the batch. Each token has its answer's reward.
 
     By hand: 3 tokens of reward 1 and 1 of reward 0 have mean 3/4 and variance (3/16 + 9/16) / 3 = 1/4.
 
-    >>> reinforce_pp(Batch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]])))[0].round(4)
+    >>> reinforce_pp(Batch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]]))).round(4)
     array([[ 0.5, -1.5]])
     """
-    assert batch.lengths is not None
-    return _whiten(batch.rewards, batch.lengths), None
+    return _whiten(batch.rewards, batch.lengths)
 
 
-def reinforce_pp_baseline(batch: Batch) -> Estimate:
+def reinforce_pp_baseline(batch: Batch) -> np.ndarray:
     """REINFORCE++ with baseline (Hu 2025, arXiv:2501.03262): R - p, whitened over all answer tokens of the batch.
 
     As in verl and OpenRLHF, whitening subtracts the mean over tokens too. It is not 0 if right and wrong answers differ
     in length, so even groups whose answers all have the same reward get an advantage.
     """
-    assert batch.lengths is not None
-    return _whiten(reinforce(batch)[0], batch.lengths), None
+    return _whiten(reinforce(batch), batch.lengths)
 
 
-def opo(batch: Batch) -> Estimate:
+def opo(batch: Batch) -> np.ndarray:
     """OPO (Hao et al. 2025, arXiv:2505.23585): R minus the mean of the group weighted by the lengths of the answers.
 
-    >>> opo(Batch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))[0]
+    >>> opo(Batch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))
     array([[ 0.5, -0.5, -0.5]])
     """
-    assert batch.lengths is not None
     tokens = np.maximum(1, batch.lengths.sum(axis=1, keepdims=True))  # [n, 1]
     baseline = (batch.rewards * batch.lengths).sum(axis=1, keepdims=True) / tokens  # [n, 1]
-    return batch.rewards - baseline, None
+    return batch.rewards - baseline
 
 
-def gdpo(batch: Batch) -> Estimate:
+def gdpo(batch: Batch) -> np.ndarray:
     """GDPO (Liu et al. 2026, arXiv:2601.05242): the GRPO advantages of each reward, summed, then whitened.
 
     Whitened over the answers of the batch, as in the paper (Eq. 6). verl whitens over tokens.
 
     >>> rewards = np.array([[[1.0, 1], [0, 0]], [[1, 1], [0, 1]]])
-    >>> gdpo(Batch(rewards.sum(axis=2), separate_rewards=rewards))[0].round(4)
+    >>> gdpo(Batch(rewards.sum(axis=2), separate_rewards=rewards, reward_weights=np.ones(2))).round(4)
     array([[ 1.0954, -1.0954],
            [ 0.5477, -0.5477]])
     """
-    assert batch.separate_rewards is not None
     rewards_by_name = np.moveaxis(batch.separate_rewards, 2, 0)  # [K, n, m]
-    weights = np.ones(len(rewards_by_name)) if batch.reward_weights is None else batch.reward_weights  # [K]
-    advantages = [w * grpo(Batch(rewards))[0] for w, rewards in zip(weights, rewards_by_name, strict=True)]
-    return _whiten(np.sum(advantages, axis=0), np.ones(batch.rewards.shape)), None
+    advantages = [w * grpo(Batch(rewards)) for w, rewards in zip(batch.reward_weights, rewards_by_name, strict=True)]
+    return _whiten(np.sum(advantages, axis=0), np.ones(batch.rewards.shape))
 
 
 def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -224,69 +222,61 @@ def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return centred / np.sqrt(variance + 1e-8)
 
 
-def beta(batch: Batch) -> Estimate:
+def beta(batch: Batch) -> np.ndarray:
     """BNPO (Eq. 11) with a fixed density: (R - p) / f(p; alpha, beta), with alpha and beta set by the user.
 
     (1, 1) is `reinforce` exactly. By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
 
-    >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2))))[0].round(4)
+    >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2)))).round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
-    assert batch.method.beta_parameters is not None
-    accuracies = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
-    weights = inverse_density(accuracies, *batch.method.beta_parameters)  # [n, 1]
-    return (batch.rewards - accuracies) * weights, None
+    return reinforce(batch) * inverse_density(batch.accuracies, *batch.method.beta_parameters or ())
 
 
-def weight(batch: Batch) -> Estimate:
+def weight(batch: Batch) -> np.ndarray:
     """(R - p) w(p) with a weight w that the user types. Wrong answers, those with R < p, may have another weight.
 
-    >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), Method("weight", weight="1/p", weight_wrong="1-p")))[0]
+    >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), Method("weight", weight="1/p", weight_wrong="1-p")))
     array([[ 3.    , -0.1875, -0.1875, -0.1875]])
     """
     n, m = batch.rewards.shape
-    p = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
+    p, centred = batch.accuracies, reinforce(batch)  # [n, 1], [n, m]
     inside = np.where((p > 0) & (p < 1), p, 0.5)  # where p is 0 or 1, R - p is 0 with any weight
     right, wrong = batch.method.weights(inside, m, n)  # [n, 1]
-    centred = batch.rewards - p  # [n, m]
-    return centred * np.where(centred > 0, right, wrong), None
+    return centred * np.where(centred > 0, right, wrong)
 
 
-def bnpo(batch: Batch) -> Estimate:
+def bnpo(batch: Batch) -> np.ndarray:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of the batch.
 
     By hand: accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`), alpha = beta = 7/6, and both questions the weight
     B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
 
-    >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]])))[0].round(4)
+    >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]))).round(4)
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
-    accuracies, method = batch.rewards.mean(axis=1), batch.method  # [n]
-    fit = fit_beta(accuracies, batch.rewards.shape[1], method.beta_moments, method.max_concentration)
-    points = accuracies  # [n], where the density is evaluated
+    fit, points = batch.fit(batch.method.beta_moments), batch.accuracies  # points: where the density is taken, [n, 1]
     if fit.edge == "concentrated":
         # The accuracies differ by noise only, and the narrow density would give outliers very large weights. So all
         # questions get the weight of the mean.
-        points = np.where((accuracies > 0) & (accuracies < 1), fit.mean, accuracies)  # [n]
-    weights = inverse_density(points, fit.alpha, fit.beta)  # [n]
-    return (batch.rewards - accuracies[:, None]) * weights[:, None], fit
+        points = np.where((points > 0) & (points < 1), fit.mean, points)  # [n, 1]
+    return reinforce(batch) * inverse_density(points, fit.alpha, fit.beta)
 
 
-def eb(batch: Batch) -> Estimate:
+def eb(batch: Batch) -> np.ndarray:
     """Empirical Bayes: R minus the posterior mean of the question's accuracy, given its other answers.
 
     It is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is 0 / 0. The prior
     Beta(a, b) is fitted to the accuracies of the batch with corrected moments (`fit_beta`).
     """
-    rewards, m = batch.rewards, batch.rewards.shape[1]
-    fit = fit_beta(rewards.mean(axis=1), m, "corrected", batch.method.max_concentration)
+    rewards, fit = batch.rewards, batch.fit("corrected")
     others = rewards.sum(axis=1, keepdims=True) - rewards  # [n, m]
-    total = fit.a + fit.b + m - 1
-    return rewards - ((fit.a + others) / total if total > 0 else fit.mean), None
+    total = fit.a + fit.b + rewards.shape[1] - 1
+    return rewards - ((fit.a + others) / total if total > 0 else fit.mean)
 
 
-def shrinkage(batch: Batch) -> Estimate:
+def shrinkage(batch: Batch) -> np.ndarray:
     """Shrinkage baseline (Zeng et al. 2025, arXiv:2511.03710): between `rloo` and the mean of the other questions.
 
     The baseline is (1 - l) times the mean of the other answers plus l times the mean accuracy of the other questions.
@@ -294,39 +284,35 @@ def shrinkage(batch: Batch) -> Estimate:
     (variance of the rewards with divisor m - 1, over m), s the variance of their accuracies (divisor: their number).
     """
     n, m = batch.rewards.shape
-    accuracies = batch.rewards.mean(axis=1, keepdims=True)  # [n, 1]
-    noise = (reinforce(batch)[0] ** 2).sum(axis=1, keepdims=True) / (m * max(1, m - 1))  # [n, 1]
+    noise = (reinforce(batch) ** 2).sum(axis=1, keepdims=True) / (m * max(1, m - 1))  # [n, 1]
 
     def mean_of_others(values: np.ndarray) -> np.ndarray:
         return (values.sum() - values) / max(1, n - 1)
 
-    others = mean_of_others(accuracies)  # [n, 1]
+    others = mean_of_others(batch.accuracies)  # [n, 1]
     v = mean_of_others(noise)  # [n, 1]
-    s = np.maximum(0, mean_of_others(accuracies**2) - others**2)  # [n, 1]
+    s = np.maximum(0, mean_of_others(batch.accuracies**2) - others**2)  # [n, 1]
     share = (n - 1) / n * v / np.where(v + s > 0, v + s, 1)  # [n, 1]
-    return (1 - share) * rloo(batch)[0] + share * (batch.rewards - others), None
+    return (1 - share) * rloo(batch) + share * (batch.rewards - others)
 
 
-def curverl(batch: Batch) -> Estimate:
+def curverl(batch: Batch) -> np.ndarray:
     """CurveRL (Sun et al. 2026, arXiv:2605.24331): (R - p) f(p) / F(p), with the histogram of the batch's accuracies.
 
     The histogram has m + 1 bins on [0, 1] and leaves out accuracies of 0 and 1. f(p) is the share of its questions in
     the bin of p, F(p) the share in this bin or a lower one. The paper's histogram is of the ten batches before.
     """
-    m = batch.rewards.shape[1]
-    accuracies = batch.rewards.mean(axis=1)  # [n]
-    inside = (accuracies > 0) & (accuracies < 1)  # [n]
+    m, p = batch.rewards.shape[1], batch.accuracies  # [n, 1]
+    inside = (p > 0) & (p < 1)  # [n, 1]
     # An accuracy between two bins belongs to the upper one, also where rounding puts it a little lower.
-    bins = np.minimum(np.floor(accuracies * (m + 1) + 1e-9).astype(int), m)  # [n]
+    bins = np.minimum(np.floor(p * (m + 1) + 1e-9).astype(int), m)  # [n, 1]
     counts = np.bincount(bins[inside], minlength=m + 1)  # [m + 1]
-    weights = np.where(inside, counts[bins] / np.maximum(1, np.cumsum(counts))[bins], 0.0)  # [n]
-    return reinforce(batch)[0] * weights[:, None], None
+    return reinforce(batch) * np.where(inside, counts[bins] / np.maximum(1, np.cumsum(counts))[bins], 0.0)
 
 
-ALGORITHMS: dict[str, Callable[[Batch], Estimate]] = {name: globals()[name] for name in get_args(Algorithm)}
+ALGORITHMS: dict[str, Callable[[Batch], np.ndarray]] = {name: globals()[name] for name in get_args(Algorithm)}
 """The function of each estimator, by its name."""
-NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")
-"""Estimators that need `Batch.lengths`."""
+NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")  # estimators that need `Batch.lengths`
 ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
 WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -162,15 +161,6 @@ def products_in_bf16() -> Iterator[None]:
         torch.backends.mkldnn.matmul.fp32_precision = before
 
 
-@dataclass(frozen=True)
-class Surrogate:
-    """Sums over some tokens: scalars, the last two without gradient."""
-
-    loss: torch.Tensor
-    clipped_low: torch.Tensor  # tokens whose gradient the lower bound of the clip removed, where A < 0
-    clipped_high: torch.Tensor  # the same for the upper bound, where A > 0
-
-
 def clipped_surrogate(
     logprobs: torch.Tensor,  # [tokens], like the next three
     old_logprobs: torch.Tensor,
@@ -178,15 +168,18 @@ def clipped_surrogate(
     weights: torch.Tensor,
     clip_low: float,
     clip_high: float,
-) -> Surrogate:
-    """Return the negated clipped objective (Eq. 8), summed over tokens with `weights`."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the negated clipped objective (Eq. 8), summed over tokens with `weights`.
+
+    Also the number of tokens whose gradient the lower bound of the clip removed (A < 0), and the upper one (A > 0).
+    """
     ratio = torch.exp(logprobs - old_logprobs)  # [tokens]
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)  # [tokens]
     objective = torch.minimum(ratio * advantages, clipped * advantages)  # [tokens]
     with torch.no_grad():
         low = ((ratio < 1 - clip_low) & (advantages < 0)).sum()
         high = ((ratio > 1 + clip_high) & (advantages > 0)).sum()
-    return Surrogate(-(weights * objective).sum(), low, high)
+    return -(weights * objective).sum(), low, high
 
 
 def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
@@ -202,7 +195,7 @@ def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np
     """Return the weights [answers] that the tokens of each answer have in the loss of the batch of all ranks.
 
     `lengths` [answers] are the tokens of each answer. `norm_length` is the constant divisor of
-    `seq-mean-token-sum-norm` (Dr. GRPO). Raises ValueError if `aggregation` is unknown.
+    `seq-mean-token-sum-norm` (Dr. GRPO).
 
     >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
     array([0.5       , 0.16666667])
@@ -216,6 +209,4 @@ def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np
         "seq-mean-token-mean": answers * lengths,
         "seq-mean-token-sum-norm": answers * norm_length,
     }
-    if aggregation not in divisors:
-        raise ValueError(f"unknown aggregation '{aggregation}'; known: {', '.join(divisors)}")
     return np.full(answers, 1 / divisors[aggregation])

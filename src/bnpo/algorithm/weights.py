@@ -22,10 +22,8 @@ OPERATORS: dict[type, Callable] = {
 }
 FUNCTIONS: dict[str, Callable] = {"sqrt": np.sqrt, "log": np.log, "exp": np.exp}
 ALLOWED = "Use p, m, n, numbers, + - * / ** and sqrt, log, exp, as in (1 - p)**0.5 / p"
-ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
-"""Where tables show weights and objectives."""
-LARGEST_WEIGHT = 1e30
-"""Far below the largest number in fp32, in which the learner holds advantages."""
+ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])  # at which tables show values
+LARGEST_WEIGHT = 1e30  # far below the largest number in fp32, in which the learner holds advantages
 
 
 def weight_values(text: str, p: np.ndarray, m: int, n: int, flag: str = "--weight") -> np.ndarray:

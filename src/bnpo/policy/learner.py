@@ -206,17 +206,18 @@ class Learner:
             if update.importance_cap is not None:
                 token_weight *= importance_weights(old, sampler_logprobs, update.importance_cap)
             advantages = micro_batch.flat(experience.advantages)
-            surrogate = clipped_surrogate(logprobs, old, advantages, token_weight, update.clip_low, update.clip_high)
+            clip = update.clip_low, update.clip_high
+            loss, *clipped = clipped_surrogate(logprobs, old, advantages, token_weight, *clip)
             # A loss that is not finite can have a finite gradient. `finite` is then nan (0 * inf), not 1, so the
             # gradient is nan, too, and DeepSpeed skips the update.
-            finite = 1 + 0 * surrogate.loss.detach()
+            finite = 1 + 0 * loss.detach()
             # DeepSpeed averages gradients over ranks, but the loss is a sum over them: hence the number of ranks.
-            self._engine.backward(surrogate.loss * finite * dist.get_world_size())
+            self._engine.backward(loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
                 gap = (old - sampler_logprobs).abs().double()
                 entropy = torch.zeros_like(gap) if entropy is None else entropy.double()
-                of_surrogate = surrogate.loss.detach().double(), surrogate.clipped_low, surrogate.clipped_high
-                sums[:6] += torch.stack([gap.new_tensor(len(gap)), *of_surrogate, gap.sum(), entropy.sum()])
+                of_loss = loss.detach().double(), *clipped
+                sums[:6] += torch.stack([gap.new_tensor(len(gap)), *of_loss, gap.sum(), entropy.sum()])
                 sums[6] = torch.maximum(sums[6], gap.max())
 
 

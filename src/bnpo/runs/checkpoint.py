@@ -1,9 +1,8 @@
 """Checkpoints of a run: how they are written, found again, and described, and how a run's folder is rewound to one."""
 
-import json
 import os
+import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,6 @@ from bnpo.files import (
     delete,
     flush,
     read_json,
-    step_name,
     step_of,
     whole_json_lines,
     write_json,
@@ -32,11 +30,9 @@ from bnpo.policy.folder import MERGED, check_weights
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import whole_weights
+from bnpo.runs.folder import STEP_FOLDERS, checkpoint_folder
 
-FILE_BYTES = 2**30
-"""Bytes of weights from which a file of a checkpoint is full. Rank 0 holds as many in its memory."""
-STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
-"""Folders of a run that have one entry per step."""
+FILE_BYTES = 2**30  # of weights, from which a file of a checkpoint is full; rank 0 holds as many in its memory
 
 
 @dataclass(frozen=True)
@@ -45,25 +41,12 @@ class Progress:
 
     # Later steps depend on this, the weights and the optimizer. The seeds of sampling are functions of the step.
 
-    step: int = 0  # steps that are done
+    step: int = 0  # steps that are done; 0: there is no checkpoint
     place: int = 0  # behind the last question, in the order of `questions_at`
     best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
     best_step: int = -1
     bad_steps: int = 0  # skipped updates in a row, up to this step
     ranks: int = 0  # ranks that saved the checkpoint
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """Where a run starts: its newest checkpoint and how far it is. Without a checkpoint it starts at step 0."""
-
-    checkpoint: Path | None = None
-    progress: Progress = Progress()
-
-
-def checkpoint_folder(run: Path, step: int) -> Path:
-    """Return the path of the checkpoint of `step`."""
-    return run / "checkpoints" / step_name(step)
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -89,7 +72,7 @@ def save_checkpoint(
     trainer = unfinished / "trainer"
     with writing(unfinished):
         if rank_0:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            delete(unfinished)
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
             (unfinished / "README.md").write_text(card, encoding="utf-8")
@@ -105,9 +88,7 @@ def save_checkpoint(
             flush(unfinished)
             unfinished.rename(folder)
             flush(folder.parent)
-            link_checkpoint(run, "last", progress.step)
-            if is_best:
-                link_checkpoint(run, "best", progress.step)
+            link_checkpoints(run, progress)
             delete_old_checkpoints(run, keep)
     # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint has its name.
     dist.barrier()
@@ -184,28 +165,32 @@ def delete_old_checkpoints(run: Path, keep: int) -> None:
     for folder in checkpoints(run)[:-keep] if keep else []:
         if folder.resolve() not in linked:
             # Renamed first: a checkpoint that is half deleted must not look like one.
-            shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.unfinished")))
+            delete(folder.rename(folder.with_name(f".{folder.name}.unfinished")))
 
 
-def link_checkpoint(run: Path, name: str, step: int) -> None:
-    """Make run/<name> a link to the checkpoint of `step`, or replace the link, atomically."""
-    link = run / f".{name}.unfinished"
-    link.unlink(missing_ok=True)
-    link.symlink_to(checkpoint_folder(run, step).relative_to(run))
-    os.replace(link, run / name)
+def link_checkpoints(run: Path, progress: Progress) -> None:
+    """Let run/last and run/best link to their checkpoints, each atomically. Without its checkpoint there is no link."""
+    for name, step in (("last", progress.step), ("best", progress.best_step)):
+        link, folder = run / f".{name}.unfinished", checkpoint_folder(run, step)
+        delete(link if folder.is_dir() else run / name)
+        if folder.is_dir():
+            link.symlink_to(folder.relative_to(run))
+            os.replace(link, run / name)
     flush(run)
 
 
-def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
-    """Return the newest checkpoint of a run. Raises InputError for damage or another number of ranks."""
+def find_checkpoint(run: Path, ranks: int) -> Progress:
+    """Return the progress in a run's newest checkpoint. Raises InputError for damage or another number of ranks."""
     folders = checkpoints(run)
     if not folders:
-        return ResumePoint()
+        return Progress()
     folder = folders[-1]
     trainer = folder / "trainer"
     try:
         check_weights(folder)
         progress = Progress(**read_json(trainer / "progress.json", "it was edited"))
+        if progress.step != step_of(folder):
+            raise InputError(f"{trainer / 'progress.json'}: is of step {progress.step}")
     except (InputError, TypeError) as error:
         raise InputError(f"{error}. Delete {folder}; --resume then continues from the checkpoint before it") from error
     # The converter writes the file latest_universal last.
@@ -216,7 +201,7 @@ def find_checkpoint(run: Path, ranks: int) -> ResumePoint:
             f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks, or convert it: "
             f"{shlex.join(convert)}"
         )
-    return ResumePoint(folder, progress)
+    return progress
 
 
 def rewind(run: Path, progress: Progress) -> None:
@@ -226,10 +211,9 @@ def rewind(run: Path, progress: Progress) -> None:
     with writing(run):
         (run / "end.json").unlink(missing_ok=True)
         metrics = run / "metrics.jsonl"
-        if metrics.exists():
-            # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk
-            # before the checkpoint of its step is written.
-            write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step])
+        # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk
+        # before the checkpoint of its step is written.
+        write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step])
         for folder in STEP_FOLDERS:
             for path in (run / folder).glob("step-*"):
                 step = step_of(path)  # None for a user's own file
@@ -238,11 +222,7 @@ def rewind(run: Path, progress: Progress) -> None:
         for path in run.glob("checkpoints/.*.unfinished"):
             delete(path)
         # Links are wrong if the run was killed before it set them, or if the user has deleted a damaged checkpoint.
-        for name, step in (("last", progress.step), ("best", progress.best_step)):
-            if checkpoint_folder(run, step).is_dir():
-                link_checkpoint(run, name, step)
-            else:
-                (run / name).unlink(missing_ok=True)
+        link_checkpoints(run, progress)
 
 
 def model_card(run: Path, step: int) -> str:
@@ -250,12 +230,11 @@ def model_card(run: Path, step: int) -> str:
 
     All but the command is read from the run's config.json and from its newest evaluation until `step`.
     """
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    config = read_json(run / "config.json", "it was edited")
     base, sources = config["model"], config["data_sources"]
-    on_hub = [name.removeprefix("hub:").partition("#")[0] for name in sources if name.startswith("hub:")]
     metadata = ModelCardData(
         base_model=None if os.path.isdir(base) else base,  # the hub refuses paths here
-        datasets=[name.partition("@")[0].partition(":")[0] for name in on_hub] or None,
+        datasets=[re.split("[:@#]", name)[1] for name in sources if name.startswith("hub:")] or None,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["reinforcement-learning", "bnpo"],
@@ -271,12 +250,13 @@ def model_card(run: Path, step: int) -> str:
     for name, facts in sources.items():
         revision = f", revision {facts['revision']}" if facts["revision"] else ""
         lines.append(f"- **Data**: {name}, {facts['problems']} problems, SHA-256 `{facts['sha256']}`{revision}")
-    evaluated = [path for path in sorted(run.glob("evals/step-*/results.json")) if path.parent.name <= step_name(step)]
+    name_of_step = checkpoint_folder(run, step).name
+    evaluated = [path for path in sorted(run.glob("evals/step-*/results.json")) if path.parent.name <= name_of_step]
     for path in evaluated[-1:]:
-        for name, scores in json.loads(path.read_text(encoding="utf-8"))["results"].items():
+        for name, scores in read_json(path, "it was edited")["results"].items():
             score = f"{100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} %"
             lines.append(f"- **{name}**: pass@1 {score} at {path.parent.name}, {scores['problems']} problems")
     arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
     command = f"deepspeed --num_gpus {os.environ.get('WORLD_SIZE', '1')} {shlex.join(arguments)}"
-    lines.append(f"- **Command**: `{command}`")
-    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"
+    lines.append(f"- **Command**: `{command}`\n")
+    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines)

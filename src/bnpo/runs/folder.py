@@ -5,11 +5,17 @@ from pathlib import Path
 from filelock import FileLock
 
 from bnpo.config import FREE, TrainConfig, json_settings
-from bnpo.files import InputError, delete, lock, read_json, write_json, writing
+from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
-RUN_FILES = ("bad", "best", "checkpoints", "config.json", "end.json", "evals", "findings.json", "last")
-RUN_FILES += ("metrics.jsonl", "report.html", "rollouts", "tokens", "wandb", "watch")
-"""What a run writes into its folder, and --overwrite deletes."""
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # they have one entry per step
+RUN_FILES = (*STEP_FOLDERS, "best", "end.json", "findings.json", "last", "metrics.jsonl", "report.html", "wandb")
+RUN_FILES += ("config.json",)
+"""What a run writes into its folder, and --overwrite deletes in this order: a run that is half deleted still has to
+look like one for the next --overwrite."""
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / step_name(step)
 
 
 def lock_run(folder: Path) -> FileLock:
@@ -42,8 +48,7 @@ def claim_folder(config: TrainConfig, facts: dict) -> None:
     """Make the folder that of a new run, and delete an earlier run in it. Rank 0 only. Raises InputError."""
     folder = config.folder.output_dir
     with writing(folder, "choose another --output-dir"):
-        # config.json is the last: a run that is half deleted still has to look like one for the next --overwrite.
-        for path in sorted(_run_files(folder), key=lambda path: path.name == "config.json"):
+        for path in _run_files(folder):
             delete(path)
     write_config(config, facts)
 
@@ -59,15 +64,13 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     folder = config.folder.output_dir
     new = json_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
-    unknown = sorted(allowed - set(new))
-    if unknown:
+    if unknown := sorted(allowed - set(new)):
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     old = read_json(folder / "config.json", "--resume needs the run's settings")
-    allowed |= FREE
     changes = {}
     for name, value in new.items():
         # A setting that is missing in config.json is newer than the run.
-        if name in old and value != old[name] and name not in allowed:
+        if name in old and value != old[name] and name not in allowed | FREE:
             changes[name] = f"{name} has changed" if isinstance(value, dict) else f"{name} was {old[name]}, is {value}"
     if changes:
         problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"

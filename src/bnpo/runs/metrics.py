@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -10,8 +11,7 @@ from bnpo.algorithm.beta import BetaFit
 from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.rollouts import Rollouts, Task, has_signal
 
-TOKEN_GROUPS = 2
-"""Questions per step whose answers are also written token by token."""
+TOKEN_GROUPS = 2  # questions per step whose answers are also written token by token
 
 
 @dataclass(frozen=True)
@@ -30,61 +30,41 @@ class Step:
 
     def metrics(self, reward_names: Sequence[str], reward_weights: Sequence[float] | None) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them."""
-        metrics = self.update_metrics | batch_metrics(self, reward_names, reward_weights)
-        metrics["sync/difference"] = self.sync_difference
-        return metrics | speed_metrics(metrics, self.stopwatch, self.rollouts.sampling_seconds, gpu_name())
-
-
-def batch_metrics(step: Step, reward_names: Sequence[str], reward_weights: Sequence[float] | None) -> dict[str, float]:
-    """Return metrics of what was sampled: rewards, Beta statistics, groups without a signal, lengths in tokens."""
-    rollouts, fits = step.rollouts, step.fits
-    rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
-    finished = np.array([[answer.finished for answer in group] for group in rollouts.answers])  # [n, m]
-    logprobs = np.concatenate([answer.logprobs for group in rollouts.answers for answer in group])  # [tokens]
-    timeouts = rollouts.failures["timeout"]
-    metrics = {
-        "reward/mean": rewards.mean(),
-        "reward/se": _standard_error(rewards),
-        "reward/timeouts": timeouts,
-        "reward/errors": rollouts.failures.total() - timeouts,
-        "groups/all_equal": (~has_signal(rewards, reward_weights)).mean(),
-        "advantage/std": step.advantages.std(),
-        # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
-        "entropy": -logprobs.mean(),
-        "answers/mean_tokens": lengths.mean(),
-        "answers/max_tokens": lengths.max(),
-        "answers/truncated": 1 - finished.mean(),
-        "tokens/sampled": lengths.sum(),
-        "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
-    }
-    for kind, count in rollouts.failures.items():
-        if kind != "timeout":
-            metrics[f"reward/errors/{kind}"] = count
-    for k, name in enumerate(reward_names):
-        metrics[f"reward/{name}"] = rewards[:, :, k].mean()
-    for k, fit in enumerate(fits):
-        prefix = f"beta/{reward_names[k]}/" if len(fits) > 1 else "beta/"
-        values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
-        for name, value in values.items():
-            metrics[prefix + name] = value
-        metrics[f"{prefix}edge"] = bool(fit.edge)
-    return {name: float(value) for name, value in metrics.items()}
-
-
-def _standard_error(rewards: np.ndarray) -> float:
-    """Return the standard error of the mean of rewards [n, m, K], of which only the n questions are independent."""
-    question_means = rewards.mean(axis=(1, 2))  # [n]
-    n = len(question_means)
-    return question_means.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
+        rollouts, failures = self.rollouts, self.rollouts.failures
+        rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
+        logprobs = np.concatenate([answer.logprobs for group in rollouts.answers for answer in group])  # [tokens]
+        n = len(rewards)
+        metrics = self.update_metrics | {
+            "reward/mean": rewards.mean(),
+            # Of the mean: only the n questions are independent.
+            "reward/se": rewards.mean(axis=(1, 2)).std(ddof=1) / np.sqrt(n) if n > 1 else np.nan,
+            "reward/timeouts": failures["timeout"],
+            "reward/errors": failures.total() - failures["timeout"],
+            "groups/all_equal": (~has_signal(rewards, reward_weights)).mean(),
+            "advantage/std": self.advantages.std(),
+            # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
+            "entropy": -logprobs.mean(),
+            "answers/mean_tokens": lengths.mean(),
+            "answers/max_tokens": lengths.max(),
+            "answers/truncated": 1 - rollouts.finished.mean(),
+            "tokens/sampled": lengths.sum(),
+            "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
+        }
+        metrics |= {f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"}
+        metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
+        for k, fit in enumerate(self.fits):
+            prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
+            values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
+            metrics |= {prefix + name: value for name, value in (values | {"edge": bool(fit.edge)}).items()}
+        metrics = {name: float(value) for name, value in metrics.items()} | {"sync/difference": self.sync_difference}
+        return metrics | speed_metrics(metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name())
 
 
 def eval_metrics(results: dict) -> dict[str, float]:
     """Return the scores of an evaluation as metrics.jsonl names them."""
-    metrics = {"eval/average": results["average"]["pass1"]}
-    for dataset, result in results["results"].items():
-        for score in ("pass1", "se", "mean_tokens", "truncated"):
-            metrics[f"eval/{dataset}/{score}"] = result[score]
-    return metrics
+    scores = product(results["results"], ("pass1", "se", "mean_tokens", "truncated"))
+    of_datasets = {f"eval/{dataset}/{score}": results["results"][dataset][score] for dataset, score in scores}
+    return {"eval/average": results["average"]["pass1"]} | of_datasets
 
 
 def rollout_rows(
@@ -120,24 +100,20 @@ def rollout_rows(
     return rows
 
 
-def token_groups(advantages: np.ndarray, trained: np.ndarray) -> np.ndarray:
-    """Return the first TOKEN_GROUPS questions of `trained` that have a signal, from advantages [questions, m]."""
-    return trained[advantages[trained].any(axis=1)][:TOKEN_GROUPS]
+def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
+    """Return TOKEN_GROUPS groups token by token, the first trained ones with a signal, one row per answer.
 
-
-def token_rows(task: Task, step: Step, groups: np.ndarray, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
-    """Return the groups of `token_groups` token by token, one row per answer, with log-probabilities [tokens].
-
-    `learner_logprobs` are those of the learner before the update, by place among all answers of the step. Answers that
-    were not trained on have none.
+    `learner_logprobs` [tokens] are from before the update, by index of the trained answer. Some answers have none.
     """
-    rows = []
-    for i in groups.tolist():  # Python's integers, which JSON knows
-        group = step.rollouts.answers[i]
-        for j, answer in enumerate(group):
-            learner = learner_logprobs.get(i * len(group) + j)
-            row = {"id": task.problems[step.rollouts.questions[i]].id, "sample": j, "ids": answer.token_ids}
-            row["place"] = i * len(group) + j  # in the file of all answers, as ids need not be unique
+    rollouts, (_, m) = step.rollouts, step.advantages.shape
+    rows: list[dict] = []
+    for k, group in enumerate(rollouts.trained.tolist()):  # Python's integers, which JSON knows
+        if not step.advantages[group].any() or len(rows) == TOKEN_GROUPS * m:
+            continue
+        for j, answer in enumerate(rollouts.answers[group]):
+            learner = learner_logprobs.get(k * m + j)
+            row = {"id": task.problems[rollouts.questions[group]].id, "sample": j, "ids": answer.token_ids}
+            row["place"] = group * m + j  # in the file of all answers, as ids need not be unique
             row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
             row["sampler"] = answer.logprobs.tolist()
             row["learner"] = None if learner is None else learner.tolist()

@@ -23,8 +23,8 @@ from bnpo.policy.folder import MERGED, adapter_base, check_model, load_tokenizer
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
-from bnpo.runs.checkpoint import ResumePoint, find_checkpoint
-from bnpo.runs.folder import check_apart, check_changes, check_output_dir, lock_run
+from bnpo.runs.checkpoint import Progress, find_checkpoint
+from bnpo.runs.folder import check_apart, check_changes, check_output_dir, checkpoint_folder, lock_run
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,31 @@ class PreparedRun:
     engine: EngineSettings
     memory_plan: MemoryPlan
     resumed: bool  # the folder holds the run already, with or without a checkpoint
-    resume_point: ResumePoint
+    checkpoint: Path | None  # the newest one; None: the run starts at step 0
+    progress: Progress
     data_facts: dict  # what config.json says of the data
     lock: FileLock | None  # on the run's folder, held while this object lives; rank 0 only
 
     @property
     def steps(self) -> int:
         """Number of steps of the whole run."""
-        batch, done = self.config.batch, self.resume_point.progress
-        if batch.steps or batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
-            return batch.steps or batch.epochs * (len(self.task.problems) // batch.questions_per_step)
-        count = len(self.task.problems)
+        batch = self.config.batch
+        if batch.steps:
+            return batch.steps
+        count, n = len(self.task.problems), batch.questions_per_step
+        if batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
+            return batch.epochs * (count // n)
         # Counted from here, since a resumed run may have made its first steps with another number of questions.
-        epoch, asked = divmod(done.place, count)
-        epochs_left = batch.epochs - epoch - 1
-        steps_of_epoch = count // batch.questions_per_step
-        return done.step + (count - asked) // batch.questions_per_step + epochs_left * steps_of_epoch
+        epoch, asked = divmod(self.progress.place, count)
+        return self.progress.step + (count - asked) // n + (batch.epochs - epoch - 1) * (count // n)
 
     def check_agreement(self) -> None:
         """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
-        everyone = gather((self.resume_point.progress, self.steps, self.data_facts))
+        everyone = gather((self.progress, self.steps, self.data_facts))
         for rank, read in enumerate(everyone):
             if read != everyone[0]:
-                problem = f"rank {rank} has other data than rank 0, or another checkpoint"
-                folder = self.config.folder.output_dir
-                raise InputError(f"{problem} in {folder}. All machines must see the same files")
+                problem = f"rank {rank} has other data than rank 0, or another checkpoint in"
+                raise InputError(f"{problem} {self.config.folder.output_dir}. All machines must see the same files")
 
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""
@@ -93,8 +93,9 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
-    resume_point = find_checkpoint(folder, ranks) if resumed else ResumePoint()
-    model = find_model(config, resume_point)
+    progress = find_checkpoint(folder, ranks) if resumed else Progress()
+    checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
+    model = find_model(config, checkpoint)
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -102,7 +103,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         suite = override(load_suite(config.logging.eval_suite), (), None, config.data.grader)
     longest = longest_sequence(config, suite)
     tokenizer = prepare_tokenizer(config, model, longest)
-    if not resume_point.checkpoint:
+    if not checkpoint:
         model_folder(config.data.model)  # only now, since weights may be downloaded
     plan = plan_here(config, model, longest)
     engine = EngineSettings(
@@ -126,24 +127,24 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         check_changes(config, facts)
     lock = lock_run(folder) if rank == 0 else None
     # The folder was read without the lock, when another process could still train in it.
-    if lock and resumed and find_checkpoint(folder, ranks) != resume_point:
+    if lock and resumed and find_checkpoint(folder, ranks) != progress:
         raise InputError(f"{folder}: another process trained in it until now. Start again")
     if lock and not resumed:
         check_output_dir(config)
     data, example = config.data, kept_problems[0].answer
     grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
-    return PreparedRun(config, task, evaluation, model, engine, plan, resumed, resume_point, facts, lock)
+    return PreparedRun(config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock)
 
 
-def find_model(config: TrainConfig, resume_point: ResumePoint) -> Path:
+def find_model(config: TrainConfig, checkpoint: Path | None) -> Path:
     """Return the folder whose weights are loaded: of the checkpoint, of --model, or of the model under an adapter."""
-    if not resume_point.checkpoint:
-        model = model_folder(config.data.model, weights=False)
-        if adapter_base(model):
-            raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
-        return model
-    return adapter_base(resume_point.checkpoint) or resume_point.checkpoint
+    if checkpoint:
+        return adapter_base(checkpoint) or checkpoint
+    model = model_folder(config.data.model, weights=False)
+    if adapter_base(model):
+        raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
+    return model
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
@@ -165,22 +166,16 @@ def check_format(rewards: Sequence[str], prompt: str) -> None:
 
 
 def input_hashes(
-    config: TrainConfig,
-    model: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: list[list[int]],
-    evaluation: Evaluation | None,
+    config: TrainConfig, model: Path, tokenizer: PreTrainedTokenizerBase, prompts: list, evaluation: Evaluation | None
 ) -> dict:
     """Return hashes of what a run reads by a name, so that --resume notices other content under the same names."""
-    reward_files = {reward: Path(reward.rpartition(":")[0]) for reward in config.data.rewards if ":" in reward}
+    users = [reward for reward in config.data.rewards if ":" in reward]
+    sources = {reward: sorted(local_sources(Path(reward.rpartition(":")[0]))) for reward in users}
     hashes = {
         "chat_template_sha256": _sha256(tokenizer.chat_template),
         # Templates may write the date, and a tokenizer may change.
         "prompts_sha256": _sha256(json.dumps(prompts)),
-        "reward_sha256": {
-            reward: " ".join(file_hash(source) for source in sorted(local_sources(file)))
-            for reward, file in reward_files.items()
-        },
+        "reward_sha256": {reward: " ".join(map(file_hash, files)) for reward, files in sources.items()},
         "evaluated": {},
     }
     if evaluation:

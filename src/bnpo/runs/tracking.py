@@ -12,23 +12,18 @@ from itertools import chain
 from pathlib import Path
 
 from bnpo.config import TrainConfig, flat_settings
-from bnpo.files import InputError, line_of, step_name, write_json_lines, writing
+from bnpo.files import InputError, flush, line_of, step_name, write_json_lines, writing
 
-BAD_BATCHES = 10
-"""Number of batches of skipped updates that are kept: the last ones."""
-FINISH_SECONDS = 15.0
-"""Time for uploading the rest to W&B at the end."""
-TABLE_ROWS = 128
-"""Number of answers of a step in a table of W&B: the first ones."""
+BAD_BATCHES = 10  # batches of skipped updates that are kept: the last ones
+FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
+TABLE_ROWS = 128  # answers of a step in a table of W&B: the first ones
 
 
 class Tracker:
     """Writes metrics.jsonl and prints a line per step. Rank 0 only."""
 
     def __init__(self, config: TrainConfig, steps: int, done: int):
-        self._run = run = config.folder.output_dir
-        with writing(run / "metrics.jsonl"):
-            self._metrics = (run / "metrics.jsonl").open("a", encoding="utf-8")
+        self._run = config.folder.output_dir
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
         self._wandb = None if wandb_mode(config) == "disabled" else WandbLog(config)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
@@ -47,11 +42,11 @@ class Tracker:
         """Add a line to metrics.jsonl, for a training step or for the start (0)."""
         # JSON has no nan.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        with writing(self._run / "metrics.jsonl"):
-            self._metrics.write(json.dumps({"step": step} | finite) + "\n")
-            self._metrics.flush()
-            # On disk before the checkpoint of this step is: a resumed run does not repeat the step.
-            os.fsync(self._metrics.fileno())
+        path = self._run / "metrics.jsonl"
+        with writing(path):
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step} | finite) + "\n")
+            flush(path)  # before the checkpoint of this step is on disk: a resumed run does not repeat the step
         if self._wandb:
             self._wandb.log(step, metrics)
 
@@ -68,8 +63,7 @@ class Tracker:
             old.unlink()
 
     def close(self) -> None:
-        """Close the file, end the W&B run, and say if it was not uploaded completely."""
-        self._metrics.close()
+        """End the W&B run, if there is one."""
         if self._wandb:
             self._wandb.close()
 
@@ -90,9 +84,9 @@ class WandbLog:
     def __init__(self, config: TrainConfig):
         folder, environment = config.folder.output_dir, os.environ
         id_file = folder / "wandb" / "id"
-        with writing(id_file):
-            id_file.parent.mkdir(exist_ok=True)
-            if not id_file.exists():
+        if not id_file.exists():
+            with writing(id_file):
+                id_file.parent.mkdir(exist_ok=True)
                 id_file.write_text(secrets.token_hex(4))
         environment.setdefault("WANDB_SILENT", "true")  # read by the import
         # Tables are staged here, not in the user's home, which may be full or not writable.
@@ -102,7 +96,6 @@ class WandbLog:
 
         mode = wandb_mode(config)
         self._wandb, self._failed = wandb, False
-        limits = {"finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
         try:
             self._run = wandb.init(
                 mode=mode,
@@ -113,7 +106,7 @@ class WandbLog:
                 config=flat_settings(config),
                 # Without it the server would replace the run of the same id by a new one.
                 resume="allow" if mode == "online" else None,
-                settings=wandb.Settings(silent=True, console="off", **limits),
+                settings=wandb.Settings(console="off", finish_timeout=FINISH_SECONDS, finish_timeout_raises=True),
             )
         except Exception as error:  # of many kinds
             cure = "record it offline with WANDB_MODE=offline, and upload it later with `wandb sync`"
