@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ def check_weights(folder: Path) -> None:
                 continue
         except Exception as error:  # SafetensorError, or one of the system
             reason = line_of(error)
-        with file.open("rb") as opened:
+        with suppress(OSError), file.open("rb") as opened:  # OSError: it cannot be read, as `reason` says
             if opened.read(8) == b"version ":  # https://git-lfs.github.com/spec/v1
                 raise InputError(f"{file}: is a git-lfs pointer, not the weights; run `git lfs pull` in its folder")
         raise InputError(f"{file}: is damaged, perhaps cut off ({reason}); download or copy it again")
