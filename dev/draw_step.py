@@ -21,8 +21,8 @@ LANES: dict[str, list[Box]] = {
         (4.0, 7.4, ASLEEP, "asleep"),
         (7.5, 9.4, SAMPLER, "load weights,\nscore an answer"),
     ],
-    "grader (workers)": [(0.7, 3.9, GRADER, "grade finished answers\n[n, m, K]")],
-    "all ranks together": [(4.0, 5.3, SHARED, "advantages\n[n, m]")],
+    "grader (workers)": [(0.7, 3.9, GRADER, "grade finished answers\n[q, m, K]")],
+    "all ranks together": [(4.0, 5.3, SHARED, "advantages\n[q, m]")],
     "learner (ZeRO-3)": [
         (5.4, 7.4, LEARNER, "loss, gradients,\nAdamW"),
         (7.5, 9.4, LEARNER, "gather weights,\nscore an answer"),

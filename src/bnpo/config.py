@@ -73,8 +73,8 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """DAPO's dynamic sampling: draw n more questions, at most this many times, until n questions each have answers with
-    unequal rewards. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
+    """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw n more, at most
+    this many times. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
     all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
@@ -184,8 +184,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Names of the settings that --resume may change, such as lr,temperature. Settings that do not change what a step
-    computes, such as --steps or --save-every, need not be named."""
+    """Names of the settings that --resume may change, such as lr,temperature. Settings that change neither a step nor
+    its evaluation, such as --steps or --save-every, need not be named."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
@@ -234,8 +234,8 @@ class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
     preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
-    """Sets the defaults of all other flags: those of the paper's runs, `tiny`, or `smollm2` (SmolLM2-135M-Instruct on
-    word problems). `auto` is paper-1.5b with a GPU, and tiny without."""
+    """Sets the defaults of all other flags. `paper-*` are the paper's runs, `tiny` is a toy model, and `smollm2` is
+    SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU, and tiny without."""
     config: Path | None = None
     """config.json of an earlier run, whose settings become the defaults. --output-dir, --overwrite, --resume and
     --allow-changes are not taken from it."""

@@ -34,18 +34,18 @@ def one_step(
     with stopwatch("total"):
         # Sample m answers to each of n questions. Answers are graded while others are still sampled.
         # With --resample-rounds more than n questions may be drawn, and the learner takes n of them.
-        rollouts, place = collect_batch(task, progress.place, number, sampler, config, stopwatch)  # rewards [n, m, K]
+        rollouts, place = collect_batch(task, progress.place, number, sampler, config, stopwatch)  # rewards [q, m, K]
         with stopwatch("generate"):
             sampler.sleep()  # its GPU memory goes to the learner
 
         # Advantages from the statistics of the whole batch: in float64, equal on every rank.
         advantages, fits = compute_advantages(
             config.method,
-            rollouts.rewards,  # [n, m, K]
+            rollouts.rewards,  # [q, m, K]
             ranges=task.grader.ranges,  # [K, 2]
-            greedy_rewards=rollouts.greedy_rewards,  # [n, K], or None
-            lengths=rollouts.lengths,  # [n, m]
-        )  # [n, m]
+            greedy_rewards=rollouts.greedy_rewards,  # [q, K], or None
+            lengths=rollouts.lengths,  # [q, m]
+        )  # [q, m]
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):

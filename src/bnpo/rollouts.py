@@ -38,7 +38,7 @@ class Rollouts:
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
-    trained: np.ndarray  # [n], those that are trained on, as indices in `questions`
+    trained: np.ndarray  # [n] (of watched questions at most [q]), those that are trained on, as indices
     answers: list[list[Answer]]  # [q][m]
     rewards: np.ndarray  # [q, m, K]
     failed: np.ndarray  # [q, m], True where a reward could not be computed
@@ -66,14 +66,15 @@ def collect(
     config: TrainConfig,
     stopwatch: Stopwatch,
 ) -> Rollouts:
-    """Sample answers to questions with the seeds of `step`, grade them, and return those of all ranks.
+    """Sample and grade answers to this rank's share of the questions, and return the rollouts of all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. They are used one after the
-    other, until n questions each have answers with unequal rewards. `step` is None for the watched questions, which
-    have seeds of their own: the rest of the run is the same with and without them. A collective.
+    `draws` are arrays of questions, as indices of the task's problems. One after the other is added to those asked,
+    until at least n of them have answers with unequal rewards. The seeds depend on `step`. It is None for the watched
+    questions: they have seeds of their own, and the rest of the run is the same without them. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
-    asked, groups, greedy = [], [], []  # questions [draws][n]; answers and grades, [q]; those of ReMax's greedy answers
+    asked: list[np.ndarray] = []  # the draws that were used, [n] each
+    groups, greedy = [], []  # [q] each: answers and grades, the same for ReMax's greedy answers
     for questions in draws:
         asked.append(questions)
         own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # perhaps none

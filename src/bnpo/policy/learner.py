@@ -91,7 +91,7 @@ class Learner:
             patches.create_moments(self._engine.optimizer)
 
     def save(self, folder: Path) -> None:
-        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part. Updates use no random numbers."""
+        """Write optimizer and fp32 weights to <folder>/zero, every rank its own part."""
         # Without the parameters that LoRA freezes: they are the base model's.
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
@@ -129,16 +129,18 @@ class Learner:
     def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
         """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
 
-        Return metrics, equal on all ranks, and the log-probabilities [tokens] before the update of this rank's answers,
-        by index. Answers whose advantage is exactly 0 have no gradient and are not passed through the model, but they
-        count in the loss's mean. An update whose loss or gradient norm is not finite is skipped on all ranks.
+        Return metrics, which are equal on all ranks, and a dict from the index of each answer of this rank to its
+        log-probabilities [tokens] before the update. Answers whose advantage is exactly 0 have no gradient and are not
+        passed through the model, but they count in the loss's mean. An update whose loss or gradient norm is not finite
+        is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
         old_logprobs: dict[int, np.ndarray] = {}
-        for mini_batch in mini_batches[1:]:  # the training pass of the first one, before any update, gives its own
+        # Those of the first mini-batch come from its training pass, which is before any update.
+        for mini_batch in mini_batches[1:]:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
                     logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]

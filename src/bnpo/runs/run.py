@@ -71,8 +71,8 @@ class Run:
     def start(self) -> tuple[Learner, Sampler, float]:
         """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
-        Without a checkpoint the model is evaluated and watched, as step 0. Raises InputError if the ranks read other
-        files, or if learner or sampler do not pass the check at the start (`prove_start`).
+        Without a checkpoint the model is evaluated and answers the watched questions, as step 0. Raises InputError if
+        the ranks read other files, or if learner or sampler do not pass the check at the start (`prove_start`).
         """
         prepared, config, checkpoint = self._prepared, self._config, self._prepared.checkpoint
         prepared.check_agreement()
@@ -128,7 +128,7 @@ class Run:
         return self.progress.step < self._prepared.steps and not self._stopping
 
     def _is_due(self, every: int, step: int) -> bool:
-        """Return whether `step` has its turn of what happens every so many steps (0: never) and after the last."""
+        """Return whether `step` is a multiple of `every`, or the last step. If `every` is 0, it never is."""
         return every > 0 and (step % every == 0 or step == self._prepared.steps)
 
     def _evaluate(self, step: int) -> dict[str, float]:
