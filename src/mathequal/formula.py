@@ -11,7 +11,6 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import product
 from random import Random
 
 import mpmath
@@ -111,11 +110,6 @@ def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpm
     return number
 
 
-def _sizes(steps: list[mpmath.mpc]) -> list[int]:
-    """Return the binary exponents of the numbers that are not zero."""
-    return [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]
-
-
 def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
     """Return a power; of a negative number the real root, if there is one."""
     if base == 0:
@@ -203,7 +197,7 @@ def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
     steps: list[mpmath.mpc] = []
     with mp.workdps(DIGITS):
         one, other = value(first, point, steps), value(second, point, steps)
-        sizes = _sizes(steps)
+        sizes = [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]  # binary exponents
         smallest, largest = min(sizes, default=0), max(sizes, default=0)
         both_real = all(map(is_real, steps))
         is_close = abs(one - other) <= CLOSE * max(abs(one), abs(other))
@@ -230,35 +224,6 @@ def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) ->
         return False
     crossed = first * second.xreplace(elsewhere), second * first.xreplace(elsewhere)
     return same_values(*crossed) and (not positive or same_values(both, sympy.Abs(both)))
-
-
-def zeros_shared(first: sympy.Expr, second: sympy.Expr, positive: bool) -> bool:
-    """Whether some zeros of `first`, in positive numbers if `positive`, can be found and are zeros of `second`."""
-    found = 0
-    with mp.workdps(DIGITS):
-        for start, name in product(points(names(first, second))[: len(_RANGES)], sorted(names(first))):
-            steps: list[mpmath.mpc] = []
-            try:
-                size = abs(value(second, start, steps))
-                value(first, start, steps)
-                zero = _zero(first, start, name)
-                if zero is None or (positive and min(zero[name] for name in names(first, second)) <= 0):
-                    continue
-                is_shared = abs(value(second, zero)) <= CLOSE * max(1, size)
-            except (Undefined, ValueError, ZeroDivisionError):
-                continue
-            if not is_shared or min(_sizes(steps), default=0) < -DIGITS:  # 10^{-40} would pass for zero
-                return False
-            found += 1
-    return found >= _NEEDED
-
-
-def _zero(formula: sympy.Expr, start: Point, name: str) -> Point | None:
-    """Return a zero reached from `start` by Newton's secant in one variable, None if it is not real."""
-    with mp.workdps(2 * DIGITS):
-        x = start[name]
-        zero = mpmath.findroot(lambda x: value(formula, {**start, name: x}), (x, x + 0.1), solver="secant", maxsteps=40)
-        return {**start, name: mpmath.re(zero)} if is_real(zero) else None
 
 
 class _Parser(_Latex2Sympy):

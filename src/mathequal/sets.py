@@ -26,7 +26,6 @@ from mathequal.formula import (
     real_value,
     same_value,
     same_zeros,
-    zeros_shared,
 )
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, is_constant
 
@@ -168,16 +167,12 @@ def _differences(first: Equation | Relation, second: Equation | Relation) -> tup
 
 
 def same_solutions(first: Equation, second: Equation) -> bool:
-    """Whether left minus right is the same for both, up to a constant factor, or zero in the same places."""
+    """Whether left minus right is the same for both, or its numerator is, up to a constant factor."""
     one, other = _differences(first, second)
     if same_zeros(one, other):
         return True
-    one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
-    # n = d(d-1)/2 solved for d, which is a root, is meant for positive numbers. In x, y and z it would be a curve.
-    solved_for = {first.names[0], second.names[0]}
-    choices = (False, True) if len(solved_for - {"x", "y", "z", None}) == 2 else (False,)
-    shared = (zeros_shared(one, other, positive) and zeros_shared(other, one, positive) for positive in choices)
-    return len(names(one, other)) > 1 and any(shared)
+    numerators = [sympy.fraction(sympy.together(formula))[0] for formula in (one, other)]  # PV=nRT, P=nRT/V
+    return len(names(one, other)) > 1 and same_zeros(*numerators)
 
 
 def same_set(first: Value, second: Value) -> bool:
