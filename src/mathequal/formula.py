@@ -27,10 +27,10 @@ from mathequal.words import FUNCTIONS, GREEK, decimal_places, fewest_decimal_pla
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
 CLOSE = mpmath.mpf(10) ** -30
 _RANGES = ((1.1, 3), (0.1, 0.9), (3, 7), (-3, -1.1), (-0.9, -0.1), (-4, 4), (-4, 4), (-4, 4))
-"""The range of every variable at each point. At the last points variables have different signs."""
-_FURTHER_RANGES = ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
-"""Ranges of further points, for formulas that are real in few places."""
-_NEEDED = 3  # points at which two formulas must agree
+_RANGES += ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
+"""The range of every variable at each point. Between -4 and 4 variables have different signs."""
+_NEEDED, _ENOUGH = 3, 8
+"""Points at which two formulas must agree if they are real in few places, and at which more need not be tried."""
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 _GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
 _WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)
@@ -127,7 +127,7 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
     found: list[Point] = []
-    for number, limits in enumerate(_RANGES + _FURTHER_RANGES):
+    for number, limits in enumerate(_RANGES):
         point = {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
         found.append(point | {"": mpmath.mpf(number)})
     return found
@@ -160,18 +160,13 @@ def same_values(first: sympy.Expr, second: sympy.Expr) -> bool:
     whole += [{name: mpmath.mpf(Random(f"{name}{i}").randint(1, 12)) for name in variables} for i in range(9)]
     if first.has(*_STEPS) or second.has(*_STEPS):
         halves = [{name: number / 2 for name, number in point.items()} for point in whole]
-        between = [] if all(map(_WHOLE.match, variables)) else [halves, usual[: len(_RANGES)]]
-        return all(_agree(first, second, tried) for tried in (whole, *between))
-    # The further points are for formulas that are real in few places, and whole ones for (-1)^n.
-    for tried in (usual[: len(_RANGES)], usual[len(_RANGES) :], whole):
-        verdict = _agree(first, second, tried)
-        if verdict is not None:
-            return verdict
-    return False
+        between = [] if all(map(_WHOLE.match, variables)) else [halves, usual]
+        return all(_agree(first, second, tried, len(tried)) for tried in (whole, *between))
+    return _agree(first, second, [*usual, *whole], _ENOUGH)  # (-1)^n is real at whole numbers
 
 
-def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point]) -> bool | None:
-    """Whether two formulas agree wherever both are real; None if that is at too few points."""
+def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point], enough: int) -> bool:
+    """Whether two formulas agree at the first points, up to `enough`, at which both are real."""
     agreeing_points = 0
     has_i = first.has(sympy.I) or second.has(sympy.I)
     is_slow = first.has(*_GAMMA) or second.has(*_GAMMA)  # takes seconds to many digits
@@ -181,11 +176,10 @@ def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point]) -> bool | 
             same, is_real_point = _same_at(first, second, point, certainty)
         except Undefined:
             continue
-        if same:
-            agreeing_points += 1
-        elif has_i or is_real_point:
-            return False
-    return True if agreeing_points >= _NEEDED else None
+        agreeing_points += same
+        if agreeing_points == enough or (not same and (has_i or is_real_point)):
+            return same
+    return agreeing_points >= _NEEDED
 
 
 def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int) -> tuple[bool, bool]:
@@ -377,36 +371,24 @@ def parse(value: Value) -> sympy.Expr:
 
 # White space, but not between digits: 1 1/2 is not 11/2.
 _NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
-# A single letter that is no constant, as `e` and `i` are
-_VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
-
-
-def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
-    """Whether two formulas have one value where no parser is needed to see it; else None."""
-    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
-    if texts[0] == texts[1] or "" in texts:
-        return texts[0] == texts[1] != ""
-    one, other = plain_number(first.latex), plain_number(second.latex)
-    if one is not None and other is not None:
-        return one == other or is_rounded(one, other, fewest_decimal_places(first.latex, second.latex))
-    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
-        return True
-    if any(map(_VARIABLE.fullmatch, texts)) and (one, other) != (None, None):  # x is not 5
-        return False
-    return None
 
 
 def same_value(first: Scalar, second: Scalar) -> bool:
     """Whether two formulas have one value, whatever their units."""
-    quick = _quick_same_value(first, second)
-    if quick is not None:
-        return quick
+    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1] or "" in texts:
+        return texts[0] == texts[1] != ""
+    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
+        return True
+    decimals = fewest_decimal_places(first.latex, second.latex)
+    exact = plain_number(first.latex), plain_number(second.latex)
+    if exact[0] is not None and exact[1] is not None:  # no parser is needed
+        return exact[0] == exact[1] or is_rounded(*exact, decimals)
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
         return one.shape == other.shape and all(map(same_values, one, other))
     if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
         return False
-    decimals = fewest_decimal_places(first.latex, second.latex)
     return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
 
 
