@@ -9,12 +9,11 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 
-import mpmath
 import pint
 from sympy.polys.polyerrors import BasePolynomialError
 
 import mathequal
-from mathequal.formula import Undefined, is_real, names, parse, rounded, same_value, value
+from mathequal.formula import Undefined, rounded, same_value
 from mathequal.read import read
 from mathequal.sets import same_functions, same_set, same_solutions
 from mathequal.text import spelled
@@ -98,9 +97,6 @@ def verdict(reference: str, answer: str) -> bool:
     return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
 
 
-Rule = Callable[..., bool]  # a function of two values, of the types that it is registered for
-
-
 def equal(first: Value, second: Value) -> bool:
     """Whether two values are equal. Values of types without a rule are different."""
     for one, other in ((first, second), (second, first)):
@@ -110,7 +106,7 @@ def equal(first: Value, second: Value) -> bool:
     return False
 
 
-def _decided(compare: Rule, first: Value, second: Value) -> bool:
+def _decided(compare: Callable[..., bool], first: Value, second: Value) -> bool:
     """Return `compare(first, second)`, False where something has no value."""
     try:
         return compare(first, second)
@@ -124,15 +120,13 @@ def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
 
 def in_any_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
     """Whether each value equals another one of `second`, the first one that is left."""
-    if len(first) != len(second):
-        return False
     remaining = list(second)
     for item in first:
         place = next((place for place, other in enumerate(remaining) if equal(item, other)), None)
         if place is None:
             return False
         del remaining[place]
-    return True
+    return not remaining
 
 
 def _scalars(first: Scalar, second: Scalar) -> bool:
@@ -364,7 +358,7 @@ def _conditions(value: Value) -> list[Relation]:
 
 
 _SETS = product((Relation, Region), (Relation, Region, Group))
-_RULES: dict[tuple[type, type], Rule] = {
+_RULES: dict[tuple[type, type], Callable[..., bool]] = {
     (Scalar, Scalar): _scalars,
     (Scalar, Word): _scalar_and_word,
     (Scalar, Group): _scalar_and_group,
@@ -375,8 +369,7 @@ _RULES: dict[tuple[type, type], Rule] = {
     **dict.fromkeys(_SETS, _sets),
 }  # the rule of each two types, in either order
 
-_KINDS = {"Word": "the word", "Equation": "an equation"}
-_KINDS |= {"Relation": "a condition", "Region": "a set of numbers"}
+_KINDS = {"Word": "the word", "Equation": "an equation", "Relation": "a condition", "Region": "a set of numbers"}
 _GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
 _GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
 
@@ -396,14 +389,6 @@ def _described(answer: Value) -> str:
     if isinstance(answer, Group):
         kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
         return f"{kind} ({'; '.join(map(_described, answer.items))})"
-    if not isinstance(answer, Scalar):
-        return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
-    try:
-        formula = parse(answer)
-        number = None if names(formula) else value(formula, {})
-    except Undefined:
-        return f"{answer.latex}, which is no formula with a value"
-    if number is None:
-        return f"{formula} {answer.unit}".strip()
-    digits = mpmath.nstr(mpmath.re(number) if is_real(number) else number, 8).removesuffix(".0")
-    return f"{digits} {answer.unit}".strip()
+    if isinstance(answer, Scalar):
+        return f"{shown(answer.latex)} {answer.unit}".strip()
+    return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
