@@ -83,7 +83,6 @@ _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|
 BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
-    (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
     # \\[4pt] ends a row, as \\ does
     (r"\\\\\s*\[\s*[-+]?[\d.]+\s*(?:pt|bp|pc|em|ex|mm|cm|in|mu|\\[a-z]+)\s*\]", r"\\\\"),
     # 10⁻³
@@ -101,21 +100,17 @@ BEFORE_WORDS = table(
         r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`",
         " ",
     ),
-    # "5 only", \implies 5
-    (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})", " "),
+    # "5 only"
     (r"(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$", " "),
-    (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)@end", " "),
     # all real numbers except 2
     (
         r"^\s*@text[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
         r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
         lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
     ),
-    (r"^\s*@text[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
-    (r"\\(?:pounds|textsterling)@end", " pound "),
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
     (r"^\s*@text(euro|pound|rupee|yuan)\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
     # 7 元, 7 个: the words for yuan, and for things that are counted
@@ -145,15 +140,10 @@ BEFORE_WORDS = table(
     (rf"{_NAMED}abs\s*\}}?\s*{_ARGUMENTS}", r"|\1|"),
     # (1,2)^T
     (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
-    # arsinh, \operatorname{arccosh} and cosec
+    # arsinh and \operatorname{arccosh}
     (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
-    (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?cosec(?:\s*\}|@end)", r"\\csc "),
-    # \text{m}\angle A, and f: x \mapsto 2x
-    (r"\\text\s*\{\s*m\s*\}\s*(?=\\angle)", "m"),
+    # f: x \mapsto 2x
     (r"@start([a-zA-Z])\s*:\s*@start([a-z])\s*\\mapsto@end", r"\1(\2)="),
-    (r"@start([a-z])\s*\\mapsto@end", r"f(\1)="),
-    # \mathbb{P} is a probability
-    (r"\\mathbb\s*\{\s*P\s*\}", "P"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
     (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
