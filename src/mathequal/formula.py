@@ -231,11 +231,8 @@ class _Parser(_Latex2Sympy):
 
 
 def _mixed_number(match: re.Match) -> str:
-    r"""Return 1+\frac12 for 1\frac12 and 1 1/2, but a product for 2\frac31. 2 3/1 is neither."""
-    is_proper = 0 < int(match[2]) < int(match[3])
-    if not is_proper and "frac" not in match[0]:
-        raise Undefined(match[0])
-    joint = "+" if is_proper else r"\cdot "
+    r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
+    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
     return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
@@ -247,11 +244,10 @@ _VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 _REWRITES = table(
     # 1,000
     (r"(?<=\d),(?=\d{3})", ""),
-    # 1\frac{1}{2} and 1 1/2
+    # 1\frac{1}{2}
     (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
-    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
-    # 5/6\pi is \frac{5}{6}\pi
-    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
+    # 5/6\pi is \frac{5}{6}\pi, but 1 5/6\pi is neither a sum nor a product
+    (r"(?<![\d.^_/])(?<!\d )(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know
@@ -268,8 +264,6 @@ _REWRITES = table(
     # \ln|x|/2 is half of \ln|x|
     (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
     (r"\\percent", r"\\cdot\\frac{1}{100}"),
-    # a determinant
-    (r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|", r"\\begin{vmatrix}\2\\end{vmatrix}"),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
     (r"(?<!sqrt)\[", "("),
     (r"\](?!\{)", ")"),
@@ -282,6 +276,9 @@ _OPERATIONS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Deri
 @lru_cache(maxsize=512)
 def expression(latex: str) -> sympy.Basic:
     """Return the expression or matrix of sympy that a formula is. Raises Undefined if it is none."""
+    exact = plain_number(latex)
+    if exact is not None:
+        return sympy.Rational(exact.numerator, exact.denominator)
     if not TRIGONOMETRY.search(latex):
         latex = latex.replace(r"\degree", "")  # outside trigonometric functions a degree sign is a unit
     latex, atoms = _without_atoms(latex)
@@ -381,9 +378,6 @@ def same_value(first: Scalar, second: Scalar) -> bool:
     if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
         return True
     decimals = fewest_decimal_places(first.latex, second.latex)
-    exact = plain_number(first.latex), plain_number(second.latex)
-    if exact[0] is not None and exact[1] is not None:  # no parser is needed
-        return exact[0] == exact[1] or is_rounded(*exact, decimals)
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
         return one.shape == other.shape and all(map(same_values, one, other))

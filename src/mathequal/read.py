@@ -72,11 +72,6 @@ def function_name(name: str) -> str:
 
 def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
-    choices = [flattened([item]) for item in items]
-    if len(items) > 1 and max(map(len, choices)) > 1:  # x=0, y=\pm 2
-        tuples = [list_or_named_tuples(chosen) for chosen in product(*choices)]
-        if all(group.names for group in tuples):
-            return Group("", "", tuple(tuples))
     items = flattened(items)
     things = tuple(item.things[:4] for item in items if isinstance(item, Scalar) and item.things)
     if len(set(things)) == len(items) > 1:  # 3 adults, 4 children
@@ -94,29 +89,28 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
 
 
-# \begin{...} ... \end{...}, perhaps with a name or a brace in front
-_BLOCK = re.compile(r"(?:([^=]+)=)?\s*(\\\{)?\s*\\begin\{(\w+)\}(?:\{[^{}]*\})?(.*)\\end\{\3\}")
+# \begin{...} ... \end{...}, perhaps with a brace in front
+_BLOCK = re.compile(r"(\\\{)?\s*\\begin\{(\w+)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
 _TABLES, _LINES = ("cases", "array"), ("aligned", "align", "gathered", "split")
 _MATRICES = ("array", "matrix", "pmatrix", "bmatrix", "Bmatrix")
-_CONDITION = re.compile(rf"[=<>]|\\[lg]e|{WORD}")
 _WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
 
 
 def _block(text: str) -> Value | None:
     """Read values by case, lines below each other (such as a system of equations) as a list, or a matrix."""
     match = _BLOCK.fullmatch(text)
-    if not match or r"\begin" in match[4]:
+    if not match or r"\begin" in match[3]:
         return None
-    name, brace, kind, block = match.groups()
+    brace, kind, block = match.groups()
     rows = [[entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")]
     rows = [row for row in rows if any(row)]
     is_aligned = all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
-    has_two_columns = kind in _TABLES and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned
-    if has_two_columns and (kind == "cases" or all(_CONDITION.search(condition) for _, condition in rows)):
-        return _cases(re.sub(r"\s", "", name or ""), rows)
-    if not name and (kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block))):
+    if kind == "cases" and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned:
+        pairs = [_parts(re.sub(WORD, _condition, entry) for entry in row) for row in rows]
+        return Group("{", "}", tuple(Group("case", "case", pair) for pair in pairs))
+    if kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block)):
         return _value(", ".join("".join(row) for row in rows))
-    if kind not in _MATRICES or name or brace or _SIGN.search(block):
+    if kind not in _MATRICES or brace or _SIGN.search(block):
         return None
     if all(len(row) == 1 for row in rows):
         return Group("column", "", _parts(entry for [entry] in rows), latex=text)
@@ -128,17 +122,6 @@ def _condition(word: re.Match) -> str:
     """Return the stand-in for `n even` for that of `if n is even`."""
     phrase = " ".join(_WHEN.sub("", shown(word[0])).split())
     return moved(phrase) if phrase else ""
-
-
-def _cases(name: str, rows: list[list[str]]) -> Value | None:
-    """Return values with the conditions that they have, in any order, as a set of pairs."""
-    plain_rows = [[re.sub(WORD, _condition, entry) for entry in row] for row in rows]
-    value = Group("{", "}", tuple(Group("case", "case", _parts(row)) for row in plain_rows))
-    if not name:
-        return value
-    if not values.NAME.fullmatch(name):
-        return None
-    return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
 
 
 MAX_DEPTH = 30
@@ -253,14 +236,6 @@ def _plus_minus(text: str) -> Value | None:
         formula = beginning + "".join(map("".join, zip(chosen, pieces, strict=True)))
         formulas.append(re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula))
     return Group("", "", _parts(formulas))
-
-
-def _negative(text: str) -> Value | None:
-    """Read `-(1,2)`, which is (-1,-2)."""
-    group = _group(text[1:]) if text.startswith("-") else None
-    if not isinstance(group, Group) or not all(isinstance(item, Scalar) for item in group.items):
-        return None
-    return replace(group, items=tuple(Scalar(f"-({item.latex})") for item in group.items if isinstance(item, Scalar)))
 
 
 def _relation(text: str) -> Value | None:
@@ -378,7 +353,6 @@ def _item(text: str) -> Value:
 # before the formulas on its sides.
 _READERS = [
     values.read_words,
-    values.read_two_units,
     _ratio,
     values.read_clock,
     _block,
@@ -388,7 +362,6 @@ _READERS = [
     _relation,
     _region,
     _group,
-    _negative,
     values.read_based,
 ]
 

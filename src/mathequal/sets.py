@@ -16,17 +16,7 @@ import mpmath
 import sympy
 from mpmath import mp
 
-from mathequal.formula import (
-    CLOSE,
-    DIGITS,
-    Undefined,
-    names,
-    parse,
-    points,
-    real_value,
-    same_value,
-    same_zeros,
-)
+from mathequal.formula import CLOSE, DIGITS, Undefined, names, parse, points, real_value, same_value, same_zeros
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, is_constant
 
 _END_DIGITS = 4 * DIGITS
@@ -236,8 +226,10 @@ def same_functions(first: Value, second: Value) -> bool:
             raise Undefined("too few points")
         one, other = (mpmath.matrix(side) for side in zip(*rows, strict=True))  # [points, 1 + constants]
         is_antiderivative = all(side.cols == 2 and mpmath.norm(side[:, 1] - 1) < CLOSE for side in (one, other))
-        letters = _function_names(first, second)
-        if letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
+        # y for y=x^2+C, nothing for a formula alone
+        called = [_NAME.fullmatch(side.names[0] or "") for side in (first, second) if isinstance(side, Equation)]
+        letters = {match[1] for match in called if match}
+        if not all(called) or letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
             raise Undefined("different functions, or constants that may be given numbers")
         return _holds_all(one, other) and _holds_all(other, one)
 
@@ -245,14 +237,6 @@ def same_functions(first: Value, second: Value) -> bool:
 def _formula(side: Value) -> sympy.Expr:
     is_named = isinstance(side, Equation) and side.names[0] and len(side.sides) == 2
     return parse(side.sides[1] if is_named else side)
-
-
-def _function_names(*sides: Value) -> set[str]:
-    """Return what two sides are called: y for `y=x^2+C`, nothing for a formula alone. Raises Undefined for `y'`."""
-    matches = [_NAME.fullmatch(side.names[0] or "") for side in sides if isinstance(side, Equation)]
-    if not all(matches):
-        raise Undefined("no name of a function")
-    return {match[1] for match in matches}
 
 
 def _terms(formula: sympy.Expr, constants: list[str]) -> list[sympy.Expr]:

@@ -97,20 +97,13 @@ _TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for dig
 NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
 
-_PARTS = ("", "", "half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-
-
-def number_in_words(phrase: str) -> int | Fraction | None:
-    """Return the number that `twenty-four`, `minus two`, `three hundred and five` or `two thirds` is."""
+def number_in_words(phrase: str) -> int | None:
+    """Return the number that `twenty-four`, `minus two` or `three hundred and five` is."""
     words = " ".join(phrase.replace("-", " ").split())
     for sign in ("minus ", "negative "):
         if words.startswith(sign):
             size = number_in_words(words.removeprefix(sign))
             return None if size is None else -size
-    count, _, part = words.rpartition(" ")
-    part = part.removesuffix("s").replace("halve", "half").replace("fourth", "quarter")
-    if part in _PARTS[2:] and count in NUMBER_WORDS[1:20]:
-        return Fraction(NUMBER_WORDS.index(count), _PARTS.index(part))
     for multiple in reversed(MULTIPLES):
         before, found, after = words.partition(multiple)
         if found:
