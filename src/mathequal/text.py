@@ -173,6 +173,12 @@ BEFORE_WORDS = table(
     ),
     # \text{cm^2} is \text{cm}^2
     (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
+    # 6\pi \text{ (about 18.8)}
+    (
+        r"(?<=[\w})])\s*(?:,\s*)?\(?@text\(?(?:or |which is )?(?:about|approximately|roughly|\\approx)@end\s*\}?\s*"
+        r"([\d.,]*\d)\s*\}?\s*(?:@text\)\s*\}?|\}?)\s*\.?$",
+        r" \\approx \1",
+    ),
     # Rules that begin with \s* take time with the cube of the number of spaces in a row.
     (r" {2,}", " "),
 )

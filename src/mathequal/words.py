@@ -97,6 +97,7 @@ _TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for dig
 NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
 
+
 def number_in_words(phrase: str) -> int | None:
     """Return the number that `twenty-four`, `minus two` or `three hundred and five` is."""
     words = " ".join(phrase.replace("-", " ").split())
@@ -261,34 +262,12 @@ def without_sentence(text: str) -> str:
     if preface and not _DENIAL.search(preface[0]):
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
-    text = _restatement(_EXPLANATION.sub("", text))
+    text = _EXPLANATION.sub("", text)
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
     if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text) or _FORMULA_FOR_ALL.match(text):
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
-
-
-_ABOUT = r"(?<![a-zA-Z\\])(?:about|approximately|approx\.?|roughly|around|\\approx)(?![a-z])"
-_THAT_IS = r"(?:which is|which equals|that is|i\.e\.|equivalently|equal to),?"
-# 2^5 (or 32); 2^5, i.e. 32; 6\pi, which is about 18.8
-_RESTATED = re.compile(
-    rf"(?P<value>[^\s].*?)\s*,?\s*(?:\\text\s*\{{\s*,?\s*|\(\s*){{0,2}}"
-    rf"(?:(?:(?:or|{_THAT_IS})\s*)?(?P<about>{_ABOUT})|{_THAT_IS}|(?:(?<=\()|(?<=\(\\text{{))or\b),?\s*\}}?\s*(?P<other>.*\d.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def _restatement(text: str) -> str:
-    r"""Return `2^5 = 32` for `2^5 \text{ (or 32)}` and `6\pi \approx 18.8` for `6\pi \text{ (about 18.8)}`."""
-    match = _RESTATED.fullmatch(text)
-    value = match["value"] if match else ""
-    if not match or re.search(r"(?<!\\)\b[a-zA-Z]{3}", value) or value.count("{") != value.count("}"):
-        return text
-    other = re.sub(r"\\text\s*\{\s*\)\s*\}$", ")", match["other"].strip(" ."))
-    while (other.endswith(")") and other.count(")") > other.count("(")) or other.count("}") > other.count("{"):
-        other = other[:-1].strip(" .")
-    return f"{value} = {other}" if match["about"] is None else rf"{value} \approx {other}"
 
 
 _CONDITION = re.compile(
