@@ -258,11 +258,6 @@ def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
         return equal(scalar, formula)
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return all(equal(scalar, item) for item in group.items)
-    letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
-    if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):  # ACD and A, C, D
-        return True
-    if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
-        return all(equal(scalar, item) for item in group.items)
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
     if "," not in scalar.latex or not (has_units or len(group.items) > 2):
         return False
@@ -284,11 +279,6 @@ def _equation_and_value(equation: Equation, value: Value) -> bool:
     is_choice = isinstance(value, Word) or (isinstance(value, Scalar) and value.latex.isupper())
     if ends_in_letter and (is_choice or re.fullmatch("[a-e]", equation.names[0] or "")):
         return False  # a = b is not choice B
-    *names, name = equation.names
-    if isinstance(value, Group) and all(names) and name is None and len(names) == len(value.items) > 1:
-        is_plain = not value.opening and all(isinstance(item, Scalar) for item in value.items)
-        if value.names == tuple(names) or is_plain:  # a = b = 5 is a = 5, b = 5 and 5, 5
-            return all(equal(last, item) for item in value.items)
     return any(equal(spelling, value) for spelling in _stated_values(equation))
 
 
@@ -309,11 +299,8 @@ def _stated_values(equation: Equation) -> list[Value]:
 
 
 def _same_side(side: Value, last: Value, approximate: bool) -> bool:
-    if not (approximate and isinstance(side, Scalar) and isinstance(last, Scalar)):
-        return equal(side, last)
-    if side.unit != last.unit and "percent" in (side.unit, last.unit):  # 1/3 \approx 33\%
-        side, last = (each if each.unit == "percent" else Scalar(rf"100\cdot({each.latex})") for each in (side, last))
-    return rounded(side, last)
+    both_formulas = isinstance(side, Scalar) and isinstance(last, Scalar)
+    return rounded(side, last) if approximate and both_formulas else equal(side, last)
 
 
 def _equations(first: Equation, second: Equation) -> bool:
@@ -340,9 +327,6 @@ def _sets(first: Value, second: Value) -> bool:
         is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
         if is_order and second.opening == "" and in_order(first.sides, second.items):
             return True
-    is_join = isinstance(first, Region) and first.operator != r"\setminus"
-    if is_join and isinstance(second, Region) and first.operator == second.operator:
-        return in_any_order(first.parts, second.parts) or same_set(first, second)
     return same_set(first, second)
 
 

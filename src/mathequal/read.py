@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import permutations, product
+from itertools import product
 
 from mathequal import values
 from mathequal.text import spelled
@@ -32,8 +32,6 @@ def brackets(formula: str, pattern: str = "(?!)") -> Iterator[tuple[re.Match, in
 
 def split(formula: str, pattern: str) -> tuple[list[str], list[str]]:
     r"""Return the parts of `formula` between matches of `pattern` outside brackets, and the matches.
-
-    `pattern` must have no
 
     >>> split("f(a,b), c; d", ",|;")
     (['f(a,b)', 'c', 'd'], [',', ';'])
@@ -271,13 +269,8 @@ def _equation(text: str, sides: list[str], read_sides: tuple[Value, ...], approx
     left, right = read_sides[0], read_sides[-1]
     if len(read_sides) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
         letters = [item.latex for item in left.items if isinstance(item, Scalar) and values.NAME.fullmatch(item.latex)]
-        if len(letters) == len(left.items) == len(right.items):
-            if left.opening == "(":  # (x, y) = (1, 2)
-                return replace(right, names=tuple(map(function_name, letters)))
-            if left.opening == "{" and len(letters) < 6:  # {a, b} = {1, 2}
-                return Group(
-                    "", "", tuple(dict.fromkeys(Group("(", ")", order) for order in permutations(right.items)))
-                )
+        if len(letters) == len(left.items) == len(right.items) and left.opening == "(":  # (x, y) = (1, 2)
+            return replace(right, names=tuple(map(function_name, letters)))
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []

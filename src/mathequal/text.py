@@ -100,14 +100,6 @@ BEFORE_WORDS = table(
         r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`",
         " ",
     ),
-    # "5 only"
-    (r"(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$", " "),
-    # all real numbers except 2
-    (
-        r"^\s*@text[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
-        r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
-        lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
-    ),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
@@ -142,8 +134,6 @@ BEFORE_WORDS = table(
     (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
     # arsinh and \operatorname{arccosh}
     (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
-    # f: x \mapsto 2x
-    (r"@start([a-zA-Z])\s*:\s*@start([a-z])\s*\\mapsto@end", r"\1(\2)="),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
     (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
@@ -159,8 +149,6 @@ BEFORE_WORDS = table(
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
-    # 7^{\text{th}}
-    (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}@end", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
@@ -219,8 +207,6 @@ AFTER_WORDS = table(
     (r"\\(frac|binom)\s+\{", r"\\\1{"),
     (rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})", r"\1{\2}"),
     (rf"\\sqrt(\[[^\[\]]*\])?\s*({_ARGUMENT})", r"\\sqrt\1{\2}"),
-    # {5 \choose 2}
-    (r"\{([^{}]*)\\choose@end([^{}]*)\}", r"\\binom{\1}{\2}"),
     # 2^(n+1) is 2^{n+1}, while x^{2} is x^2
     (r"\^\s*\(([^()]*)\)", r"^{\1}"),
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
@@ -231,7 +217,6 @@ AFTER_WORDS = table(
         r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
         lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
     ),
-    (r"\\log\s*_e@end", r"\\ln "),
     # f(x) \equiv 1
     (r"(?<=[a-zA-Z)])\s*\\equiv@end", "="),
     # P_1(2, 3) is P_1=(2, 3), but R(\cos t, \sin t) is a product
@@ -304,8 +289,11 @@ def spelled(text: str) -> str:
     text = rewrite(text, BEFORE_WORDS)
     text = _ENDING.sub("", text).strip()
     text = without_sentence(text)
-    text = _unwrapped(text)
-    if _is_phrase(text):
+    whole = re.fullmatch(r"\\text\{([^{}]*)\}(\^\{?\d\}?)?", text)
+    if whole and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", whole[1]):  # more than words: 24 cm, x = 5
+        text = whole[1].strip() + (whole[2] or "")
+    only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text) and not _NO_WORD.search(text)
+    if only_words or (text.isascii() and number_in_words(text.casefold()) is not None):
         return _word(text)
     text = _TEXT.sub(_text, text)
     text = _AND_OR.sub(lambda match: AND if match[1] == "and" else OR, text)
@@ -315,22 +303,6 @@ def spelled(text: str) -> str:
     for pattern in (_PLAIN_WORD, _SHORT_WORD):
         text = pattern.sub(lambda match: _word(match[0]), text)
     return " ".join(_ENDING.sub("", text).split())
-
-
-def _unwrapped(text: str) -> str:
-    r"""Return what is inside a `\text{...}` around the whole, if that is more than words: `24 cm`, `x = 5`."""
-    match = re.fullmatch(r"\\text\{([^{}]*)\}(\^\{?\d\}?)?", text)
-    if match and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", match[1]):
-        return match[1].strip() + (match[2] or "")
-    return text
-
-
-def _is_phrase(text: str) -> bool:
-    """Whether the whole text is words: `right triangle`, `twenty-four`."""
-    if text.isascii() and number_in_words(text.casefold()) is not None:
-        return True
-    only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text)
-    return bool(only_words) and not _NO_WORD.search(text)
 
 
 def _repeating_fraction(match: re.Match) -> str:

@@ -105,8 +105,6 @@ NAME = re.compile(
             rf"\\frac\{{{_RATIO_PART}\}}\{{{_RATIO_PART}\}}",
             # a:b:c, V_1:V_2, AB:BC
             rf"{_RATIO_TERM}(?:\s*:\s*{_RATIO_TERM})+",
-            # \sin A, \cos \angle ABC, \tan\theta
-            rf"{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{GREEK}))",
             # words: \text{Area}, \text{Area of } \triangle ABC
             rf"(?:{WORD}\s*)+(?:[A-Z]|\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?",
         )

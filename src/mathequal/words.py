@@ -196,14 +196,8 @@ _ANNOUNCEMENT = (
     r"(?: (?:located |attained )?at(?: the point)?)?(?:\s*:|(?![a-z]))"
     r"|solutions?\s(?:is|are):?|[a-z' ]*[a-z]{4}:)|(?:so|thus|hence|therefore)\b,?)"
 )
-# "The smallest such $k$ is", "the point", before a formula
-_STATEMENT = (
-    r"\\text\s*\{\s*the [a-z' ]*\}\s*\$?\s*[a-z]\s*\$?\s*\\text\s*\{\s*(?:is|are|equals)\s*\}"
-    r"|\\text\s*\{\s*(?:it is |they are )?the (?:constant |only )?(?:point|pair|triple|interval|function|value"
-    r"|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
-)
 _PREFACE = re.compile(
-    rf"\s*(?:{_STATEMENT}|\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
+    rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
 )
 # "The answer is not" announces something else.
 _DENIAL = re.compile(
@@ -225,11 +219,11 @@ _FOR_ALL = re.compile(
     r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*,?\s*)?(?:and|or)\b)"
     rf"|\s*(?:,|[,;]?\s*\()\s*[a-z]\s*\\in\s*{_SET}\s*\)?$"
 )
-# n^2 for all integers n
-_FORMULA_FOR_ALL = re.compile(r"(?!.*(?:[<>]|\\[gln]e(?![a-z]))).*\bfor (?:all|every)\b")
-# 1+5k, k \in \mathbb{Z}
-_ENDS_IN_INTEGERS = re.compile(
-    r"(?!.*\\(?:[gl]eq?|neq?)(?![a-z]))[^<>]*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?[\s)]*", re.DOTALL
+# n^2 for all integers n, and 1+5k, k \in \mathbb{Z}
+_WITHOUT_BOUNDS = re.compile(
+    r"(?!.*(?:[<>]|\\[gln]eq?(?:slant)?(?![a-z])))"
+    r".*(?:\bfor (?:all|every)\b|\\in\s*\\mathbb\s*\{?\s*Z\s*\}?[\s)]*$)",
+    re.DOTALL,
 )
 # f(x)=1/x "for all x > 0", where the problem has said so
 _DOMAIN_OF_FUNCTION = re.compile(
@@ -237,11 +231,10 @@ _DOMAIN_OF_FUNCTION = re.compile(
     rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each)|for(?=\s*\}}?\s*t\b))\s*\}}?|[,;]|\()"
     r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|(?<=t)\s*\\geq?(?:slant)?\s*0|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
 )
-# "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
+# "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer"
 _EXPLANATION = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*"
     r"\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
-    rf"|\s*{_TEXT}\(\s*note\b.*\)\s*\}}?$"
     # "(all sign combinations)", but not "(mod p)" or "(if p is odd)"
     r"|\s*\\text\s*\{\s*\((?![^)]*\b(?:mod|modulo|base|if|not|or|order|than|except|when|where|only|million|thousand)\b)"
     r"[a-z']+(?:[\s,]+[a-z']+)+\)\s*\}$",
@@ -265,7 +258,7 @@ def without_sentence(text: str) -> str:
     text = _EXPLANATION.sub("", text)
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
-    if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text) or _FORMULA_FOR_ALL.match(text):
+    if "=" in text or r"\pi" in text or _WITHOUT_BOUNDS.match(text):
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
 
