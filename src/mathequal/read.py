@@ -103,7 +103,8 @@ def _block(text: str) -> Value | None:
     rows = [[entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")]
     rows = [row for row in rows if any(row)]
     is_aligned = all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
-    if kind == "cases" and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned:
+    has_cases = kind == "cases" or (kind == "array" and brace)
+    if has_cases and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned:
         pairs = [_parts(re.sub(WORD, _condition, entry) for entry in row) for row in rows]
         return Group("{", "}", tuple(Group("case", "case", pair) for pair in pairs))
     if kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block)):

@@ -193,8 +193,6 @@ AFTER_WORDS = table(
     # 2**3 is a power, 2*3 and 2 \times 3 are products
     (r"\*\*", "^"),
     (r"\*", r"\\cdot "),
-    # C1 is C_1
-    (r"(?<![\w\\{])(C(?=[1-9](?![\w.]))|[Cc](?=[1-9]\s*(?:\\|e)))", r"\1_"),
     # <=, >=, !=, \not= and \|
     (r"([<>])\s*=", lambda match: r"\le " if match[1] == "<" else r"\ge "),
     (r"\\not\s*=|(?<![\d)])!=", r"\\ne "),
