@@ -258,6 +258,9 @@ def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
         return equal(scalar, formula)
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return all(equal(scalar, item) for item in group.items)
+    letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
+    if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):  # ACD and A, C, D
+        return True
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
     if "," not in scalar.latex or not (has_units or len(group.items) > 2):
         return False
@@ -294,13 +297,11 @@ def _stated_values(equation: Equation) -> list[Value]:
     for side, name, constant in zip(equation.sides[:-1], equation.names, equation.constant, strict=False):
         if name is None and (constant or sides_with_variables_count):
             spellings.append(side)
-    are_equal = all(_same_side(side, last, equation.approximate) for side in spellings[1:])
+    has_decimal = equation.approximate and isinstance(last, Scalar)
+    are_equal = all(
+        (rounded if has_decimal and isinstance(side, Scalar) else equal)(side, last) for side in spellings[1:]
+    )
     return spellings if are_equal else []
-
-
-def _same_side(side: Value, last: Value, approximate: bool) -> bool:
-    both_formulas = isinstance(side, Scalar) and isinstance(last, Scalar)
-    return rounded(side, last) if approximate and both_formulas else equal(side, last)
 
 
 def _equations(first: Equation, second: Equation) -> bool:

@@ -379,10 +379,8 @@ def same_value(first: Scalar, second: Scalar) -> bool:
         return True
     decimals = fewest_decimal_places(first.latex, second.latex)
     one, other = expression(first.latex), expression(second.latex)
-    if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
-        return one.shape == other.shape and all(map(same_values, one, other))
-    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
-        return False
+    if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
+        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(map(same_values, one, other))
     return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
 
 

@@ -206,7 +206,8 @@ def same_functions(first: Value, second: Value) -> bool:
     A set is an antiderivative such as `x^2+C`, or the solutions of a differential equation, where one of the two is
     called `y` or `x(t)`. Elsewhere `C` may be a given number, and `R-C` is not `R+C`.
     """
-    formulas = _formula(first), _formula(second)
+    named = (isinstance(side, Equation) and side.names[0] and len(side.sides) == 2 for side in (first, second))
+    formulas = [parse(side.sides[1] if name else side) for side, name in zip((first, second), named, strict=True)]
     certain = set(filter(_CERTAIN.fullmatch, names(*formulas)))
     shared = names(formulas[0]) & names(formulas[1]) - certain
     constants = [sorted(names(formula) - shared) for formula in formulas]
@@ -232,11 +233,6 @@ def same_functions(first: Value, second: Value) -> bool:
         if not all(called) or letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
             raise Undefined("different functions, or constants that may be given numbers")
         return _holds_all(one, other) and _holds_all(other, one)
-
-
-def _formula(side: Value) -> sympy.Expr:
-    is_named = isinstance(side, Equation) and side.names[0] and len(side.sides) == 2
-    return parse(side.sides[1] if is_named else side)
 
 
 def _terms(formula: sympy.Expr, constants: list[str]) -> list[sympy.Expr]:

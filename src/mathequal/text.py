@@ -94,10 +94,11 @@ BEFORE_WORDS = table(
     (r"\t(?=ext|imes|heta|an@end|au@end|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)@end)", r"\\t"),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
     (r"@start(?=rac\s*[{\d])", r"\\f"),
-    # \( and \], \boxed and \large, \therefore and \checkmark
+    # \( and \], \boxed and \large, \therefore, \checkmark and \implies, "5 only"
     (
         r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|normalsize|therefore|checkmark|blacksquare"
-        r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`",
+        r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`"
+        r"|^\s*\\(?:implies|[rR]ightarrow)@end|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
         " ",
     ),
     # minus 5
@@ -135,7 +136,7 @@ BEFORE_WORDS = table(
     # arsinh and \operatorname{arccosh}
     (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
-    (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
+    (r"\\(?:math(?:rm|bf|it|cal|bb(?=\s*\{\s*P))|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
         r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
         r"\1\2",
@@ -205,7 +206,9 @@ AFTER_WORDS = table(
     (r"\\(frac|binom)\s+\{", r"\\\1{"),
     (rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})", r"\1{\2}"),
     (rf"\\sqrt(\[[^\[\]]*\])?\s*({_ARGUMENT})", r"\\sqrt\1{\2}"),
-    # 2^(n+1) is 2^{n+1}, while x^{2} is x^2
+    # {5 \choose 2}, \log_e x; 2^(n+1) is 2^{n+1}, while x^{2} is x^2
+    (r"\{([^{}]*)\\choose@end([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (r"\\log\s*_e@end", r"\\ln "),
     (r"\^\s*\(([^()]*)\)", r"^{\1}"),
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
     # 0 (mod 128), 3 \pmod 7
@@ -237,8 +240,10 @@ _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?
 _AND_OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])\s*")
 _TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*|(?<=\w)\s+and\s*)?\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
-_SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
-_SHORT_UNITS += "|km/h|m/s|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
+_SHORT_UNITS = (
+    r"km/h|m/s|sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
+)
+_SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
     r"|(?<![a-zA-Z\\{])(?:one|two|six|ten)(?![a-zA-Z])"

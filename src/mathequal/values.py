@@ -154,7 +154,11 @@ def read_words(text: str) -> Value | None:
 
 def _bare(phrase: str) -> str:
     """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
-    phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
+    phrase = re.sub(
+        r"^(?:(?:the|this) (?:series|integral) (?:is )?|(?:an?|the) (?=\w\w)|(?:option|choice|answer) )",
+        "",
+        phrase.strip(),
+    )
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
 
 

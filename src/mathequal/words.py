@@ -235,6 +235,7 @@ _DOMAIN_OF_FUNCTION = re.compile(
 _EXPLANATION = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*"
     r"\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
+    rf"|\s*{_TEXT}\(\s*note\b.*\)\s*\}}?$"
     # "(all sign combinations)", but not "(mod p)" or "(if p is odd)"
     r"|\s*\\text\s*\{\s*\((?![^)]*\b(?:mod|modulo|base|if|not|or|order|than|except|when|where|only|million|thousand)\b)"
     r"[a-z']+(?:[\s,]+[a-z']+)+\)\s*\}$",
