@@ -24,7 +24,6 @@ from mathequal.words import plain_number, shown, verdict_of
 _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
 
-
 # Letters for any whole number beside \pi, for any constant behind a formula in x, and for x of f(x) = ...
 _ANY_NUMBER = (
     re.compile(
@@ -297,10 +296,8 @@ def _stated_values(equation: Equation) -> list[Value]:
     for side, name, constant in zip(equation.sides[:-1], equation.names, equation.constant, strict=False):
         if name is None and (constant or sides_with_variables_count):
             spellings.append(side)
-    has_decimal = equation.approximate and isinstance(last, Scalar)
-    are_equal = all(
-        (rounded if has_decimal and isinstance(side, Scalar) else equal)(side, last) for side in spellings[1:]
-    )
+    rounds = equation.approximate and isinstance(last, Scalar)
+    are_equal = all((rounded if rounds and isinstance(side, Scalar) else equal)(side, last) for side in spellings[1:])
     return spellings if are_equal else []
 
 

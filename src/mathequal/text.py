@@ -55,7 +55,6 @@ _COMMANDS = _spellings(
 
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
-
 # The beginning of a name without a backslash, the end of a name, and a \text{ that may be in front of words
 _SHORT = {"@start": r"(?<![a-zA-Z\\])", "@end": "(?![a-zA-Z])", "@text": r"(?:\\text\s*\{\s*)?"}
 
