@@ -260,6 +260,8 @@ def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
     letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
     if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):  # ACD and A, C, D
         return True
+    if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
+        return all(equal(scalar, item) for item in group.items)
     has_units = any(isinstance(item, Scalar) and item.unit for item in group.items)
     if "," not in scalar.latex or not (has_units or len(group.items) > 2):
         return False
@@ -281,6 +283,10 @@ def _equation_and_value(equation: Equation, value: Value) -> bool:
     is_choice = isinstance(value, Word) or (isinstance(value, Scalar) and value.latex.isupper())
     if ends_in_letter and (is_choice or re.fullmatch("[a-e]", equation.names[0] or "")):
         return False  # a = b is not choice B
+    names = equation.names[:-1]
+    is_repeated = isinstance(value, Group) and all(names) and len(names) == len(value.items) > 1
+    if is_repeated and (value.opening == "" or value.names == names):  # a = b = 5 is 5, 5
+        return all(equal(last, item) for item in value.items)
     return any(equal(spelling, value) for spelling in _stated_values(equation))
 
 
@@ -325,6 +331,8 @@ def _sets(first: Value, second: Value) -> bool:
         is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
         if is_order and second.opening == "" and in_order(first.sides, second.items):
             return True
+    if isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator != r"\setminus":
+        return in_any_order(first.parts, second.parts) or same_set(first, second)
     return same_set(first, second)
 
 

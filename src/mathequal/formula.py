@@ -231,8 +231,11 @@ class _Parser(_Latex2Sympy):
 
 
 def _mixed_number(match: re.Match) -> str:
-    r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
-    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
+    r"""Return 1+\frac12 for 1\frac12 and 1 1/2, but a product for 2\frac31. 2 3/1 is neither."""
+    is_proper = 0 < int(match[2]) < int(match[3])
+    if not is_proper and "frac" not in match[0]:
+        raise Undefined(match[0])
+    joint = "+" if is_proper else r"\cdot "
     return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
@@ -244,10 +247,11 @@ _VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 _REWRITES = table(
     # 1,000
     (r"(?<=\d),(?=\d{3})", ""),
-    # 1\frac{1}{2}
+    # 1 1/2 and 1\frac{1}{2}
+    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
     (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
-    # 5/6\pi is \frac{5}{6}\pi, but 1 5/6\pi is neither a sum nor a product
-    (r"(?<![\d.^_/])(?<!\d )(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
+    # 5/6\pi is \frac{5}{6}\pi
+    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know
@@ -264,6 +268,8 @@ _REWRITES = table(
     # \ln|x|/2 is half of \ln|x|
     (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
     (r"\\percent", r"\\cdot\\frac{1}{100}"),
+    # a determinant
+    (r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|", r"\\begin{vmatrix}\2\\end{vmatrix}"),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
     (r"(?<!sqrt)\[", "("),
     (r"\](?!\{)", ")"),

@@ -309,6 +309,9 @@ _SUCH_THAT = re.compile(rf"{values.LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
 
 def _group(text: str) -> Value | None:
     """Read what one pair of brackets is around: a tuple, a set, an interval, or a formula in brackets."""
+    negative = re.fullmatch(r"-(?:\(|\\langle\s)([^()]*,[^()]*)(?:\)|\\rangle)", text)
+    if negative:  # -(1,2)
+        return _value(f"({','.join(f'-({part})' for part in negative[1].split(','))})")
     match = _OPENING.match(text)
     bracket = next((bracket for bracket, depth in brackets(text) if depth == 0), None)
     if not match or not bracket or bracket.end() < len(text) or bracket[0] not in _CLOSERS[match[0]]:

@@ -78,10 +78,13 @@ _ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
 _CIRCLE = r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)"
 # Commands that set words in some font
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
+_UNIT = r"(?:[kcmdn]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)@end(?:\^\{?-?\d\}?)?"
+_SPACE = r"(?:\\[,;: ]|~)"
 
 BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
+    (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
     # \\[4pt] ends a row, as \\ does
     (r"\\\\\s*\[\s*[-+]?[\d.]+\s*(?:pt|bp|pc|em|ex|mm|cm|in|mu|\\[a-z]+)\s*\]", r"\\\\"),
     # 10⁻³
@@ -93,23 +96,37 @@ BEFORE_WORDS = table(
     (r"\t(?=ext|imes|heta|an@end|au@end|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)@end)", r"\\t"),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
     (r"@start(?=rac\s*[{\d])", r"\\f"),
-    # \( and \], \boxed and \large, \therefore, \checkmark and \implies, "5 only"
+    # \( and \], \boxed and \large, \therefore, \checkmark and \implies, "5 only", "only 5"
     (
         r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|normalsize|therefore|checkmark|blacksquare"
         r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`"
-        r"|^\s*\\(?:implies|[rR]ightarrow)@end|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
+        r"|^\s*(?:\\(?:implies|(?:[lL]ong)?[rR]ightarrow)@end|only(?=\s)|\\text\s*\{\s*only\s*\})"
+        r"|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
         " ",
     ),
+    # all real numbers except 2, all real numbers x
+    (
+        r"^\s*@text[aA]ll real(?:s| numbers)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
+        r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
+        lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
+    ),
+    (r"^\s*@text[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
-    (r"^\s*@text(euro|pound|rupee|yuan)\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
+    (r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
     # 7 元, 7 个: the words for yuan, and for things that are counted
     (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
+    # 5\,m\,s^{-1} and 5 m s^{-1}, but 5 m s is a product
+    (
+        rf"(?<=[\d}}i])(?:\s*{_SPACE}|\s*(?=k?m(?:\s|{_SPACE})*s\^))\s*"
+        rf"({_UNIT}(?:(?:\s|{_SPACE}|/|\\cdot)*{_UNIT})*)(?=[\s.$]*$)",
+        lambda match: r"\text{" + re.sub(r"\\cdot|\\.|[~{}]", " ", match[1]) + "}",
+    ),
     # white space: \phantom{0}, \hspace{1cm}, \quad, \, and ~
     (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|\\hspace\*?\s*\{[^{}]*\}|\\q?quad@end", " "),
     (r"(?<!\\)\\[!,;:> ]|[~\s]", " "),
@@ -134,6 +151,7 @@ BEFORE_WORDS = table(
     (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
     # arsinh and \operatorname{arccosh}
     (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
+    (r"cosec(?![a-z])", "csc"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
     (r"\\(?:math(?:rm|bf|it|cal|bb(?=\s*\{\s*P))|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
@@ -149,6 +167,8 @@ BEFORE_WORDS = table(
     # \textbf{even} and \mbox{even} are \text{even}
     (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
     (r"\\text\s*\{", r"\\text{"),
+    # 7^{\text{th}}
+    (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}@end", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
     (r"_\s*\{\s*\\text\{\s*([^{}\s]*)\s*\}\s*\}", r"_{\1}"),
     (r"\\(begin|end)\{(\w+)\*\}", r"\\\1{\2}"),
@@ -193,6 +213,8 @@ AFTER_WORDS = table(
     # 2**3 is a power, 2*3 and 2 \times 3 are products
     (r"\*\*", "^"),
     (r"\*", r"\\cdot "),
+    # C1 is C_1
+    (r"(?<![\w\\{])(C(?=[1-9](?![\w.]))|[Cc](?=[1-9]\s*(?:\\|e)))", r"\1_"),
     # <=, >=, !=, \not= and \|
     (r"([<>])\s*=", lambda match: r"\le " if match[1] == "<" else r"\ge "),
     (r"\\not\s*=|(?<![\d)])!=", r"\\ne "),
@@ -217,18 +239,29 @@ AFTER_WORDS = table(
         r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
         lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
     ),
+    # f: x \mapsto 2x
+    (r"@start(?:([a-zA-Z])\s*:\s*)?([a-z])\s*\\mapsto@end", lambda match: f"{match[1] or 'f'}({match[2]})="),
     # f(x) \equiv 1
     (r"(?<=[a-zA-Z)])\s*\\equiv@end", "="),
+    # t(0,4], which should be t \in (0,4]
+    (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
     # P_1(2, 3) is P_1=(2, 3), but R(\cos t, \sin t) is a product
     (r"^([MOPQSV](?:_\w)?)\s*(?=\((?:\\[a-z]+|[^()a-zA-Z])*,(?:\\[a-z]+|[^()a-zA-Z,])*\)$)", r"\1="),
-    # C_n^k, y^{\prime\prime}, 1./3, \bar z
+    # \angle CBA is \angle ABC
+    (r"\\angle ?\{? ?([A-Z]) ?([A-Z]) ?([A-Z])(?! ?\w) ?\}?", lambda m: rf"\angle {m[2].join(sorted(m[1] + m[3]))}"),
+    # C(n,k), {}_nC_k, C_n^k, y^{\prime\prime}, 1./3, \bar z and z^*
+    (r"@startC\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
+    (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
     (r"(?<![a-zA-Z])C_(?:\{(\w+)\}|(\w))\s*\^(?:\{(\w+)\}|(\w))", r"\\binom{\1\2}{\3\4}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda match: "'" * match[1].count("prime")),
     (r"(?<=\d)\.(?=\s*/)", ""),
-    (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))", r"\\bar{\1\2}"),
+    (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))|([a-zA-Z])\s*\^\s*\{?\s*\\cdot@end\s*\}?", r"\\bar{\1\2\3}"),
     # ]0,1[ and [0,1[
     (r"(^|\\(?:cup|in)\s*)\](?=[^][(),;]+[,;][^][(),;]+[][])", r"\1("),
     (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
+    # (2,3)(2,7) and 3{:}2
+    (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
+    (r"\{([,:])\}", r"\1"),
 )
 
 

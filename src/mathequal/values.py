@@ -98,13 +98,15 @@ NAME = re.compile(
             # (x, y)
             rf"\({LETTER}(?:,\s*{LETTER})+\)",
             # \angle ABC, m\angle 1, \triangle{ABC}
-            rf"m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|(?:[A-Z]\s*(?:_\d)?\s*)+|\d|{LETTER})",
+            rf"(?:m|{moved('m')})?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|(?:[A-Z]\s*(?:_\d)?\s*)+|\d|{LETTER})",
             # \Delta p
             r"\\Delta\s*[a-zA-Z](?:_\w)?",
             # \frac{AB}{CD}, \frac{dy}{dx}, \frac{a}{b}
             rf"\\frac\{{{_RATIO_PART}\}}\{{{_RATIO_PART}\}}",
             # a:b:c, V_1:V_2, AB:BC
             rf"{_RATIO_TERM}(?:\s*:\s*{_RATIO_TERM})+",
+            # \sin A, \cos \angle ABC, \tan\theta
+            rf"{_FUNCTION}\s*(?:[A-Z]|\\angle\s*[A-Z]+|\\(?:{GREEK}))",
             # words: \text{Area}, \text{Area of } \triangle ABC
             rf"(?:{WORD}\s*)+(?:[A-Z]|\([^()=]*\)|(?:\\triangle\s*)?{_POINTS})?",
         )
@@ -146,20 +148,27 @@ def read_words(text: str) -> Value | None:
     number = words.number_in_words(phrase)
     if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
+    amount, _, name = phrase.rpartition(" ")
+    if unit(name) and (number := words.number_in_words(amount)) is not None:  # ten hours
+        return Scalar(str(number), unit(name) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
     return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
 
 
+# "the series converges absolutely by the ratio test" is "absolutely convergent"
+_CONVERGENCE = re.compile(r"(con|di)verge(?:s|nt)(?: (\w+ly))?(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$")
+_NEEDLESS = re.compile(
+    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence) (?=.*vergent)(?:is )?|(?:an?|the) (?=\w\w)|(?:option|choice|answer) )"
+    r"|(?<=not )an? | (?<=ary |ent )condition$"
+)
+
+
 def _bare(phrase: str) -> str:
     """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
-    phrase = re.sub(
-        r"^(?:(?:the|this) (?:series|integral) (?:is )?|(?:an?|the) (?=\w\w)|(?:option|choice|answer) )",
-        "",
-        phrase.strip(),
-    )
-    return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
+    phrase = _CONVERGENCE.sub(r"\2 \1vergent", phrase.strip()).strip()
+    return re.sub(r"^\(([a-z0-9])\)$", r"\1", _NEEDLESS.sub("", phrase))
 
 
 # 8:34 p.m., 8:34:05 am, 8 am; without `am` or `pm` it is read as a ratio
@@ -205,6 +214,11 @@ _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?
 _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
 
 
+# 2 hours 30, before minutes
+_LARGER = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)")
+_PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
+
+
 def read_formula(text: str) -> Scalar | Word:
     """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
     unit_name, things = "", ""
@@ -220,6 +234,10 @@ def read_formula(text: str) -> Scalar | Word:
             number, factor, phrase = plain_number(amount), words.MULTIPLES[multiple], counted
             amount = rf"({amount})\cdot {factor}" if number is None else str(number * factor)
         found = unit(phrase) if phrase else ""
+        larger = _LARGER.fullmatch(amount)
+        part, factor = _PARTS_OF_UNITS.get(unit(shown(larger[2])) or "", ("", 0)) if larger else ("", 0)
+        if larger and factor and part == found:
+            amount = str(int(larger[1]) * factor + int(larger[3]))
         if found is not None:
             formula, unit_name, things = amount, found, "" if found else phrase
     letter = _NUMBER_AND_LETTER.fullmatch(formula)

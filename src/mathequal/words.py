@@ -98,13 +98,19 @@ NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
 
 
-def number_in_words(phrase: str) -> int | None:
-    """Return the number that `twenty-four`, `minus two` or `three hundred and five` is."""
+_PARTS = ("half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+def number_in_words(phrase: str) -> int | Fraction | None:
+    """Return the number that `twenty-four`, `minus two`, `three hundred and five` or `two thirds` is."""
     words = " ".join(phrase.replace("-", " ").split())
     for sign in ("minus ", "negative "):
         if words.startswith(sign):
             size = number_in_words(words.removeprefix(sign))
             return None if size is None else -size
+    count, _, part = words.removesuffix("s").replace("fourth", "quarter").rpartition(" ")
+    if part in _PARTS and count in NUMBER_WORDS[1:20]:
+        return Fraction(NUMBER_WORDS.index(count), 2 + _PARTS.index(part))
     for multiple in reversed(MULTIPLES):
         before, found, after = words.partition(multiple)
         if found:
@@ -189,11 +195,15 @@ def _of_things(phrase: str) -> str | None:
     return "" if counts else None
 
 
-# "So the answer is", "Answer:"
+# "the interval", before a formula; "So the answer is", "The smallest such k is", "Answer:"
+_THING = (
+    r"the (?:constant |only )?(?:point|pair|triple|interval|function|value|number|set|line|plane|circle|curve|matrix"
+    r"|vector|polynomial)s?(?=\s*\})"
+)
 _ANNOUNCEMENT = (
     r"(?:(?:(?:so|thus|hence|therefore),?\s)?"
-    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:is|are|equals|have|get|obtain)"
-    r"(?: (?:located |attained )?at(?: the point)?)?(?:\s*:|(?![a-z]))"
+    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:\}\s*[a-z]\s*\\text\s*\{\s*)?(?:is|are|equals|have|get|obtain)"
+    rf"(?: (?:located |attained )?at(?: the point)?| {_THING})?(?:\s*:|(?![a-z]))|{_THING}"
     r"|solutions?\s(?:is|are):?|[a-z' ]*[a-z]{4}:)|(?:so|thus|hence|therefore)\b,?)"
 )
 _PREFACE = re.compile(
