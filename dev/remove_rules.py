@@ -33,6 +33,7 @@ ENTRIES = {
     "command": text._COMMANDS,
     "unit": words._UNITS,
     "multiple": words.MULTIPLES,
+    "part of a unit": values._PARTS_OF_UNITS,
     "pair of types": compare._RULES,
 }
 
