@@ -187,6 +187,13 @@ BEFORE_WORDS = table(
         r"([\d.,]*\d)\s*\}?\s*(?:@text\)\s*\}?|\}?)\s*\.?$",
         r" \\approx \1",
     ),
+    # 2^5 \text{ (or 32)} and 2^5, which is 32
+    (
+        r"(?:(?<=\d)|(?<=\d[})]))\s*,?\s*(?:(?:\(@text|@text\()or|\(?@text[,(]?\s*(?:which is|that is|i\.e\."
+        r"|equivalently))@end,?\s*\}?\s*(?=.*\d)((?:[^{}()]|\{(?:[^{}]|\{[^{}]*\})*\})+?)\s*"
+        r"(?:\\text\{\s*\)\s*\}|[)}]*)\s*\.?$",
+        r" = \1",
+    ),
     # Rules that begin with \s* take time with the cube of the number of spaces in a row.
     (r" {2,}", " "),
 )

@@ -160,8 +160,8 @@ def read_words(text: str) -> Value | None:
 # "the series converges absolutely by the ratio test" is "absolutely convergent"
 _CONVERGENCE = re.compile(r"(con|di)verge(?:s|nt)(?: (\w+ly))?(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$")
 _NEEDLESS = re.compile(
-    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence) (?=.*vergent)(?:is )?|(?:an?|the) (?=\w\w)|(?:option|choice|answer) )"
-    r"|(?<=not )an? | (?<=ary |ent )condition$"
+    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence) (?=.*vergent)(?:is )?|(?:an?|the) (?=\w\w)"
+    r"|(?:option|choice|answer) )|(?<=not )an? | (?<=ary |ent )condition$"
 )
 
 
