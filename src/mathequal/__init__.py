@@ -148,12 +148,9 @@ def parse(pred: str, *_: object, **_settings: object) -> list[str]:
     return [answer] if answer else []
 
 
-Answers = str | Sequence[str]  # one answer, or what `parse` returns
-
-
 def verify(
-    gold: Answers,
-    target: Answers,
+    gold: str | Sequence[str],
+    target: str | Sequence[str],
     *,
     timeout_seconds: float | None = TIME_LIMIT,
     raise_on_error: bool = False,
@@ -177,7 +174,7 @@ def verify(
     return False
 
 
-def explain(gold: Answers, target: Answers, *, timeout_seconds: float = TIME_LIMIT) -> str:
+def explain(gold: str | Sequence[str], target: str | Sequence[str], *, timeout_seconds: float = TIME_LIMIT) -> str:
     """Return "equal", or how the first answers of both are read, which shows why they are different."""
     reference, answer = (answers if isinstance(answers, str) else [*answers, ""][0] for answers in (gold, target))
     reason = submit("mathequal.compare:reason", reference, answer, timeout_seconds).result()

@@ -9,12 +9,11 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 
-import mpmath
 import pint
 from sympy.polys.polyerrors import BasePolynomialError
 
 import mathequal
-from mathequal.formula import Undefined, is_real, names, parse, rounded, same_value, value
+from mathequal.formula import Undefined, rounded, same_value
 from mathequal.read import read
 from mathequal.sets import same_functions, same_set, same_solutions
 from mathequal.text import spelled
@@ -24,7 +23,6 @@ from mathequal.words import plain_number, shown, verdict_of
 # The references 9.9 \pm 0.1 and "about 18.9"
 _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
 _ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
-
 
 # Letters for any whole number beside \pi, for any constant behind a formula in x, and for x of f(x) = ...
 _ANY_NUMBER = (
@@ -98,9 +96,6 @@ def verdict(reference: str, answer: str) -> bool:
     return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
 
 
-Rule = Callable[..., bool]  # a function of two values, of the types that it is registered for
-
-
 def equal(first: Value, second: Value) -> bool:
     """Whether two values are equal. Values of types without a rule are different."""
     for one, other in ((first, second), (second, first)):
@@ -110,7 +105,7 @@ def equal(first: Value, second: Value) -> bool:
     return False
 
 
-def _decided(compare: Rule, first: Value, second: Value) -> bool:
+def _decided(compare: Callable[..., bool], first: Value, second: Value) -> bool:
     """Return `compare(first, second)`, False where something has no value."""
     try:
         return compare(first, second)
@@ -124,15 +119,13 @@ def in_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
 
 def in_any_order(first: Sequence[Value], second: Sequence[Value]) -> bool:
     """Whether each value equals another one of `second`, the first one that is left."""
-    if len(first) != len(second):
-        return False
     remaining = list(second)
     for item in first:
         place = next((place for place, other in enumerate(remaining) if equal(item, other)), None)
         if place is None:
             return False
         del remaining[place]
-    return True
+    return not remaining
 
 
 def _scalars(first: Scalar, second: Scalar) -> bool:
@@ -290,11 +283,10 @@ def _equation_and_value(equation: Equation, value: Value) -> bool:
     is_choice = isinstance(value, Word) or (isinstance(value, Scalar) and value.latex.isupper())
     if ends_in_letter and (is_choice or re.fullmatch("[a-e]", equation.names[0] or "")):
         return False  # a = b is not choice B
-    *names, name = equation.names
-    if isinstance(value, Group) and all(names) and name is None and len(names) == len(value.items) > 1:
-        is_plain = not value.opening and all(isinstance(item, Scalar) for item in value.items)
-        if value.names == tuple(names) or is_plain:  # a = b = 5 is a = 5, b = 5 and 5, 5
-            return all(equal(last, item) for item in value.items)
+    names = equation.names[:-1]
+    is_repeated = isinstance(value, Group) and all(names) and len(names) == len(value.items) > 1
+    if is_repeated and (value.opening == "" or value.names == names):  # a = b = 5 is 5, 5
+        return all(equal(last, item) for item in value.items)
     return any(equal(spelling, value) for spelling in _stated_values(equation))
 
 
@@ -310,16 +302,9 @@ def _stated_values(equation: Equation) -> list[Value]:
     for side, name, constant in zip(equation.sides[:-1], equation.names, equation.constant, strict=False):
         if name is None and (constant or sides_with_variables_count):
             spellings.append(side)
-    are_equal = all(_same_side(side, last, equation.approximate) for side in spellings[1:])
+    rounds = equation.approximate and isinstance(last, Scalar)
+    are_equal = all((rounded if rounds and isinstance(side, Scalar) else equal)(side, last) for side in spellings[1:])
     return spellings if are_equal else []
-
-
-def _same_side(side: Value, last: Value, approximate: bool) -> bool:
-    if not (approximate and isinstance(side, Scalar) and isinstance(last, Scalar)):
-        return equal(side, last)
-    if side.unit != last.unit and "percent" in (side.unit, last.unit):  # 1/3 \approx 33\%
-        side, last = (each if each.unit == "percent" else Scalar(rf"100\cdot({each.latex})") for each in (side, last))
-    return rounded(side, last)
 
 
 def _equations(first: Equation, second: Equation) -> bool:
@@ -346,8 +331,7 @@ def _sets(first: Value, second: Value) -> bool:
         is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
         if is_order and second.opening == "" and in_order(first.sides, second.items):
             return True
-    is_join = isinstance(first, Region) and first.operator != r"\setminus"
-    if is_join and isinstance(second, Region) and first.operator == second.operator:
+    if isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator != r"\setminus":
         return in_any_order(first.parts, second.parts) or same_set(first, second)
     return same_set(first, second)
 
@@ -364,7 +348,7 @@ def _conditions(value: Value) -> list[Relation]:
 
 
 _SETS = product((Relation, Region), (Relation, Region, Group))
-_RULES: dict[tuple[type, type], Rule] = {
+_RULES: dict[tuple[type, type], Callable[..., bool]] = {
     (Scalar, Scalar): _scalars,
     (Scalar, Word): _scalar_and_word,
     (Scalar, Group): _scalar_and_group,
@@ -375,8 +359,7 @@ _RULES: dict[tuple[type, type], Rule] = {
     **dict.fromkeys(_SETS, _sets),
 }  # the rule of each two types, in either order
 
-_KINDS = {"Word": "the word", "Equation": "an equation"}
-_KINDS |= {"Relation": "a condition", "Region": "a set of numbers"}
+_KINDS = {"Word": "the word", "Equation": "an equation", "Relation": "a condition", "Region": "a set of numbers"}
 _GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
 _GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
 
@@ -396,14 +379,6 @@ def _described(answer: Value) -> str:
     if isinstance(answer, Group):
         kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
         return f"{kind} ({'; '.join(map(_described, answer.items))})"
-    if not isinstance(answer, Scalar):
-        return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
-    try:
-        formula = parse(answer)
-        number = None if names(formula) else value(formula, {})
-    except Undefined:
-        return f"{answer.latex}, which is no formula with a value"
-    if number is None:
-        return f"{formula} {answer.unit}".strip()
-    digits = mpmath.nstr(mpmath.re(number) if is_real(number) else number, 8).removesuffix(".0")
-    return f"{digits} {answer.unit}".strip()
+    if isinstance(answer, Scalar):
+        return f"{shown(answer.latex)} {answer.unit}".strip()
+    return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()

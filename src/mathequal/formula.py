@@ -11,7 +11,6 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import product
 from random import Random
 
 import mpmath
@@ -28,10 +27,10 @@ from mathequal.words import FUNCTIONS, GREEK, decimal_places, fewest_decimal_pla
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
 CLOSE = mpmath.mpf(10) ** -30
 _RANGES = ((1.1, 3), (0.1, 0.9), (3, 7), (-3, -1.1), (-0.9, -0.1), (-4, 4), (-4, 4), (-4, 4))
-"""The range of every variable at each point. At the last points variables have different signs."""
-_FURTHER_RANGES = ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
-"""Ranges of further points, for formulas that are real in few places."""
-_NEEDED = 3  # points at which two formulas must agree
+_RANGES += ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
+"""The range of every variable at each point. Between -4 and 4 variables have different signs."""
+_NEEDED, _ENOUGH = 3, 8
+"""Points at which two formulas must agree if they are real in few places, and at which more need not be tried."""
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 _GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
 _WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)
@@ -111,11 +110,6 @@ def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpm
     return number
 
 
-def _sizes(steps: list[mpmath.mpc]) -> list[int]:
-    """Return the binary exponents of the numbers that are not zero."""
-    return [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]
-
-
 def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
     """Return a power; of a negative number the real root, if there is one."""
     if base == 0:
@@ -133,7 +127,7 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
     found: list[Point] = []
-    for number, limits in enumerate(_RANGES + _FURTHER_RANGES):
+    for number, limits in enumerate(_RANGES):
         point = {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
         found.append(point | {"": mpmath.mpf(number)})
     return found
@@ -166,18 +160,13 @@ def same_values(first: sympy.Expr, second: sympy.Expr) -> bool:
     whole += [{name: mpmath.mpf(Random(f"{name}{i}").randint(1, 12)) for name in variables} for i in range(9)]
     if first.has(*_STEPS) or second.has(*_STEPS):
         halves = [{name: number / 2 for name, number in point.items()} for point in whole]
-        between = [] if all(map(_WHOLE.match, variables)) else [halves, usual[: len(_RANGES)]]
-        return all(_agree(first, second, tried) for tried in (whole, *between))
-    # The further points are for formulas that are real in few places, and whole ones for (-1)^n.
-    for tried in (usual[: len(_RANGES)], usual[len(_RANGES) :], whole):
-        verdict = _agree(first, second, tried)
-        if verdict is not None:
-            return verdict
-    return False
+        between = [] if all(map(_WHOLE.match, variables)) else [halves, usual]
+        return all(_agree(first, second, tried, len(tried)) for tried in (whole, *between))
+    return _agree(first, second, [*usual, *whole], _ENOUGH)  # (-1)^n is real at whole numbers
 
 
-def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point]) -> bool | None:
-    """Whether two formulas agree wherever both are real; None if that is at too few points."""
+def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point], enough: int) -> bool:
+    """Whether two formulas agree at the first points, up to `enough`, at which both are real."""
     agreeing_points = 0
     has_i = first.has(sympy.I) or second.has(sympy.I)
     is_slow = first.has(*_GAMMA) or second.has(*_GAMMA)  # takes seconds to many digits
@@ -187,11 +176,10 @@ def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point]) -> bool | 
             same, is_real_point = _same_at(first, second, point, certainty)
         except Undefined:
             continue
-        if same:
-            agreeing_points += 1
-        elif has_i or is_real_point:
-            return False
-    return True if agreeing_points >= _NEEDED else None
+        agreeing_points += same
+        if agreeing_points == enough or (not same and (has_i or is_real_point)):
+            return same
+    return agreeing_points >= _NEEDED
 
 
 def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int) -> tuple[bool, bool]:
@@ -203,7 +191,7 @@ def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
     steps: list[mpmath.mpc] = []
     with mp.workdps(DIGITS):
         one, other = value(first, point, steps), value(second, point, steps)
-        sizes = _sizes(steps)
+        sizes = [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]  # binary exponents
         smallest, largest = min(sizes, default=0), max(sizes, default=0)
         both_real = all(map(is_real, steps))
         is_close = abs(one - other) <= CLOSE * max(abs(one), abs(other))
@@ -230,35 +218,6 @@ def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) ->
         return False
     crossed = first * second.xreplace(elsewhere), second * first.xreplace(elsewhere)
     return same_values(*crossed) and (not positive or same_values(both, sympy.Abs(both)))
-
-
-def zeros_shared(first: sympy.Expr, second: sympy.Expr, positive: bool) -> bool:
-    """Whether some zeros of `first`, in positive numbers if `positive`, can be found and are zeros of `second`."""
-    found = 0
-    with mp.workdps(DIGITS):
-        for start, name in product(points(names(first, second))[: len(_RANGES)], sorted(names(first))):
-            steps: list[mpmath.mpc] = []
-            try:
-                size = abs(value(second, start, steps))
-                value(first, start, steps)
-                zero = _zero(first, start, name)
-                if zero is None or (positive and min(zero[name] for name in names(first, second)) <= 0):
-                    continue
-                is_shared = abs(value(second, zero)) <= CLOSE * max(1, size)
-            except (Undefined, ValueError, ZeroDivisionError):
-                continue
-            if not is_shared or min(_sizes(steps), default=0) < -DIGITS:  # 10^{-40} would pass for zero
-                return False
-            found += 1
-    return found >= _NEEDED
-
-
-def _zero(formula: sympy.Expr, start: Point, name: str) -> Point | None:
-    """Return a zero reached from `start` by Newton's secant in one variable, None if it is not real."""
-    with mp.workdps(2 * DIGITS):
-        x = start[name]
-        zero = mpmath.findroot(lambda x: value(formula, {**start, name: x}), (x, x + 0.1), solver="secant", maxsteps=40)
-        return {**start, name: mpmath.re(zero)} if is_real(zero) else None
 
 
 class _Parser(_Latex2Sympy):
@@ -288,9 +247,9 @@ _VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 _REWRITES = table(
     # 1,000
     (r"(?<=\d),(?=\d{3})", ""),
-    # 1\frac{1}{2} and 1 1/2
-    (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
+    # 1 1/2 and 1\frac{1}{2}
     (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
+    (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
     # 5/6\pi is \frac{5}{6}\pi
     (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
@@ -323,6 +282,9 @@ _OPERATIONS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Deri
 @lru_cache(maxsize=512)
 def expression(latex: str) -> sympy.Basic:
     """Return the expression or matrix of sympy that a formula is. Raises Undefined if it is none."""
+    exact = plain_number(latex)
+    if exact is not None:
+        return sympy.Rational(exact.numerator, exact.denominator)
     if not TRIGONOMETRY.search(latex):
         latex = latex.replace(r"\degree", "")  # outside trigonometric functions a degree sign is a unit
     latex, atoms = _without_atoms(latex)
@@ -412,36 +374,19 @@ def parse(value: Value) -> sympy.Expr:
 
 # White space, but not between digits: 1 1/2 is not 11/2.
 _NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
-# A single letter that is no constant, as `e` and `i` are
-_VARIABLE = re.compile("[a-df-hj-zA-HJ-Z]")
-
-
-def _quick_same_value(first: Scalar, second: Scalar) -> bool | None:
-    """Whether two formulas have one value where no parser is needed to see it; else None."""
-    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
-    if texts[0] == texts[1] or "" in texts:
-        return texts[0] == texts[1] != ""
-    one, other = plain_number(first.latex), plain_number(second.latex)
-    if one is not None and other is not None:
-        return one == other or is_rounded(one, other, fewest_decimal_places(first.latex, second.latex))
-    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
-        return True
-    if any(map(_VARIABLE.fullmatch, texts)) and (one, other) != (None, None):  # x is not 5
-        return False
-    return None
 
 
 def same_value(first: Scalar, second: Scalar) -> bool:
     """Whether two formulas have one value, whatever their units."""
-    quick = _quick_same_value(first, second)
-    if quick is not None:
-        return quick
-    one, other = expression(first.latex), expression(second.latex)
-    if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
-        return one.shape == other.shape and all(map(same_values, one, other))
-    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
-        return False
+    texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
+    if texts[0] == texts[1] or "" in texts:
+        return texts[0] == texts[1] != ""
+    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
+        return True
     decimals = fewest_decimal_places(first.latex, second.latex)
+    one, other = expression(first.latex), expression(second.latex)
+    if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
+        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(map(same_values, one, other))
     return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import permutations, product
+from itertools import product
 
 from mathequal import values
 from mathequal.text import spelled
@@ -32,8 +32,6 @@ def brackets(formula: str, pattern: str = "(?!)") -> Iterator[tuple[re.Match, in
 
 def split(formula: str, pattern: str) -> tuple[list[str], list[str]]:
     r"""Return the parts of `formula` between matches of `pattern` outside brackets, and the matches.
-
-    `pattern` must have no
 
     >>> split("f(a,b), c; d", ",|;")
     (['f(a,b)', 'c', 'd'], [',', ';'])
@@ -72,11 +70,6 @@ def function_name(name: str) -> str:
 
 def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
-    choices = [flattened([item]) for item in items]
-    if len(items) > 1 and max(map(len, choices)) > 1:  # x=0, y=\pm 2
-        tuples = [list_or_named_tuples(chosen) for chosen in product(*choices)]
-        if all(group.names for group in tuples):
-            return Group("", "", tuple(tuples))
     items = flattened(items)
     things = tuple(item.things[:4] for item in items if isinstance(item, Scalar) and item.things)
     if len(set(things)) == len(items) > 1:  # 3 adults, 4 children
@@ -94,29 +87,29 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
 
 
-# \begin{...} ... \end{...}, perhaps with a name or a brace in front
-_BLOCK = re.compile(r"(?:([^=]+)=)?\s*(\\\{)?\s*\\begin\{(\w+)\}(?:\{[^{}]*\})?(.*)\\end\{\3\}")
+# \begin{...} ... \end{...}, perhaps with a brace in front
+_BLOCK = re.compile(r"(\\\{)?\s*\\begin\{(\w+)\}(?:\{[^{}]*\})?(.*)\\end\{\2\}")
 _TABLES, _LINES = ("cases", "array"), ("aligned", "align", "gathered", "split")
 _MATRICES = ("array", "matrix", "pmatrix", "bmatrix", "Bmatrix")
-_CONDITION = re.compile(rf"[=<>]|\\[lg]e|{WORD}")
 _WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
 
 
 def _block(text: str) -> Value | None:
     """Read values by case, lines below each other (such as a system of equations) as a list, or a matrix."""
     match = _BLOCK.fullmatch(text)
-    if not match or r"\begin" in match[4]:
+    if not match or r"\begin" in match[3]:
         return None
-    name, brace, kind, block = match.groups()
+    brace, kind, block = match.groups()
     rows = [[entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")]
     rows = [row for row in rows if any(row)]
     is_aligned = all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
-    has_two_columns = kind in _TABLES and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned
-    if has_two_columns and (kind == "cases" or all(_CONDITION.search(condition) for _, condition in rows)):
-        return _cases(re.sub(r"\s", "", name or ""), rows)
-    if not name and (kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block))):
+    has_cases = kind == "cases" or (kind == "array" and brace)
+    if has_cases and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned:
+        pairs = [_parts(re.sub(WORD, _condition, entry) for entry in row) for row in rows]
+        return Group("{", "}", tuple(Group("case", "case", pair) for pair in pairs))
+    if kind in _LINES or (kind in _TABLES and (is_aligned or "&" not in block)):
         return _value(", ".join("".join(row) for row in rows))
-    if kind not in _MATRICES or name or brace or _SIGN.search(block):
+    if kind not in _MATRICES or brace or _SIGN.search(block):
         return None
     if all(len(row) == 1 for row in rows):
         return Group("column", "", _parts(entry for [entry] in rows), latex=text)
@@ -128,17 +121,6 @@ def _condition(word: re.Match) -> str:
     """Return the stand-in for `n even` for that of `if n is even`."""
     phrase = " ".join(_WHEN.sub("", shown(word[0])).split())
     return moved(phrase) if phrase else ""
-
-
-def _cases(name: str, rows: list[list[str]]) -> Value | None:
-    """Return values with the conditions that they have, in any order, as a set of pairs."""
-    plain_rows = [[re.sub(WORD, _condition, entry) for entry in row] for row in rows]
-    value = Group("{", "}", tuple(Group("case", "case", _parts(row)) for row in plain_rows))
-    if not name:
-        return value
-    if not values.NAME.fullmatch(name):
-        return None
-    return Equation((Scalar(name), value), (name, None), (False, False), approximate=False)
 
 
 MAX_DEPTH = 30
@@ -255,14 +237,6 @@ def _plus_minus(text: str) -> Value | None:
     return Group("", "", _parts(formulas))
 
 
-def _negative(text: str) -> Value | None:
-    """Read `-(1,2)`, which is (-1,-2)."""
-    group = _group(text[1:]) if text.startswith("-") else None
-    if not isinstance(group, Group) or not all(isinstance(item, Scalar) for item in group.items):
-        return None
-    return replace(group, items=tuple(Scalar(f"-({item.latex})") for item in group.items if isinstance(item, Scalar)))
-
-
 def _relation(text: str) -> Value | None:
     """Read `x = 5`, `1 < x < 2` and `x \\in A`, which is `A`."""
     sides, operators = split(text, _RELATION)
@@ -296,13 +270,8 @@ def _equation(text: str, sides: list[str], read_sides: tuple[Value, ...], approx
     left, right = read_sides[0], read_sides[-1]
     if len(read_sides) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
         letters = [item.latex for item in left.items if isinstance(item, Scalar) and values.NAME.fullmatch(item.latex)]
-        if len(letters) == len(left.items) == len(right.items):
-            if left.opening == "(":  # (x, y) = (1, 2)
-                return replace(right, names=tuple(map(function_name, letters)))
-            if left.opening == "{" and len(letters) < 6:  # {a, b} = {1, 2}
-                return Group(
-                    "", "", tuple(dict.fromkeys(Group("(", ")", order) for order in permutations(right.items)))
-                )
+        if len(letters) == len(left.items) == len(right.items) and left.opening == "(":  # (x, y) = (1, 2)
+            return replace(right, names=tuple(map(function_name, letters)))
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
     names: list[str | None] = []
@@ -340,6 +309,9 @@ _SUCH_THAT = re.compile(rf"{values.LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
 
 def _group(text: str) -> Value | None:
     """Read what one pair of brackets is around: a tuple, a set, an interval, or a formula in brackets."""
+    negative = re.fullmatch(r"-(?:\(|\\langle\s)([^()]*,[^()]*)(?:\)|\\rangle)", text)
+    if negative:  # -(1,2)
+        return _value(f"({','.join(f'-({part})' for part in negative[1].split(','))})")
     match = _OPENING.match(text)
     bracket = next((bracket for bracket, depth in brackets(text) if depth == 0), None)
     if not match or not bracket or bracket.end() < len(text) or bracket[0] not in _CLOSERS[match[0]]:
@@ -378,7 +350,6 @@ def _item(text: str) -> Value:
 # before the formulas on its sides.
 _READERS = [
     values.read_words,
-    values.read_two_units,
     _ratio,
     values.read_clock,
     _block,
@@ -388,7 +359,6 @@ _READERS = [
     _relation,
     _region,
     _group,
-    _negative,
     values.read_based,
 ]
 

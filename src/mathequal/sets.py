@@ -16,18 +16,7 @@ import mpmath
 import sympy
 from mpmath import mp
 
-from mathequal.formula import (
-    CLOSE,
-    DIGITS,
-    Undefined,
-    names,
-    parse,
-    points,
-    real_value,
-    same_value,
-    same_zeros,
-    zeros_shared,
-)
+from mathequal.formula import CLOSE, DIGITS, Undefined, names, parse, points, real_value, same_value, same_zeros
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, is_constant
 
 _END_DIGITS = 4 * DIGITS
@@ -168,16 +157,12 @@ def _differences(first: Equation | Relation, second: Equation | Relation) -> tup
 
 
 def same_solutions(first: Equation, second: Equation) -> bool:
-    """Whether left minus right is the same for both, up to a constant factor, or zero in the same places."""
+    """Whether left minus right is the same for both, or its numerator is, up to a constant factor."""
     one, other = _differences(first, second)
     if same_zeros(one, other):
         return True
-    one, other = (sympy.fraction(sympy.together(formula))[0] for formula in (one, other))
-    # n = d(d-1)/2 solved for d, which is a root, is meant for positive numbers. In x, y and z it would be a curve.
-    solved_for = {first.names[0], second.names[0]}
-    choices = (False, True) if len(solved_for - {"x", "y", "z", None}) == 2 else (False,)
-    shared = (zeros_shared(one, other, positive) and zeros_shared(other, one, positive) for positive in choices)
-    return len(names(one, other)) > 1 and any(shared)
+    numerators = [sympy.fraction(sympy.together(formula))[0] for formula in (one, other)]  # PV=nRT, P=nRT/V
+    return len(names(one, other)) > 1 and same_zeros(*numerators)
 
 
 def same_set(first: Value, second: Value) -> bool:
@@ -221,7 +206,8 @@ def same_functions(first: Value, second: Value) -> bool:
     A set is an antiderivative such as `x^2+C`, or the solutions of a differential equation, where one of the two is
     called `y` or `x(t)`. Elsewhere `C` may be a given number, and `R-C` is not `R+C`.
     """
-    formulas = _formula(first), _formula(second)
+    named = (isinstance(side, Equation) and side.names[0] and len(side.sides) == 2 for side in (first, second))
+    formulas = [parse(side.sides[1] if name else side) for side, name in zip((first, second), named, strict=True)]
     certain = set(filter(_CERTAIN.fullmatch, names(*formulas)))
     shared = names(formulas[0]) & names(formulas[1]) - certain
     constants = [sorted(names(formula) - shared) for formula in formulas]
@@ -241,23 +227,12 @@ def same_functions(first: Value, second: Value) -> bool:
             raise Undefined("too few points")
         one, other = (mpmath.matrix(side) for side in zip(*rows, strict=True))  # [points, 1 + constants]
         is_antiderivative = all(side.cols == 2 and mpmath.norm(side[:, 1] - 1) < CLOSE for side in (one, other))
-        letters = _function_names(first, second)
-        if letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
+        # y for y=x^2+C, nothing for a formula alone
+        called = [_NAME.fullmatch(side.names[0] or "") for side in (first, second) if isinstance(side, Equation)]
+        letters = {match[1] for match in called if match}
+        if not all(called) or letters & shared or len(letters) > 1 or not (is_antiderivative or letters):
             raise Undefined("different functions, or constants that may be given numbers")
         return _holds_all(one, other) and _holds_all(other, one)
-
-
-def _formula(side: Value) -> sympy.Expr:
-    is_named = isinstance(side, Equation) and side.names[0] and len(side.sides) == 2
-    return parse(side.sides[1] if is_named else side)
-
-
-def _function_names(*sides: Value) -> set[str]:
-    """Return what two sides are called: y for `y=x^2+C`, nothing for a formula alone. Raises Undefined for `y'`."""
-    matches = [_NAME.fullmatch(side.names[0] or "") for side in sides if isinstance(side, Equation)]
-    if not all(matches):
-        raise Undefined("no name of a function")
-    return {match[1] for match in matches}
 
 
 def _terms(formula: sympy.Expr, constants: list[str]) -> list[sympy.Expr]:

@@ -55,7 +55,6 @@ _COMMANDS = _spellings(
 
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
-
 # The beginning of a name without a backslash, the end of a name, and a \text{ that may be in front of words
 _SHORT = {"@start": r"(?<![a-zA-Z\\])", "@end": "(?![a-zA-Z])", "@text": r"(?:\\text\s*\{\s*)?"}
 
@@ -79,6 +78,8 @@ _ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
 _CIRCLE = r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)"
 # Commands that set words in some font
 _TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
+_UNIT = r"(?:[kcmdn]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)@end(?:\^\{?-?\d\}?)?"
+_SPACE = r"(?:\\[,;: ]|~)"
 
 BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
@@ -95,19 +96,17 @@ BEFORE_WORDS = table(
     (r"\t(?=ext|imes|heta|an@end|au@end|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)@end)", r"\\t"),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
     (r"@start(?=rac\s*[{\d])", r"\\f"),
-    # \( and \], \boxed and \large, \therefore and \checkmark
+    # \( and \], \boxed and \large, \therefore, \checkmark and \implies, "5 only", "only 5"
     (
         r"(?<!\\)\\[()\[\]]|\\(?:boxed|fbox|bold|[lL]arge|LARGE|[hH]uge|small|normalsize|therefore|checkmark|blacksquare"
-        r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`",
+        r"|square|Box|because|nonumber|notag|ensuremath)@end|\\(?:begin|end)\{equation\*?\}|`"
+        r"|^\s*(?:\\(?:implies|(?:[lL]ong)?[rR]ightarrow)@end|only(?=\s)|\\text\s*\{\s*only\s*\})"
+        r"|(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$",
         " ",
     ),
-    # "5 only", \implies 5
-    (r"^\s*(?:only(?=\s)|\\text\s*\{\s*only\s*\})", " "),
-    (r"(?:\\text\s*\{\s*(?:is the )?only(?: solution)?\s*\}|\sonly)\s*\.?$", " "),
-    (r"^\s*\\(?:implies|(?:[lL]ong)?[rR]ightarrow)@end", " "),
-    # all real numbers except 2
+    # all real numbers except 2, all real numbers x
     (
-        r"^\s*@text[aA]ll (?:real numbers|reals)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
+        r"^\s*@text[aA]ll real(?:s| numbers)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
         r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
         lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
     ),
@@ -115,14 +114,19 @@ BEFORE_WORDS = table(
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
-    (r"\\(?:pounds|textsterling)@end", " pound "),
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
-    (r"^\s*@text(euro|pound|rupee|yuan)\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
+    (r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
     # 7 元, 7 个: the words for yuan, and for things that are counted
     (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
+    # 5\,m\,s^{-1} and 5 m s^{-1}, but 5 m s is a product
+    (
+        rf"(?<=[\d}}i])(?:\s*{_SPACE}|\s*(?=k?m(?:\s|{_SPACE})*s\^))\s*"
+        rf"({_UNIT}(?:(?:\s|{_SPACE}|/|\\cdot)*{_UNIT})*)(?=[\s.$]*$)",
+        lambda match: r"\text{" + re.sub(r"\\cdot|\\.|[~{}]", " ", match[1]) + "}",
+    ),
     # white space: \phantom{0}, \hspace{1cm}, \quad, \, and ~
     (r"\\phantom\s*(?:\{[^{}]*\}|\\?[^\\{}])|\\hspace\*?\s*\{[^{}]*\}|\\q?quad@end", " "),
     (r"(?<!\\)\\[!,;:> ]|[~\s]", " "),
@@ -145,17 +149,11 @@ BEFORE_WORDS = table(
     (rf"{_NAMED}abs\s*\}}?\s*{_ARGUMENTS}", r"|\1|"),
     # (1,2)^T
     (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
-    # arsinh, \operatorname{arccosh} and cosec
+    # arsinh and \operatorname{arccosh}
     (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
-    (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?cosec(?:\s*\}|@end)", r"\\csc "),
-    # \text{m}\angle A, and f: x \mapsto 2x
-    (r"\\text\s*\{\s*m\s*\}\s*(?=\\angle)", "m"),
-    (r"@start([a-zA-Z])\s*:\s*@start([a-z])\s*\\mapsto@end", r"\1(\2)="),
-    (r"@start([a-z])\s*\\mapsto@end", r"f(\1)="),
-    # \mathbb{P} is a probability
-    (r"\\mathbb\s*\{\s*P\s*\}", "P"),
+    (r"cosec(?![a-z])", "csc"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
-    (r"\\(?:mathrm|mathbf|mathit|mathcal|mathfrak|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
+    (r"\\(?:math(?:rm|bf|it|cal|bb(?=\s*\{\s*P))|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
     (
         r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
         r"\1\2",
@@ -183,6 +181,19 @@ BEFORE_WORDS = table(
     ),
     # \text{cm^2} is \text{cm}^2
     (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
+    # 6\pi \text{ (about 18.8)}
+    (
+        r"(?<=[\w})])\s*(?:,\s*)?\(?@text\(?(?:or |which is )?(?:about|approximately|roughly|\\approx)@end\s*\}?\s*"
+        r"([\d.,]*\d)\s*\}?\s*(?:@text\)\s*\}?|\}?)\s*\.?$",
+        r" \\approx \1",
+    ),
+    # 2^5 \text{ (or 32)} and 2^5, which is 32
+    (
+        r"(?:(?<=\d)|(?<=\d[})]))\s*,?\s*(?:(?:\(@text|@text\()or|\(?@text[,(]?\s*(?:which is|that is|i\.e\."
+        r"|equivalently))@end,?\s*\}?\s*(?=.*\d)((?:[^{}()]|\{(?:[^{}]|\{[^{}]*\})*\})+?)\s*"
+        r"(?:\\text\{\s*\)\s*\}|[)}]*)\s*\.?$",
+        r" = \1",
+    ),
     # Rules that begin with \s* take time with the cube of the number of spaces in a row.
     (r" {2,}", " "),
 )
@@ -223,13 +234,11 @@ AFTER_WORDS = table(
     (r"\\(frac|binom)\s+\{", r"\\\1{"),
     (rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})", r"\1{\2}"),
     (rf"\\sqrt(\[[^\[\]]*\])?\s*({_ARGUMENT})", r"\\sqrt\1{\2}"),
-    # {5 \choose 2}
+    # {5 \choose 2}, \log_e x; 2^(n+1) is 2^{n+1}, while x^{2} is x^2
     (r"\{([^{}]*)\\choose@end([^{}]*)\}", r"\\binom{\1}{\2}"),
-    # 2^(n+1) is 2^{n+1}, while x^{2} is x^2
+    (r"\\log\s*_e@end", r"\\ln "),
     (r"\^\s*\(([^()]*)\)", r"^{\1}"),
     (r"([_^])\s*\{\s*(\w)\s*\}(?!\s*\d)", r"\1\2"),
-    # {}_5C_2
-    (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
     # 0 (mod 128), 3 \pmod 7
     (r"\(\s*\\?b?mod\s*\{?(\w+)\}?\s*\)|\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1\2}"),
     # 10 (mod 7) is 3 (mod 7)
@@ -237,7 +246,8 @@ AFTER_WORDS = table(
         r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
         lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
     ),
-    (r"\\log\s*_e@end", r"\\ln "),
+    # f: x \mapsto 2x
+    (r"@start(?:([a-zA-Z])\s*:\s*)?([a-z])\s*\\mapsto@end", lambda match: f"{match[1] or 'f'}({match[2]})="),
     # f(x) \equiv 1
     (r"(?<=[a-zA-Z)])\s*\\equiv@end", "="),
     # t(0,4], which should be t \in (0,4]
@@ -245,24 +255,19 @@ AFTER_WORDS = table(
     # P_1(2, 3) is P_1=(2, 3), but R(\cos t, \sin t) is a product
     (r"^([MOPQSV](?:_\w)?)\s*(?=\((?:\\[a-z]+|[^()a-zA-Z])*,(?:\\[a-z]+|[^()a-zA-Z,])*\)$)", r"\1="),
     # \angle CBA is \angle ABC
-    (
-        r"\\angle\s*\{?\s*([A-Z])\s*([A-Z])\s*([A-Z])(?!\s*[a-zA-Z_])\s*\}?",
-        lambda match: rf"\angle {min(match[1], match[3])}{match[2]}{max(match[1], match[3])}",
-    ),
-    # C(n,k) and z^*
+    (r"\\angle ?\{? ?([A-Z]) ?([A-Z]) ?([A-Z])(?! ?\w) ?\}?", lambda m: rf"\angle {m[2].join(sorted(m[1] + m[3]))}"),
+    # C(n,k), {}_nC_k, C_n^k, y^{\prime\prime}, 1./3, \bar z and z^*
     (r"@startC\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
-    (r"([a-zA-Z])\s*\^\s*\{?\s*\\(?:cdot|ast)@end\s*\}?", r"\\bar{\1}"),
-    # C_n^k, y^{\prime\prime}, 1./3, \bar z
+    (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
     (r"(?<![a-zA-Z])C_(?:\{(\w+)\}|(\w))\s*\^(?:\{(\w+)\}|(\w))", r"\\binom{\1\2}{\3\4}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda match: "'" * match[1].count("prime")),
     (r"(?<=\d)\.(?=\s*/)", ""),
-    (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))", r"\\bar{\1\2}"),
+    (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))|([a-zA-Z])\s*\^\s*\{?\s*\\cdot@end\s*\}?", r"\\bar{\1\2\3}"),
     # ]0,1[ and [0,1[
     (r"(^|\\(?:cup|in)\s*)\](?=[^][(),;]+[,;][^][(),;]+[][])", r"\1("),
     (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
-    # (2,3)(2,7)
+    # (2,3)(2,7) and 3{:}2
     (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
-    # 1{,}000 and 3{:}2
     (r"\{([,:])\}", r"\1"),
 )
 
@@ -274,7 +279,9 @@ _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?
 _AND_OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])\s*")
 _TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*|(?<=\w)\s+and\s*)?\}")
 # Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
-_SHORT_UNITS = r"sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
+_SHORT_UNITS = (
+    r"km/h|m/s|sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
+)
 _SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
@@ -293,12 +300,6 @@ _REPEATED_DIGIT = re.compile(r"(\.\d*?)(\d)\2{2,}(?:\.{3}|\\[lc]?dots(?![a-zA-Z]
 # 0.1\overline{6}, .\bar3
 _REPEATING_DECIMAL = re.compile(
     r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\s*\d)", re.ASCII
-)
-# 5\\,m and 5\\,m\\,s^{-1}: a space is set before units, but not before a variable; 5 m/s
-_SYMBOL = r"(?:[kcmdnμ]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)(?![a-zA-Z])(?:\^\{?-?\d\}?)?"
-_SPACE = r"(?:\\[,;: ]|~)"
-_BARE_UNITS = re.compile(
-    rf"(?<=[\d}}i])(?:\s*{_SPACE}\s*|\s*(?=k?m\s*(?:(?:/|{_SPACE})\s*[hs](?![a-zA-Z])|s\^)))({_SYMBOL}(?:(?:{_SPACE}|[\s/]|\\cdot)*{_SYMBOL})*)(?=[\s.$]*$)"
 )
 
 
@@ -327,12 +328,14 @@ def spelled(text: str) -> str:
     """
     text = re.sub(PRIVATE, "", text).translate(CHARACTERS)
     text = _DIGIT_GROUPS.sub(lambda match: re.sub(_SEPARATOR, "", match[0]), text)
-    text = _BARE_UNITS.sub(lambda units: re.sub(r"(?<!\\)\b[a-zA-Z]+", r"\\text{ \g<0>} ", units[1]), text)
     text = rewrite(text, BEFORE_WORDS)
     text = _ENDING.sub("", text).strip()
     text = without_sentence(text)
-    text = _unwrapped(text)
-    if _is_phrase(text):
+    whole = re.fullmatch(r"\\text\{([^{}]*)\}(\^\{?\d\}?)?", text)
+    if whole and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", whole[1]):  # more than words: 24 cm, x = 5
+        text = whole[1].strip() + (whole[2] or "")
+    only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text) and not _NO_WORD.search(text)
+    if only_words or (text.isascii() and number_in_words(text.casefold()) is not None):
         return _word(text)
     text = _TEXT.sub(_text, text)
     text = _AND_OR.sub(lambda match: AND if match[1] == "and" else OR, text)
@@ -342,22 +345,6 @@ def spelled(text: str) -> str:
     for pattern in (_PLAIN_WORD, _SHORT_WORD):
         text = pattern.sub(lambda match: _word(match[0]), text)
     return " ".join(_ENDING.sub("", text).split())
-
-
-def _unwrapped(text: str) -> str:
-    r"""Return what is inside a `\text{...}` around the whole, if that is more than words: `24 cm`, `x = 5`."""
-    match = re.fullmatch(r"\\text\{([^{}]*)\}(\^\{?\d\}?)?", text)
-    if match and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", match[1]):
-        return match[1].strip() + (match[2] or "")
-    return text
-
-
-def _is_phrase(text: str) -> bool:
-    """Whether the whole text is words: `right triangle`, `twenty-four`."""
-    if text.isascii() and number_in_words(text.casefold()) is not None:
-        return True
-    only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text)
-    return bool(only_words) and not _NO_WORD.search(text)
 
 
 def _repeating_fraction(match: re.Match) -> str:

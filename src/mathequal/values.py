@@ -98,7 +98,7 @@ NAME = re.compile(
             # (x, y)
             rf"\({LETTER}(?:,\s*{LETTER})+\)",
             # \angle ABC, m\angle 1, \triangle{ABC}
-            rf"m?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|(?:[A-Z]\s*(?:_\d)?\s*)+|\d|{LETTER})",
+            rf"(?:m|{moved('m')})?\s*\\(?:measured)?(?:angle|triangle)\s*(?:\{{[A-Z\s]+\}}|(?:[A-Z]\s*(?:_\d)?\s*)+|\d|{LETTER})",
             # \Delta p
             r"\\Delta\s*[a-zA-Z](?:_\w)?",
             # \frac{AB}{CD}, \frac{dy}{dx}, \frac{a}{b}
@@ -122,19 +122,16 @@ COMBINATION = re.compile(
 )
 """What problems ask for: `m+n` and `\\sin 2x`. A sum of `x`, `y` and `z` would be a line or a plane."""
 
-# Commands and letters that are no variables
+# Commands and letters that are no variables, and a unit behind a number
 _CONSTANT = re.compile(
     rf"{_FUNCTION}|\\(?:frac|sqrt|cdot|pi|binom|ln|log|exp|gcd|lcm|max|min|[lr]floor|[lr]ceil|degree|percent|infty|pm|mp)"
-    r"(?![a-zA-Z])|[ei](?![a-zA-Z])"
+    rf"(?![a-zA-Z])|[ei](?![a-zA-Z])|(?<=\d)\s*{WORD}+$"
 )
-_UNIT_AFTER_NUMBER = re.compile(rf"(?<=\d)\s*{WORD}+$")
 
 
 def is_constant(formula: str) -> bool:
     """Whether `formula` has no variable, that is, no letters but those of functions, `e` and `i`."""
-    without_unit = _UNIT_AFTER_NUMBER.sub("", formula)
-    letters = re.search(rf"[a-zA-Z]|{WORD}", _CONSTANT.sub(" ", without_unit))
-    return letters is None
+    return not re.search(rf"[a-zA-Z]|{WORD}", _CONSTANT.sub(" ", formula))
 
 
 # Words before a number that make no difference: "about 5"
@@ -151,10 +148,9 @@ def read_words(text: str) -> Value | None:
     number = words.number_in_words(phrase)
     if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
         return Scalar(r"\infty" if number is None else str(number))
-    amount, _, unit_word = phrase.rpartition(" ")
-    number = words.number_in_words(amount)
-    if number is not None and unit(unit_word):  # ten hours
-        return Scalar(str(number), unit(unit_word) or "")
+    amount, _, name = phrase.rpartition(" ")
+    if unit(name) and (number := words.number_in_words(amount)) is not None:  # ten hours
+        return Scalar(str(number), unit(name) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
@@ -162,20 +158,17 @@ def read_words(text: str) -> Value | None:
 
 
 # "the series converges absolutely by the ratio test" is "absolutely convergent"
-_CONVERGENCE = re.compile(
-    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence|limit) )?(?:is )?"
-    r"(?:(absolutely|conditionally) )?(con|di)verge(?:s|nt)(?: (absolutely|conditionally))?"
-    r"(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$"
+_CONVERGENCE = re.compile(r"(con|di)verge(?:s|nt)(?: (\w+ly))?(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$")
+_NEEDLESS = re.compile(
+    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence) (?=.*vergent)(?:is )?|(?:an?|the) (?=\w\w)"
+    r"|(?:option|choice|answer) )|(?<=not )an? | (?<=ary |ent )condition$"
 )
 
 
 def _bare(phrase: str) -> str:
     """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
-    phrase = _CONVERGENCE.sub(r"\2vergent \1\3", phrase.strip())
-    if "necessary" in phrase:
-        phrase = re.sub(r"\b(?:an?|condition) ?", "", phrase)
-    phrase = re.sub(r"^(?:(?:an?|the) (?=\w\w)|(?:option|choice|answer) )", "", phrase.strip())
-    return re.sub(r"^\(([a-z0-9])\)$", r"\1", phrase)
+    phrase = _CONVERGENCE.sub(r"\2 \1vergent", phrase.strip()).strip()
+    return re.sub(r"^\(([a-z0-9])\)$", r"\1", _NEEDLESS.sub("", phrase))
 
 
 # 8:34 p.m., 8:34:05 am, 8 am; without `am` or `pm` it is read as a ratio
@@ -221,18 +214,9 @@ _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?
 _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
 
 
-# 2 hours 30 minutes
-_TWO_UNITS = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)\s*({WORD})")
+# 2 hours 30, before minutes
+_LARGER = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)")
 _PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
-
-
-def read_two_units(text: str) -> Scalar | None:
-    """Read an amount in a unit and in a part of it."""
-    match = _TWO_UNITS.fullmatch(text)
-    part, factor = _PARTS_OF_UNITS.get(unit(shown(match[2])) or "", ("", 0)) if match else ("", 0)
-    if not match or not part or unit(shown(match[4])) != part:
-        return None
-    return Scalar(str(int(match[1]) * factor + int(match[3])), part)
 
 
 def read_formula(text: str) -> Scalar | Word:
@@ -250,6 +234,10 @@ def read_formula(text: str) -> Scalar | Word:
             number, factor, phrase = plain_number(amount), words.MULTIPLES[multiple], counted
             amount = rf"({amount})\cdot {factor}" if number is None else str(number * factor)
         found = unit(phrase) if phrase else ""
+        larger = _LARGER.fullmatch(amount)
+        part, factor = _PARTS_OF_UNITS.get(unit(shown(larger[2])) or "", ("", 0)) if larger else ("", 0)
+        if larger and factor and part == found:
+            amount = str(int(larger[1]) * factor + int(larger[3]))
         if found is not None:
             formula, unit_name, things = amount, found, "" if found else phrase
     letter = _NUMBER_AND_LETTER.fullmatch(formula)

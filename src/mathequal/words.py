@@ -97,7 +97,8 @@ _TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for dig
 NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
 
-_PARTS = ("", "", "half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+_PARTS = ("half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
 def number_in_words(phrase: str) -> int | Fraction | None:
@@ -107,10 +108,9 @@ def number_in_words(phrase: str) -> int | Fraction | None:
         if words.startswith(sign):
             size = number_in_words(words.removeprefix(sign))
             return None if size is None else -size
-    count, _, part = words.rpartition(" ")
-    part = part.removesuffix("s").replace("halve", "half").replace("fourth", "quarter")
-    if part in _PARTS[2:] and count in NUMBER_WORDS[1:20]:
-        return Fraction(NUMBER_WORDS.index(count), _PARTS.index(part))
+    count, _, part = words.removesuffix("s").replace("fourth", "quarter").rpartition(" ")
+    if part in _PARTS and count in NUMBER_WORDS[1:20]:
+        return Fraction(NUMBER_WORDS.index(count), 2 + _PARTS.index(part))
     for multiple in reversed(MULTIPLES):
         before, found, after = words.partition(multiple)
         if found:
@@ -195,21 +195,19 @@ def _of_things(phrase: str) -> str | None:
     return "" if counts else None
 
 
-# "So the answer is", "Answer:"
+# "the interval", before a formula; "So the answer is", "The smallest such k is", "Answer:"
+_THING = (
+    r"the (?:constant |only )?(?:point|pair|triple|interval|function|value|number|set|line|plane|circle|curve|matrix"
+    r"|vector|polynomial)s?(?=\s*\})"
+)
 _ANNOUNCEMENT = (
     r"(?:(?:(?:so|thus|hence|therefore),?\s)?"
-    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:is|are|equals|have|get|obtain)"
-    r"(?: (?:located |attained )?at(?: the point)?)?(?:\s*:|(?![a-z]))"
+    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:\}\s*[a-z]\s*\\text\s*\{\s*)?(?:is|are|equals|have|get|obtain)"
+    rf"(?: (?:located |attained )?at(?: the point)?| {_THING})?(?:\s*:|(?![a-z]))|{_THING}"
     r"|solutions?\s(?:is|are):?|[a-z' ]*[a-z]{4}:)|(?:so|thus|hence|therefore)\b,?)"
 )
-# "The smallest such $k$ is", "the point", before a formula
-_STATEMENT = (
-    r"\\text\s*\{\s*the [a-z' ]*\}\s*\$?\s*[a-z]\s*\$?\s*\\text\s*\{\s*(?:is|are|equals)\s*\}"
-    r"|\\text\s*\{\s*(?:it is |they are )?the (?:constant |only )?(?:point|pair|triple|interval|function|value"
-    r"|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?\s*\}"
-)
 _PREFACE = re.compile(
-    rf"\s*(?:{_STATEMENT}|\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
+    rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
 )
 # "The answer is not" announces something else.
 _DENIAL = re.compile(
@@ -231,11 +229,11 @@ _FOR_ALL = re.compile(
     r"|,(?!.*=))*?(?=$|[,;](?=.*=)|(?:\\text\s*\{\s*,?\s*)?(?:and|or)\b)"
     rf"|\s*(?:,|[,;]?\s*\()\s*[a-z]\s*\\in\s*{_SET}\s*\)?$"
 )
-# n^2 for all integers n
-_FORMULA_FOR_ALL = re.compile(r"(?!.*(?:[<>]|\\[gln]e(?![a-z]))).*\bfor (?:all|every)\b")
-# 1+5k, k \in \mathbb{Z}
-_ENDS_IN_INTEGERS = re.compile(
-    r"(?!.*\\(?:[gl]eq?|neq?)(?![a-z]))[^<>]*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?[\s)]*", re.DOTALL
+# n^2 for all integers n, and 1+5k, k \in \mathbb{Z}
+_WITHOUT_BOUNDS = re.compile(
+    r"(?!.*(?:[<>]|\\[gln]eq?(?:slant)?(?![a-z])))"
+    r".*(?:\bfor (?:all|every)\b|\\in\s*\\mathbb\s*\{?\s*Z\s*\}?[\s)]*$)",
+    re.DOTALL,
 )
 # f(x)=1/x "for all x > 0", where the problem has said so
 _DOMAIN_OF_FUNCTION = re.compile(
@@ -243,7 +241,7 @@ _DOMAIN_OF_FUNCTION = re.compile(
     rf"(?:{_TEXT},?\s*(?:\\forall|for (?:all|every|any|each)|for(?=\s*\}}?\s*t\b))\s*\}}?|[,;]|\()"
     r"\s*\2\s*(?:>\s*0|(?<=[kmn])\s*\\geq?(?:slant)?\s*[01]|(?<=t)\s*\\geq?(?:slant)?\s*0|\\neq?\s*0|\\in\s*\(0,\s*\+?\\infty\s*\))\s*\)?"
 )
-# "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer", "(Note: ...)"
+# "where c is any constant", "where \lfloor x \rfloor denotes the greatest integer"
 _EXPLANATION = re.compile(
     rf"\s*[,;(]?\s*{_TEXT},?\s*(?:where|for some)\s(?:(?![=<>]|\\[gl]e)[^.;])*"
     r"\b(?:denotes?|constants?|arbitrary)\b[^=<>]*$"
@@ -268,34 +266,12 @@ def without_sentence(text: str) -> str:
     if preface and not _DENIAL.search(preface[0]):
         rest = text[preface.end() :].strip()
         text = rf"\text{{{rest}" if preface["opened"] else rest
-    text = _restatement(_EXPLANATION.sub("", text))
+    text = _EXPLANATION.sub("", text)
     function = _DOMAIN_OF_FUNCTION.fullmatch(text)
     text = function[1] if function else text
-    if "=" in text or r"\pi" in text or _ENDS_IN_INTEGERS.fullmatch(text) or _FORMULA_FOR_ALL.match(text):
+    if "=" in text or r"\pi" in text or _WITHOUT_BOUNDS.match(text):
         text = _FOR_ALL.sub("", text)
     return _ALL_WITH.sub("", text, count=1) or text
-
-
-_ABOUT = r"(?<![a-zA-Z\\])(?:about|approximately|approx\.?|roughly|around|\\approx)(?![a-z])"
-_THAT_IS = r"(?:which is|which equals|that is|i\.e\.|equivalently|equal to),?"
-# 2^5 (or 32); 2^5, i.e. 32; 6\pi, which is about 18.8
-_RESTATED = re.compile(
-    rf"(?P<value>[^\s].*?)\s*,?\s*(?:\\text\s*\{{\s*,?\s*|\(\s*){{0,2}}"
-    rf"(?:(?:(?:or|{_THAT_IS})\s*)?(?P<about>{_ABOUT})|{_THAT_IS}|(?:(?<=\()|(?<=\(\\text{{))or\b),?\s*\}}?\s*(?P<other>.*\d.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def _restatement(text: str) -> str:
-    r"""Return `2^5 = 32` for `2^5 \text{ (or 32)}` and `6\pi \approx 18.8` for `6\pi \text{ (about 18.8)}`."""
-    match = _RESTATED.fullmatch(text)
-    value = match["value"] if match else ""
-    if not match or re.search(r"(?<!\\)\b[a-zA-Z]{3}", value) or value.count("{") != value.count("}"):
-        return text
-    other = re.sub(r"\\text\s*\{\s*\)\s*\}$", ")", match["other"].strip(" ."))
-    while (other.endswith(")") and other.count(")") > other.count("(")) or other.count("}") > other.count("{"):
-        other = other[:-1].strip(" .")
-    return f"{value} = {other}" if match["about"] is None else rf"{value} \approx {other}"
 
 
 _CONDITION = re.compile(

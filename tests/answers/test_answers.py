@@ -139,7 +139,6 @@ def test_bad_cases_name_file_and_line(tmp_path):
 
 
 HUGE = "9^{9^{9^9}}"
-NO_FORMULA = r"\frac{1}{0}, which is no formula with a value"
 
 
 @pytest.mark.parametrize(
@@ -183,14 +182,10 @@ def test_threads_get_the_verdicts_of_one_thread():
     ("gold", "target", "reason"),
     [
         ("1+1", "2", "equal"),
-        (r"\frac12", "0.25", "different: the reference is 0.5, the answer is 0.25"),
+        (r"\frac12", "0.25", r"different: the reference is \frac{1}{2}, the answer is 0.25"),
         ("(1,2)", "[1,2]", "different: the reference is a tuple (1; 2), the answer is an interval (1; 2)"),
         ("5 cm", "5 kg", "different: the reference is 5 centimeter, the answer is 5 kilogram"),
-        (
-            "x",
-            r"\frac10",
-            r"different: the reference is x, the answer is \frac{1}{0}, which is no formula with a value",
-        ),
+        ("x", r"\frac10", r"different: the reference is x, the answer is \frac{1}{0}"),
         ("yes", "x>2", "different: the reference is the word yes, the answer is a condition"),
         ("3", [], "different: an empty answer equals nothing"),
         ("x" * 501, "y", "different: not letter by letter the same, and one has more than 500 characters"),
