@@ -171,7 +171,7 @@ def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
         sampler_logprobs=[answer.logprobs for _, answer in sampled],
         advantages=np.ones(len(sampled)),
     )
-    metrics = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0).metrics  # changes no weights
+    metrics, _ = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0)  # changes no weights
     rows[f"{name}_entropy"] = -np.concatenate(experience.sampler_logprobs).mean()  # estimated from the drawn tokens
     for kind in ("mean", "max"):
         rows[f"{name}_gap_{kind}"] = metrics[f"sampler_learner_gap_{kind}"]

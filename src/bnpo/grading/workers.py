@@ -178,6 +178,7 @@ def _keep(pipe: Connection, time_limit: float) -> None:
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
+    signal.signal(END, signal.SIG_IGN)  # it would hide the worker's status
     _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this

@@ -33,7 +33,8 @@ def summary(run: Path) -> str:
     for name, metric in metrics.items():
         if metric in values:
             rows[name] = f"{values[metric][0]:.4g} -> {values[metric][-1]:.4g}"
-    counts = {name: sum(values[name]) for name in values if name.startswith(("reward/timeouts", "reward/errors/"))}
+    kinds = [name for name in values if name == "reward/timeouts" or name.startswith("reward/errors/")]
+    counts = {name: sum(values[name]) for name in kinds}
     failures = [f"{name.rpartition('/')[2]} {count:.0f}" for name, count in counts.items() if count]
     if failures:
         rows["failed rewards"] = ", ".join(failures)

@@ -172,7 +172,7 @@ def link_checkpoints(run: Path, progress: Progress) -> None:
     """Let run/last and run/best link to their checkpoints, each atomically. Without its checkpoint there is no link."""
     for name, step in (("last", progress.step), ("best", progress.best_step)):
         link, folder = run / f".{name}.unfinished", checkpoint_folder(run, step)
-        delete(link if folder.is_dir() else run / name)
+        (link if folder.is_dir() else run / name).unlink(missing_ok=True)
         if folder.is_dir():
             link.symlink_to(folder.relative_to(run))
             os.replace(link, run / name)
