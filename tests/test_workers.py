@@ -1,9 +1,11 @@
 """What a grader must survive: any reward that a user can write, and kills."""
 
 import multiprocessing
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -273,9 +275,10 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
     """After a call that is too late, when the grader is closed, and when the program's whole group is killed."""
     file = tmp_path / "mine.py"
     file.write_text(STARTS_PROCESSES)
+    temporary = Path(tempfile.mkdtemp())  # short, since it holds a socket's address
     program = subprocess.Popen(
         [sys.executable, "-c", GRADE_AND_END, str(file)],
-        **{"env": environment, "start_new_session": True, "text": True},
+        **{"env": environment | {"TMPDIR": str(temporary)}, "start_new_session": True, "text": True},
         **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1},
     )
 
@@ -304,3 +307,6 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
         program.stdin.write("\n")
     assert program.wait(timeout=10) == -signal.SIGKILL
     assert left_after(environment, 5) == []
+    if end == "kill":  # with no worker left, nobody outlives a killed program who could clean up after it
+        assert list(temporary.iterdir()) == []
+    shutil.rmtree(temporary)

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.util import get_temp_dir
 from pkgutil import resolve_name
 
 import psutil
@@ -102,7 +104,10 @@ class _Worker(threading.Thread):
 
     def _start_process(self) -> None:
         self._pipe, theirs = self._server.Pipe()
-        self._process = self._server.Process(target=_keep, args=(theirs, self._time_limit), name="bnpo worker")
+        # A process that multiprocessing started shares this folder with its parent, which still needs it.
+        folder = get_temp_dir() if multiprocessing.parent_process() is None else None
+        arguments = (theirs, folder, self._time_limit)
+        self._process = self._server.Process(target=_keep, args=arguments, name="bnpo worker")
         self._process.start()
         theirs.close()
 
@@ -151,11 +156,11 @@ class _Worker(threading.Thread):
         return Failure("death", f"the worker ended with status {status}")
 
 
-def _keep(pipe: Connection, time_limit: float) -> None:
+def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     """Fork the worker. When it has ended, or on END, kill it with all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
-    in sessions of their own.
+    in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
     """
     # Ctrl-C and the launcher signal all processes, but the step under way still needs its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -163,11 +168,14 @@ def _keep(pipe: Connection, time_limit: float) -> None:
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    def end(*_) -> None:
+    def end(status: int) -> None:
+        signal.signal(END, signal.SIG_IGN)
         _kill_descendants()
-        sys.exit()
+        if folder and not multiprocessing.parent_process().is_alive():
+            shutil.rmtree(folder, ignore_errors=True)
+        sys.exit(status)
 
-    signal.signal(END, end)
+    signal.signal(END, lambda *_: end(0))
     signal_at_program_end(END)
     worker = os.fork()
     if worker == 0:
@@ -178,10 +186,8 @@ def _keep(pipe: Connection, time_limit: float) -> None:
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
-    signal.signal(END, signal.SIG_IGN)  # it would hide the worker's status
-    _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
-    sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this
+    end(code if code >= 0 else 128 - code)  # shells report signals like this
 
 
 def signal_at_program_end(number: int) -> None:
