@@ -235,7 +235,7 @@ class TrainConfig:
 
     preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
     """Sets the defaults of all other flags. `paper-*` are the paper's runs, `tiny` is a toy model, and `smollm2` is
-    SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU, and tiny without."""
+    SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU or --gpu, else tiny."""
     config: Path | None = None
     """config.json of an earlier run, whose settings become the defaults. --output-dir, --overwrite, --resume and
     --allow-changes are not taken from it."""
@@ -290,7 +290,7 @@ PRESETS = {
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 """Settings that --config does not take from the config.json of another run."""
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep", "save_merged"}
-FREE |= {"rollouts_every", "watch_questions", "wandb"}
+FREE |= {"exact_entropy", "rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
 
 

@@ -17,7 +17,7 @@ from bnpo.runs.run import Run
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started.
 
-    Raises InputError before a model is loaded. A rank that fails later takes the other ranks with it.
+    Raises InputError, if it can before a model is loaded. A rank that fails later takes the other ranks with it.
     """
     prepared = prepare_run(config)
     with Ranks() as ranks, Run(prepared, ranks) as run:

@@ -38,7 +38,7 @@ class Rollouts:
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
-    trained: np.ndarray  # [n] (of watched questions at most [q]), those that are trained on, as indices
+    trained: np.ndarray  # [n], which of the q questions are trained on; not for watched questions
     answers: list[list[Answer]]  # [q][m]
     rewards: np.ndarray  # [q, m, K]
     failed: np.ndarray  # [q, m], True where a reward could not be computed
@@ -68,9 +68,9 @@ def collect(
 ) -> Rollouts:
     """Sample and grade answers to this rank's share of the questions, and return the rollouts of all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. One after the other is added to those asked,
-    until at least n of them have answers with unequal rewards. The seeds depend on `step`. It is None for the watched
-    questions: they have seeds of their own, and the rest of the run is the same without them. A collective.
+    `draws` are arrays of questions, as indices of the task's problems. They are asked in turn, until n of the questions
+    asked so far have answers with unequal rewards, or no draw is left. The seeds depend on `step`. It is None for the
+    watched questions: they have seeds of their own, and the rest of the run is the same without them. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     asked: list[np.ndarray] = []  # the draws that were used, [n] each
@@ -102,7 +102,10 @@ def collect(
 def _sample_and_grade(
     task: Task, questions: np.ndarray, step: int | None, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> list[tuple[bool, list[Answer], Grades]]:
-    """Return answers and grades for this rank's `questions` in their order. A greedy answer (True) is on its own."""
+    """Return (is_greedy, answers, grades) of this rank's `questions`, in their order.
+
+    That is one item with the m answers to each question and, for ReMax, another one with its greedy answer.
+    """
     sampled: list[tuple[SampledGroup, Outcomes]] = []
     groups = sampler.sample(
         [task.prompts[question] for question in questions],

@@ -43,7 +43,8 @@ class Method:
     algo: Algorithm = "bnpo"
     """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
     decompose: bool = False
-    """Compute the advantages of each reward separately, then average them. Otherwise rewards are added first."""
+    """Compute the advantages of each reward separately, then average them. Otherwise rewards are added first (for bnpo,
+    beta, curverl, eb and weight averaged)."""
     reward_weights: tuple[float, ...] | None = None
     """Weights of the rewards, in the order of --rewards, such as 1 0.2. A reward with weight 0 is only recorded. The
     default is 1 for each."""

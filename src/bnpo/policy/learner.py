@@ -129,10 +129,10 @@ class Learner:
     def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
         """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
 
-        Return metrics, which are equal on all ranks, and a dict from the index of each answer of this rank to its
-        log-probabilities [tokens] before the update. Answers whose advantage is exactly 0 have no gradient and are not
-        passed through the model, but they count in the loss's mean. An update whose loss or gradient norm is not finite
-        is skipped on all ranks.
+        Return metrics, which are equal on all ranks, and a dict from the index of each answer that this rank trained on
+        to its log-probabilities [tokens] before the update. Answers whose advantage is exactly 0 have no gradient and
+        are not passed through the model, but they count in the loss's mean. An update whose loss or gradient norm is
+        not finite is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
