@@ -157,7 +157,7 @@ class _Worker(threading.Thread):
 
 
 def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
-    """Fork the worker. When it has ended, or on END, kill it with all processes that it has started.
+    """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
     in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
@@ -167,27 +167,31 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    keeper, worker = os.getpid(), 0  # 0: a signal that comes this early kills the keeper's group, which is all there is
 
-    def end(status: int) -> None:
-        signal.signal(END, signal.SIG_IGN)
-        _kill_descendants()
-        if folder and not multiprocessing.parent_process().is_alive():
-            shutil.rmtree(folder, ignore_errors=True)
-        sys.exit(status)
+    def end_worker(*_) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(worker, signal.SIGKILL)
 
-    signal.signal(END, lambda *_: end(0))
+    signal.signal(END, end_worker)
     signal_at_program_end(END)
     worker = os.fork()
     if worker == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        signal.signal(END, signal.SIG_DFL)
-        return _work(pipe, time_limit)
+        if os.getppid() == keeper:  # else the keeper ended before prctl was called
+            signal.signal(END, signal.SIG_DFL)
+            _work(pipe, time_limit)
+        return
     pipe.close()
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
+    signal.signal(END, signal.SIG_IGN)
+    _kill_descendants()
+    if folder and not multiprocessing.parent_process().is_alive():
+        shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
-    end(code if code >= 0 else 128 - code)  # shells report signals like this
+    sys.exit(code if code >= 0 else 128 - code)  # shells report signals like this
 
 
 def signal_at_program_end(number: int) -> None:
