@@ -380,11 +380,12 @@ def stop_token_ids(tokenizer) -> list[int]:
     vocabulary = tokenizer.get_vocab()
     names, answer = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3"
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
-    with suppress(Exception):  # no template, or one for prompts only
-        _, found, end = tokenizer.apply_chat_template(messages, tokenize=False).rpartition(answer)
-        ids = tokenizer.encode(end.lstrip(), add_special_tokens=False) if found else []
-        tokens = tokenizer.added_tokens_decoder.items()
-        names |= {token.content for index, token in tokens if [index] == ids[:1] and token.special}
+    text = ""
+    with suppress(Exception):  # no template, or one for prompts only; templates raise what they like
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    _, found, end = text.rpartition(answer)
+    ids = tokenizer.encode(end.lstrip(), add_special_tokens=False)[:1] if found else []
+    names |= {token.content for i, token in tokenizer.added_tokens_decoder.items() if i in ids and token.special}
     return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 

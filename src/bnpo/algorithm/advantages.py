@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
+from bnpo.algorithm.estimators import ABSENT, ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
 
 ROUNDING = 1e-6  # advantages up to this size are rounding errors, as where all rewards are 0.1: they are not rescaled
 
@@ -51,6 +51,7 @@ def compute_advantages(
         greedy = _to_unit_interval(np.reshape(greedy_rewards, (n, 1, k)), ranges, "greedy answer")
     if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
+    tokens = ABSENT if lengths is None else np.asarray(lengths)  # [n, m]
 
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)  # [K]
     # With `decompose` each reward is a part; then the weighted average of the parts' advantages.
@@ -61,7 +62,7 @@ def compute_advantages(
         inner_weights = np.ones(1) if method.decompose else weights
         divisor = inner_weights.sum() if algo in ON_UNIT_INTERVAL else 1.0
         combined, combined_greedy = ((r[:, :, part] * inner_weights).sum(axis=2) / divisor for r in (rewards, greedy))
-        batch = Batch(combined, method, rewards[:, :, part], inner_weights, combined_greedy[:, 0], np.array(lengths))
+        batch = Batch(combined, method, rewards[:, :, part], inner_weights, combined_greedy[:, 0], tokens)
         weighted.append(outer_weight * ALGORITHMS[algo](batch))
         fits += [batch.fit(method.beta_moments)] if algo == "bnpo" else []
     values = np.sum(weighted, axis=0) / sum(outer_weights)  # [n, m]

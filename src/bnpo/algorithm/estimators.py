@@ -88,7 +88,8 @@ class Method:
 
     def weights(self, p: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of right and of wrong answers at accuracies p. Raises InputError, see `weight_values`."""
-        right = weight_values(self.weight or "", p, m, n)
+        assert self.weight is not None  # see `check`
+        right = weight_values(self.weight, p, m, n)
         wrong = right if self.weight_wrong is None else weight_values(self.weight_wrong, p, m, n, "--weight-wrong")
         return right, wrong
 
@@ -231,7 +232,8 @@ def beta(batch: Batch) -> np.ndarray:
     >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2)))).round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
-    return reinforce(batch) * inverse_density(batch.accuracies, *batch.method.beta_parameters or ())
+    assert batch.method.beta_parameters is not None  # see `Method.check`
+    return reinforce(batch) * inverse_density(batch.accuracies, *batch.method.beta_parameters)
 
 
 def weight(batch: Batch) -> np.ndarray:

@@ -54,7 +54,7 @@ def fleet(
                     yield group
     except BaseException:
         for process in members.values():
-            process.terminate()
+            process.terminate()  # it may be sampling for minutes
         raise
     finally:
         for process in members.values():

@@ -15,6 +15,7 @@ look like one for the next --overwrite."""
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
+    """Return the path of the checkpoint of `step`, whether there is one or not."""
     return run / "checkpoints" / step_name(step)
 
 
