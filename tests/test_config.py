@@ -72,6 +72,8 @@ def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
     assert (ours.pop("lr"), ours.pop("output_dir")) == (1e-5, Path("runs/tiny-grpo-seed0"))
     assert not ours.pop("overwrite")
     assert ours == {name: expected[name] for name in ours}
+    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"steps": None}))  # as --steps 0 was saved once
+    assert parse("--config", str(saved)).batch.steps is None
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,10 @@ def test_help_names_the_preset_and_has_no_none(capsys):
     assert text.splitlines()[2] == "Defaults are those of preset smollm2 (from --preset)."
     assert "None)" not in text
     assert "{None" not in text
-    assert parse("--steps", "None", "--lora-rank", "None").batch.steps is None
+    for flag in ("--steps", "--thinking", "--beta-parameters"):
+        with pytest.raises(SystemExit):
+            parse(flag, "None")
+        assert flag in capsys.readouterr().err
 
 
 def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):

@@ -260,7 +260,7 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
 
     def train(name: str, epochs: int, *flags: str) -> list[dict]:
         batch = ("--questions-per-step", 4, "--samples-per-question", 2, "--resample-rounds", 2, "--eval-every", 0)
-        batch += ("--train-data", data, "--steps", None, "--epochs", epochs)
+        batch += ("--train-data", data, "--steps", 0, "--epochs", epochs)
         common = ("--preset", "tiny", *batch, *EVERY_STEP, "--save-every", 2, *shared)
         run_ranks(2, "train.py", *common, "--output-dir", tmp_path / name, *flags)
         return json_lines(tmp_path / name / "metrics.jsonl")

@@ -82,8 +82,8 @@ class BatchSettings:
     """Optimizer updates per pass, each on an equal share of the questions."""
     epochs: Positive[int] = 5
     """Passes over the training data, which set the number of steps. --steps overrides it."""
-    steps: Positive[int] | None = None
-    """Number of steps. With None, --epochs decides."""
+    steps: NotNegative[int | None] = None
+    """Number of steps. With 0, --epochs decides."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SamplingSettings:
 
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
-    top_k: Positive[int] | None = None
+    top_k: Positive[int | None] = None
     """Draw every token from the K most likely ones only."""
     top_k_in_learner: bool = True
     """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased: it is not
@@ -114,12 +114,12 @@ class SamplingSettings:
 class UpdateSettings:
     """Loss and optimizer."""
 
-    lr: Positive[float] | None = 1e-6
+    lr: Positive[float | None] = 1e-6
     """Learning rate of AdamW, constant after the warm-up. The default is 1e-6 in the paper's presets, 2e-5 in
     smollm2 and 1e-4 in tiny, and ten times as much with --lora-rank."""
-    lora_rank: Positive[int] | None = None
-    """Train LoRA adapters of this rank on all linear layers but the head. With None, train all weights."""
-    lora_alpha: Positive[float] | None = None
+    lora_rank: Positive[int | None] = None
+    """Train LoRA adapters of this rank on all linear layers but the head. The default is to train all weights."""
+    lora_alpha: Positive[float | None] = None
     """LoRA adds alpha / rank * B A to a weight. The default is twice the rank."""
     warmup_steps: NotNegative[int] = 10
     """Steps over which the learning rate rises linearly."""
@@ -136,7 +136,7 @@ class UpdateSettings:
     """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
-    importance_cap: Positive[float] | None = None
+    importance_cap: Positive[float | None] = None
     """Multiply the loss of a token by min(p / p_sampler, cap), where p is the learner's probability before the step's
     updates. This truncated importance sampling corrects for different rounding in sampler and learner."""
     max_bad_steps: Positive[int] = 3
@@ -168,7 +168,7 @@ class HardwareSettings:
     the answers of a step can use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts faster, samples more slowly."""
-    sync_tolerance: Positive[float] | None = None
+    sync_tolerance: Positive[float | None] = None
     """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. The
     default is a multiple of the difference that rounding makes, measured at the start."""
 
@@ -221,7 +221,7 @@ class Planning:
 
     dry_run: bool = False
     """Check settings and data, and print disk space, prompts and, with --gpu, memory and hours. Start nothing."""
-    gpus: Positive[int] | None = None
+    gpus: Positive[int | None] = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
     """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. An unknown name prints the list."""

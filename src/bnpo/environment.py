@@ -9,12 +9,11 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, TypeVar, get_args, get_type_hints
+from typing import Annotated, TypeVar, get_type_hints
 
 from bnpo.files import InputError
 
@@ -202,9 +201,7 @@ def parse_command(settings: type[T], argv: Sequence[str] | None = None, **option
     secure_output()
     _join_help_lines(settings)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_optional)
-    options |= {"config": (tyro.conf.OmitArgPrefixes,), "registry": registry, "console_outputs": prints}
+    options |= {"config": (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone), "console_outputs": prints}
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
 
 
@@ -233,31 +230,11 @@ def _join_help_lines(settings: type) -> None:
     def default_in_help(default: str) -> str:  # where there is none, the text of the flag says what happens
         return "" if default in ("", "None", "''") else f"(default: {default})"
 
-    for hint in get_type_hints(settings).values():
-        if is_dataclass(hint):
-            _join_help_lines(hint)
-    for setting in docstring_parser.parse_from_object(settings).params:
-        hint, text = settings.__annotations__[setting.arg_name], " ".join(setting.description.split())
-        annotation = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
-        settings.__annotations__[setting.arg_name] = Annotated[hint, annotation]
-
-
-def _optional(info):
-    """Show INT in the help for `int | None`, where tyro shows {None}|INT. The word None is read all the same."""
-    from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo
-
-    inner = [member for member in get_args(info.type) if member is not NoneType]
-    if len(inner) != 1 or NoneType not in get_args(info.type):
-        return None
-    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(inner[0], info.markers))
-    return replace(
-        spec,
-        nargs=(1, spec.nargs) if isinstance(spec.nargs, int) and spec.nargs > 1 else spec.nargs,
-        choices=(*spec.choices, "None") if spec.choices else None,
-        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
-        is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
-    )
+    for group in filter(is_dataclass, (settings, *get_type_hints(settings).values())):
+        for setting in docstring_parser.parse_from_object(group).params:
+            text = " ".join(setting.description.split())
+            annotation = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
+            group.__annotations__[setting.arg_name] = Annotated[group.__annotations__[setting.arg_name], annotation]
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:

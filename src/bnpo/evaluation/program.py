@@ -51,7 +51,7 @@ class EvalConfig:
     of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
     repetitions: tuple[str, ...] = ()
     """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N for one."""
-    limit: Annotated[int, Field(ge=2)] | None = None
+    limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
     """Folder for samples.jsonl and results.json, by default evals/results/<suite>-<model>-<hash>. Repeat an interrupted
@@ -63,7 +63,7 @@ class EvalConfig:
     function of your own, with the signature of a reward: 1 means right. The default is the suite's rule."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
-    data_parallel: Positive[int] | None = None
+    data_parallel: Positive[int | None] = None
     """Number of samplers that work side by side, by default as many as the GPUs allow."""
     tensor_parallel: Positive[int] = 1
     """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
