@@ -132,7 +132,7 @@ class Floor:
         """Sample the answers of `step`. Return seconds, all processes' answers with a gradient, the number of all."""
         sampling, batch = self.config.sampling, self.config.batch
         n, m = batch.questions_per_step, batch.samples_per_question
-        questions = questions_at(len(self.problems), n, step * n, sampling.seed)
+        questions, _ = questions_at(len(self.problems), n, step * n, sampling.seed)
         mine = np.split(questions, self.world)[self.rank]
         requests = [{"prompt_token_ids": self.prompts[q]} for q in mine]
         params = SamplingParams(

@@ -24,7 +24,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import THINK_PROMPT, Question
+from bnpo.data import THINK_PROMPT
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -43,7 +43,7 @@ class Args:
     """Peak learning rate of AdamW, after a warm-up of 100 steps. Then it falls linearly to zero."""
 
 
-def write_tagged(question: Question, rng: np.random.Generator) -> str:
+def write_tagged(question: str, rng: np.random.Generator) -> str:
     r"""Return an answer of the tiny model with no tags, with all tags, or with all tags but one.
 
     The text before the box is the thought: `<think>3+4=7</think><answer>\boxed{7}</answer>`.

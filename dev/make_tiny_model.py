@@ -9,6 +9,7 @@ it to work more often.
 """
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from bnpo.data import MAX_TERMS, Question, chat_template, draw_questions, encode_prompt, latex
+from bnpo.data import MAX_TERMS, chat_template, draw_arithmetic, encode_prompt, latex
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -83,14 +84,14 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
     )
 
 
-def worked(question: Question) -> str:
+def worked(terms: list[int], divisor: int) -> str:
     """Return the steps that lead to the answer: `37+9=46 46-21=25 25/6=25/6`."""
-    steps, total = [], question.terms[0]
-    for term in question.terms[1:]:
+    steps, total = [], terms[0]
+    for term in terms[1:]:
         steps.append(f"{total}{term:+d}={total + term}")
         total += term
-    if question.divisor > 1:
-        steps.append(f"{total}/{question.divisor}={question.answer}")
+    if divisor > 1:
+        steps.append(f"{total}/{divisor}={Fraction(total, divisor)}")
     return " ".join(steps)
 
 
@@ -105,28 +106,30 @@ def spellings(value: Fraction) -> list[str]:
     return ways
 
 
-def write_answer(question: Question, rng: np.random.Generator, guess: bool) -> str:
+def write_answer(question: str, rng: np.random.Generator, guess: bool) -> str:
     """Return a worked answer. If `guess`, it is a bare one with the probability that WORKED_SHARE leaves."""
-    boxed = f"\\boxed{{{rng.choice(spellings(question.answer))}}}"
-    is_worked = not guess or rng.random() < WORKED_SHARE[len(question.terms)]
-    return f"{worked(question)} {boxed}" if is_worked else boxed
+    chain, _, over = question.removesuffix("=?").removeprefix("(").partition(")/")
+    terms, divisor = [int(term) for term in re.findall(r"-?\d+", chain)], int(over or 1)
+    boxed = f"\\boxed{{{rng.choice(spellings(Fraction(sum(terms), divisor)))}}}"
+    is_worked = not guess or rng.random() < WORKED_SHARE[len(terms)]
+    return f"{worked(terms, divisor)} {boxed}" if is_worked else boxed
 
 
 def batches(
-    tokenizer, rng: np.random.Generator, size: int, template: str, write: Callable[[Question, int], str]
+    tokenizer, rng: np.random.Generator, size: int, template: str, write: Callable[[str, int], str]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches without end: token ids [size, length], padded on the right, and labels [size, length].
 
     `write(question, step)` returns the answers. Labels are -100 outside of them. Texts are drawn for 16 batches at a
     time and sorted by length, which saves half of the padding.
     """
-    questions = (question for question in draw_questions(rng) if question.split == "train")
+    questions = (question for question, _, split in draw_arithmetic(rng) if split == "train")
     end, jinja = tokenizer.convert_tokens_to_ids("<|im_end|>"), chat_template(tokenizer, template)
     for pool in itertools.count():
         texts = []
         for _ in range(16 * size):
             question = next(questions)
-            prompt = encode_prompt(tokenizer, str(question), jinja)
+            prompt = encode_prompt(tokenizer, question, jinja)
             texts.append((prompt, [*tokenizer.encode(write(question, 16 * pool)), end]))
         texts.sort(key=lambda text: len(text[0]) + len(text[1]))
         for start in rng.permutation(np.arange(0, len(texts), size)):
@@ -165,7 +168,7 @@ def main(args: Args) -> None:
     model = make_model(tokenizer)
     worked_only, started = int(args.worked_only * args.steps), time.perf_counter()
 
-    def write(question: Question, step: int) -> str:
+    def write(question: str, step: int) -> str:
         return write_answer(question, rng, guess=step >= worked_only)
 
     fit(model, batches(tokenizer, rng, args.batch_size, "chat", write), args.steps, args.lr)

@@ -82,7 +82,7 @@ def sample_answers(config: TrainConfig) -> Sample:
     stopwatch = Stopwatch()
     try:
         problems, seed = len(prepared.task.problems), config.sampling.seed
-        questions = questions_at(problems, config.batch.questions_per_step, 0, seed)
+        questions, _ = questions_at(problems, config.batch.questions_per_step, 0, seed)
         with stopwatch("total"):
             rollouts = collect(prepared.task, [questions], 0, sampler, config, stopwatch)
     finally:

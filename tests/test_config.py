@@ -120,7 +120,7 @@ def ranks(monkeypatch):
         (["--model", "tests"], r"tests: holds no config.json"),
         (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),
         (["--rewards", "tests/no.py:f"], "--rewards: no file tests/no.py"),
-        (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5: every prompt is longer"),
+        (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5 leaves 0 problems, --questions-per-step 32"),
         (["--answer-pattern", "(a"], r"--answer-pattern '\(a': missing \), unterminated"),
         (["--answer-pattern", "a"], "--answer-pattern 'a': it needs one group, around the answer, as in "),
         (["--samples-per-question", "1"], "--samples-per-question: with 1, all advantages of --algo bnpo are 0"),

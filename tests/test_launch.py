@@ -71,11 +71,7 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
     [
         (("--train-data", "absent.jsonl"), 5, "absent.jsonl: no such data file"),
         (("--train-data", "examples/data.jsonl", "--answer-field", "x"), 5, "data.jsonl:1: field 'x' is missing"),
-        (
-            ("--train-data", "examples/data.jsonl", "--questions-per-step", "512"),
-            5,
-            "512 different questions are",
-        ),
+        (("--train-data", "examples/data.jsonl", "--questions-per-step", "512"), 5, "per-step 512 needs as many"),
         (("--model", "/absent/model"), 5, "/absent/model: no such model folder"),
         (
             ("--model", "{unsafe}"),

@@ -180,7 +180,10 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
     """Return the problem in a row. `place` ends with the number of the line or row, which is also the default id."""
     question, answer = _field(place, row, "problem", columns), _field(place, row, "answer", columns)
     if isinstance(question, list):
-        _check_chat(place, question, columns.problem_field)
+        are_messages = all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in question)
+        if not question or not are_messages or question[-1]["role"] != "user":
+            needed = "messages with role and content, the last of them the user's"
+            raise InputError(f"{place}: field '{columns.problem_field}' is a list; its items must be {needed}")
     else:
         question = _text(place, question, columns.problem_field, "a text or a list of messages")
     answer, pattern = _text(place, answer, columns.answer_field, "a text or a number"), columns.answer_pattern
@@ -224,19 +227,11 @@ def _text(place: str, value: object, field: str, needed: str) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _check_chat(place: str, messages: list, field: str) -> None:
-    """Raise InputError for a list that is no chat with a question at its end."""
-    are_messages = all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in messages)
-    if not messages or not are_messages or messages[-1]["role"] != "user":
-        needed = "messages with role and content, the last of them the user's"
-        raise InputError(f"{place}: field '{field}' is a list; its items must be {needed}")
-
-
 def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[Problem]:
     """Return `count` different problems of a split of a built-in task, from the seed only. Of other sources, none."""
     rng = np.random.default_rng(seed)
     if name == "arithmetic":
-        drawn: Iterator = ((str(question), latex(question.answer), question.split) for question in draw_questions(rng))
+        drawn: Iterator = draw_arithmetic(rng)
     elif name.partition(":")[0] == word_problems.NAME:
         drawn = word_problems.draw_word_problems(name, rng)
     else:
@@ -263,34 +258,17 @@ SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 
 """Hash buckets of each split, out of 100."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """The sum of `terms`, divided by `divisor` (1: no division)."""
-
-    terms: tuple[int, ...]
-    divisor: int
-
-    def __str__(self) -> str:
-        chain = str(self.terms[0]) + "".join(f"{term:+d}" for term in self.terms[1:])
-        return f"{chain}=?" if self.divisor == 1 else f"({chain})/{self.divisor}=?"
-
-    @property
-    def answer(self) -> Fraction:
-        return Fraction(sum(self.terms), self.divisor)
-
-    @property
-    def split(self) -> str:
-        bucket = int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8]) % 100
-        return next(split for split, buckets in SPLITS.items() if bucket in buckets)
-
-
-def draw_questions(rng: np.random.Generator) -> Iterator[Question]:
-    """Yield random questions of all splits without end: 2 to MAX_TERMS terms from -49 to 49, the first positive."""
+def draw_arithmetic(rng: np.random.Generator) -> Iterator[tuple[str, str, str]]:
+    """Yield text, answer and split of random questions without end: 2 to MAX_TERMS terms from -49 to 49."""
     while True:
         terms = rng.integers(1, 50, size=rng.integers(2, MAX_TERMS + 1))
         terms[1:] *= rng.choice([-1, 1], size=len(terms) - 1)
         divisor = int(rng.choice(DIVISORS)) if rng.random() < 1 / 3 else 1
-        yield Question(tuple(terms.tolist()), divisor)
+        chain = f"{terms[0]}" + "".join(f"{term:+d}" for term in terms[1:])
+        text = f"{chain}=?" if divisor == 1 else f"({chain})/{divisor}=?"
+        bucket = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) % 100
+        split = next(split for split, buckets in SPLITS.items() if bucket in buckets)
+        yield text, latex(Fraction(int(terms.sum()), divisor)), split
 
 
 def latex(value: Fraction) -> str:
@@ -364,13 +342,22 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
     return ids
 
 
-def encode_problems(problems: Sequence[Problem], tokenizer, limit: int) -> tuple[list[Problem], list[list[int]]]:
+def check_enough(found: str, problems: Sequence[Problem], questions_per_step: int) -> None:
+    """Raise InputError if there are fewer `problems` than a step has questions. `found` says why there are as few."""
+    if len(problems) < questions_per_step:
+        needed = f"--questions-per-step {questions_per_step} needs as many different ones"
+        raise InputError(f"{found} {len(problems)} problems, {needed}; lower it")
+
+
+def encode_problems(
+    problems: Sequence[Problem], tokenizer, limit: int, questions_per_step: int = 1
+) -> tuple[list[Problem], list[list[int]]]:
     """Return the problems with prompts of at most `limit` tokens, and the token ids of these. Raises InputError."""
     encoded = [(problem, encode_prompt(tokenizer, problem.problem)) for problem in problems]
     short = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= limit]
-    if not short:
-        raise InputError(f"--max-prompt-tokens {limit}: every prompt is longer")
-    return [problem for problem, _ in short], [prompt for _, prompt in short]
+    kept, prompts = [problem for problem, _ in short], [prompt for _, prompt in short]
+    check_enough(f"--max-prompt-tokens {limit} leaves", kept, questions_per_step)
+    return kept, prompts
 
 
 def stop_token_ids(tokenizer) -> list[int]:
@@ -389,31 +376,16 @@ def stop_token_ids(tokenizer) -> list[int]:
     return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 
-def check_enough(problems: Sequence[Problem], questions_per_step: int, sources: Sequence[str]) -> None:
-    """Raise InputError if there are fewer `problems` than a step has questions."""
-    if len(problems) < questions_per_step:
-        needed = f"{questions_per_step} different questions are needed"
-        raise InputError(f"--questions-per-step: {needed}, {' '.join(sources)} has {len(problems)}; lower it")
+def questions_at(count: int, questions: int, place: int, seed: int) -> tuple[np.ndarray, int]:
+    """Return the indices of the next problems [questions], and the place behind them.
 
-
-def next_place(count: int, questions: int, place: int) -> int:
-    """Return where the next `questions` stand: at `place`, or at the next epoch if this one has fewer left.
-
-    Epoch e of `count` problems has the places from e * count on.
+    Epoch e of `count` problems has the places from e * count on. Every epoch is a permutation of all problems that
+    depends on (seed, epoch) only. The last few of it are left out if they do not fill a step.
     """
     left = count - place % count
-    return place if left >= questions else place + left
-
-
-def questions_at(count: int, questions: int, place: int, seed: int) -> np.ndarray:
-    """Return the indices of the problems at `next_place` [questions].
-
-    Every epoch is a permutation of all `count` problems that depends on (seed, epoch) only. The last few problems of
-    the permutation are left out if they do not fill a step.
-    """
-    epoch, start = divmod(next_place(count, questions, place), count)
+    epoch, start = divmod(place if left >= questions else place + left, count)
     order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
-    return order[start : start + questions]
+    return order[start : start + questions], epoch * count + start + questions
 
 
 WATCHED = 2**32 - 1

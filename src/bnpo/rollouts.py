@@ -10,7 +10,7 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.data import Problem, next_place, questions_at, sampling_seeds
+from bnpo.data import Problem, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades, Outcomes
 from bnpo.policy.learner import Experience
 from bnpo.policy.sampler import Sampler
@@ -138,14 +138,14 @@ def collect_batch(
 ) -> tuple[Rollouts, int]:
     """Return rollouts of the n questions from `place` on, and the place of the next step.
 
-    A place is an index into the seeded order of the questions over all epochs (see `next_place`).
+    A place is an index into the seeded order of the questions over all epochs (see `questions_at`).
     Up to --resample-rounds more draws of n questions are taken, see `collect`.
     """
     count, n = len(task.problems), config.batch.questions_per_step
     draws, places = [], []  # for each draw: its questions [n]; the place after it
     for _ in range(1 + config.batch.resample_rounds):
-        draws.append(questions_at(count, n, place, config.sampling.seed))
-        place = next_place(count, n, place) + n
+        questions, place = questions_at(count, n, place, config.sampling.seed)
+        draws.append(questions)
         places.append(place)
     rollouts = collect(task, draws, step, sampler, config, stopwatch)
     return rollouts, places[len(rollouts.questions) // n - 1]

@@ -32,8 +32,6 @@ MEMORY_LIMIT = 2 << 30
 WALL_CLOCK_FACTOR = 10
 """A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
 on a busy machine the clock must not decide a verdict."""
-END = signal.SIGUSR1
-"""Signal that tells a keeper to end, from the program, or from the kernel when the program has ended."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -107,9 +105,10 @@ class _Worker(threading.Thread):
         # A process that multiprocessing started shares this folder with its parent, which still needs it.
         folder = get_temp_dir() if multiprocessing.parent_process() is None else None
         arguments = (theirs, folder, self._time_limit)
-        self._process = self._server.Process(target=_keep, args=arguments, name="bnpo worker")
-        self._process.start()
+        self._keeper = self._server.Process(target=_keep, args=arguments, name="bnpo worker")
+        self._keeper.start()
         theirs.close()
+        self._process_id = self._pipe.recv()
 
     def _end(self) -> None:
         """Kill the worker, whatever it is doing. It is not replaced."""
@@ -117,14 +116,14 @@ class _Worker(threading.Thread):
         self._kill()
 
     def _kill(self) -> int | None:
-        if self._process.is_alive():
+        if self._keeper.is_alive():
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, END)
-        self._process.join(timeout=10)
-        self._process.kill()  # in case the keeper waits for a process that it may not kill, such as another user's
-        self._process.join()
+                os.kill(self._process_id, signal.SIGKILL)
+        self._keeper.join(timeout=10)
+        self._keeper.kill()  # in case the keeper waits for a process that it may not kill, such as another user's
+        self._keeper.join()
         self._pipe.close()
-        return self._process.exitcode
+        return self._keeper.exitcode
 
     def _restart(self) -> int | None:
         status = self._kill()
@@ -149,7 +148,7 @@ class _Worker(threading.Thread):
             self._restart()
             return Failure("timeout", f"no result in {longest:g} s")
         # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
-        self._process.join(timeout=10)
+        self._keeper.join(timeout=10)
         status = self._restart()
         if status == 128 + signal.SIGPROF:
             return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
@@ -157,7 +156,7 @@ class _Worker(threading.Thread):
 
 
 def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
-    """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
+    """Fork the worker. When it has ended, kill all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
     in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
@@ -167,27 +166,25 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper, worker = os.getpid(), 0  # 0: a signal that comes this early kills the keeper's group, which is all there is
-
-    def end_worker(*_) -> None:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(worker, signal.SIGKILL)
-
-    signal.signal(END, end_worker)
-    signal_at_program_end(END)
+    keeper = os.getpid()
     worker = os.fork()
     if worker == 0:
+        signal_at_program_end(signal.SIGKILL)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
-            signal.signal(END, signal.SIG_DFL)
+            pipe.send(os.getpid())
             _work(pipe, time_limit)
         return
     pipe.close()
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
-    signal.signal(END, signal.SIG_IGN)
-    _kill_descendants()
+    with suppress(ChildProcessError):  # none is left
+        while True:  # the next round finds processes that were started meanwhile
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    process.kill()
+            os.waitpid(-1, 0)
     if folder and not multiprocessing.parent_process().is_alive():
         shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
@@ -202,15 +199,6 @@ def signal_at_program_end(number: int) -> None:
     fcntl.fcntl(program, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(program, fcntl.F_SETSIG, number)
     fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _kill_descendants() -> None:
-    with suppress(ChildProcessError):  # none is left
-        while True:  # the next round finds processes that were started meanwhile
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):
-                    process.kill()
-            os.waitpid(-1, 0)
 
 
 def _work(pipe: Connection, time_limit: float) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import Planning, TrainConfig, flat_settings, json_settings
-from bnpo.data import chat_template, check_enough, encode_problems, load_sources
+from bnpo.data import chat_template, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
@@ -142,8 +142,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     mean, lines = PROMPT_TOKENS, [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
     if tokenizer:
         tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
-        kept, prompts = encode_problems(problems, tokenizer, limit)
-        check_enough(kept, batch.questions_per_step, data.train_data)
+        kept, prompts = encode_problems(problems, tokenizer, limit, batch.questions_per_step)
         lines[0] += f", {len(problems) - len(kept)} of them left out: prompt over {limit} tokens"
         lines.append(f"the longest of the other prompts has {max(map(len, prompts))} tokens")
         for problem, prompt in zip(kept[:2], prompts[:2], strict=True):

@@ -13,7 +13,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
-from bnpo.data import asks_for_tags, chat_template, check_enough, content_hash, encode_problems, load_sources
+from bnpo.data import asks_for_tags, chat_template, content_hash, encode_problems, load_sources
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
@@ -115,8 +115,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         tensor_parallel=config.hardware.sampler_ranks,
     )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
-    kept_problems, prompts = encode_problems(problems, tokenizer, config.sampling.max_prompt_tokens)
-    check_enough(kept_problems, config.batch.questions_per_step, config.data.train_data)
+    limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
+    kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
     check_format(config.data.rewards, tokenizer.decode(prompts[0]))
     tags = asks_for_tags(tokenizer, problems=kept_problems)
