@@ -29,7 +29,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bnpo.config import TrainConfig, json_settings, parse_train_config, with_settings
+from bnpo.config import TrainConfig, flat_settings, parse_train_config, with_settings
 from bnpo.data import encode_problems, load_sources, stop_token_ids
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite
@@ -61,7 +61,7 @@ class Records(TrainerCallback):
         self.config, self.evaluation, self.grader = config, evaluation, grader
         self.path = config.folder.output_dir / "metrics.jsonl"
         config.folder.output_dir.mkdir(parents=True)
-        write_json(config.folder.output_dir / "config.json", json_settings(config, trainer="trl"))
+        write_json(config.folder.output_dir / "config.json", flat_settings(config, trainer="trl"))
 
     def on_train_begin(self, args, state, control, model, **kwargs):
         self.write({"step": 0, "eval/average": self.accuracy(model)})

@@ -174,8 +174,8 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
     assert f"{file}:reward" in str(error.value)
 
 
-def test_equal_answers_are_judged_once_by_the_released_rule(grader):
-    first, again, other = (grader.judge("paper", [f"so \\boxed{{{n}}}"], ["5"])[0] for n in (5, 5, 6))
+def test_equal_answers_are_judged_once(grader):
+    first, again, other = grader.judge("paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3)
     assert first is again
     assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
 

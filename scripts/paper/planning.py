@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bnpo.config import Planning, check_config, json_settings
+from bnpo.config import Planning, check_config, flat_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.planning.dry_run import (
     Inputs,
@@ -52,7 +52,7 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
         print(f"\n# {model}")
         if trained := [row for row in rows if row.train and row.model == model]:
             config = trained[0].train
-            print(f"\nsettings of {trained[0].name}:\n{json.dumps(json_settings(config), indent=2)}")
+            print(f"\nsettings of {trained[0].name}:\n{json.dumps(flat_settings(config), indent=2)}")
             memory = plan_training(replace(config, planning=planning), training)[1] if planning.gpu else []
             print(*training.lines, *memory, sep="\n")
         print(*evaluation.lines, sep="\n")

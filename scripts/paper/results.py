@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.config import FREE, PRESETS, json_settings
+from bnpo.config import FREE, PRESETS, flat_settings
 from bnpo.files import InputError, step_name
 
 PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
@@ -133,7 +133,7 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
         checkpoint = "last"  # --ckpt was the run's folder, which stands for its last checkpoint
     preset_of_model = {Path(config.data.model).name: name for name, config in PRESETS.items()}
     preset = preset_of_model.get(model, run["preset"])
-    source, standard = f"preset {preset}", json_settings(PRESETS[preset])
+    source, standard = f"preset {preset}", flat_settings(PRESETS[preset])
     settings = {
         "training seed": Setting(run["seed"]),
         "checkpoint": Setting(checkpoint, source, "last"),

@@ -9,7 +9,7 @@ from typing import Literal
 
 import tyro
 
-from bnpo.config import PRESETS, TrainConfig, json_settings, parse_train_config
+from bnpo.config import PRESETS, TrainConfig, flat_settings, parse_train_config
 from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, chosen_suite
 from bnpo.files import InputError
@@ -116,7 +116,7 @@ class Row:
         datasets = {name: {"repetitions": dataset.repetitions} for name, dataset in suite.datasets.items()}
         return {
             "ckpt": config.ckpt,
-            "run": self.train and json_settings(self.train),
+            "run": self.train and flat_settings(self.train),
             "suite": {"name": suite.name, "datasets": datasets},
             "seed": config.seed,
             "limit": config.limit,

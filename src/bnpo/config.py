@@ -294,13 +294,13 @@ FREE |= {"exact_entropy", "rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
 
 
-def flat_settings(config: TrainConfig) -> dict[str, object]:
-    """Return the values of all settings by name, without their groups and without the flags of a dry run."""
+def flat_settings(config: TrainConfig, **facts: object) -> dict:
+    """Return all settings as JSON holds them, without groups and the flags of a dry run, followed by `facts`."""
     values: dict[str, object] = {}
     for name, value in asdict(config).items():
         if name != "planning":
             values |= value if isinstance(value, dict) else {name: value}
-    return values
+    return json.loads(json.dumps(values | facts, default=str))
 
 
 def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
@@ -309,24 +309,6 @@ def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
     # Each group takes its own settings, and leaves the others out.
     groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
     return replace(validate(TrainConfig, values | groups), planning=config.planning)
-
-
-def json_settings(config: TrainConfig, **facts: object) -> dict:
-    """Return all settings as JSON holds them, flat and in order of definition, followed by `facts`."""
-    return json.loads(json.dumps(flat_settings(config) | facts, default=str))
-
-
-def saved_config(path: Path) -> TrainConfig:
-    """Return the settings in a run's config.json, without those that belong to that run only. Raises InputError."""
-    saved = read_json(path, "--config needs the config.json of a run")
-    if saved.get("preset") not in list(PRESETS):  # a list, since the value may be anything
-        raise InputError(f"{path}: names no preset, as the config.json of a run does; --config needs that of a run")
-    preset = PRESETS[saved["preset"]]  # of which a setting that is newer than that run has its value
-    names = flat_settings(preset).keys() & saved.keys() - OF_ONE_RUN
-    try:
-        return with_settings(preset, **{name: saved[name] for name in names})
-    except InputError as error:
-        raise InputError(f"{path}: {error}; correct it") from error
 
 
 def validate(settings: type[T], values: dict) -> T:
@@ -369,10 +351,18 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     if asked.preset not in ("auto", *PRESETS):
         raise InputError(f"--preset: unknown preset '{asked.preset}'; known: auto, {', '.join(PRESETS)}")
     if asked.config:
-        saved = saved_config(asked.config)
-        if asked.preset not in ("auto", saved.preset):
-            raise InputError(f"--preset {asked.preset}: --config sets all defaults, and is of preset {saved.preset}")
-        return saved, f"with the settings of {asked.config}"
+        saved = read_json(asked.config, "--config needs the config.json of a run")
+        preset = saved.get("preset")
+        if preset not in list(PRESETS):  # a list, since the value may be anything
+            raise InputError(f"{asked.config}: names no preset, as the config.json of a run does; --config needs one")
+        if asked.preset not in ("auto", preset):
+            raise InputError(f"--preset {asked.preset}: --config sets all defaults, and is of preset {preset}")
+        names = flat_settings(PRESETS[preset]).keys() & saved.keys() - OF_ONE_RUN  # newer settings: as in the preset
+        try:
+            defaults = with_settings(PRESETS[preset], **{name: saved[name] for name in names})
+        except InputError as error:
+            raise InputError(f"{asked.config}: {error}; correct it") from error
+        return defaults, f"with the settings of {asked.config}"
     if asked.preset != "auto":
         return preset_config(asked.preset, has_cuda), "from --preset"
     if asked.gpu:

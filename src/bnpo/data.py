@@ -116,7 +116,10 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
 
             rows = _rows(parquet.read_table(name, partitioning=None), columns)
         else:
-            rows = _csv_rows(name)
+            csv.field_size_limit(sys.maxsize)
+            rows = list(csv.DictReader(io.StringIO(read_text(name)), strict=True))  # all texts: 007 is not the number 7
+            if longer := [number for number, row in enumerate(rows, 1) if None in row]:
+                raise ValueError(f"row {longer[0]} has more cells than there are columns; quote cells that have commas")
     except Exception as error:  # a dozen kinds, of four libraries
         login = "the name, the network, and for a gated data set your login (hf auth login)"
         advice = login if on_hub else "the folder" if in_folder else "the file"
@@ -155,16 +158,6 @@ def _folder_table(name: str) -> "pyarrow.Table":
             raise ValueError(f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}")
         dataset = dataset[split or min(dataset)]
     return dataset.with_format("arrow")[:]
-
-
-def _csv_rows(name: str) -> list[dict]:
-    """Return the rows of a CSV file. All values are texts: the answer 007 is not the number 7."""
-    csv.field_size_limit(sys.maxsize)
-    rows = list(csv.DictReader(io.StringIO(read_text(name)), strict=True))
-    for number, row in enumerate(rows, 1):
-        if None in row:
-            raise ValueError(f"row {number} has more cells than there are columns; quote cells that have commas")
-    return rows
 
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:

@@ -132,28 +132,25 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
 
     A .json file may also hold one list of objects, whose places are `file:number`.
     """
-    text = read_text(path)
+    text, rows, number = read_text(path), [], 1
     is_list = str(path).endswith((".json", ".json.gz")) and text.lstrip().startswith("[")
     try:
-        # Not splitlines, which also splits at characters that JSON allows within a string.
-        lines = [json.dumps(item) for item in json.loads(text)] if is_list else text.split("\n")
+        if is_list:
+            rows = list(enumerate(json.loads(text), 1))
+        else:
+            # Not splitlines, which also splits at characters that JSON allows within a string.
+            for number, line in enumerate(text.split("\n"), 1):
+                if line.strip():
+                    rows.append((number, json.loads(line)))
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); the file needs a list of objects") from error
-    rows = []
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{path}:{line_number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{place}: not JSON ({error}); the file needs one JSON object per line") from error
+        place, needed = number + error.lineno - 1, "a list of objects" if is_list else "one JSON object per line"
+        raise InputError(f"{path}:{place}: not JSON ({error.msg}); the file needs {needed}") from error
+    for number, row in rows:
         if not isinstance(row, dict):
-            raise InputError(f"{place}: a {type(row).__name__} where a JSON object is needed")
-        rows.append((place, row))
+            raise InputError(f"{path}:{number}: a {type(row).__name__} where a JSON object is needed")
     if not rows:
         raise InputError(f"{path}: is empty; it needs one JSON object per line")
-    return rows
+    return [(f"{path}:{number}", row) for number, row in rows]
 
 
 def whole_json_lines(path: Path) -> list[dict]:

@@ -6,20 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 
 import numpy as np
 
 from bnpo.files import InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
-from mathequal import MAX_LENGTH, final_answer, instant_verdict, simple_number
+from mathequal import MAX_LENGTH, TIME_LIMIT, final_answer, instant_verdict, simple_number
 
-TIME_LIMIT = 5.0
-"""Seconds of processor time for one verdict in a worker or one call of a user's function."""
 MAX_WORKERS = 16
-REMEMBERED = 1024
-"""Calls whose result is not computed again: verdicts of the released rule, and normal forms."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +58,6 @@ class Grader:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        # Repetitions of a problem often end in equal texts.
-        self._remembered = lru_cache(REMEMBERED)(lambda *call: self._workers.submit(*call))
         users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
         self._sources = {reward: read_text(reward.rpartition(":")[0]) for reward in users_rewards}
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
@@ -133,7 +127,7 @@ class Grader:
             verdict = instant_verdict(reference, text)
             return self._workers.submit("mathequal:equal", reference, text) if verdict is None else _finished(verdict)
         if function == "paper":
-            return self._remembered("mathequal.released:released_verdict", reference, text)
+            return self._workers.submit("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
             return _finished(self._inline[function](text, reference))
         source = self._sources[function]
@@ -144,7 +138,7 @@ class Grader:
         if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
             return _finished(answer)
         number = simple_number(answer)
-        return self._remembered("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
+        return self._workers.submit("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
 
     def close(self) -> None:
         """End the worker processes."""

@@ -10,7 +10,7 @@ from statistics import fmean
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
-from bnpo.config import Planning, TrainConfig, flat_settings, json_settings
+from bnpo.config import Planning, TrainConfig, flat_settings
 from bnpo.data import chat_template, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
@@ -199,7 +199,7 @@ def dry_run_training(config: TrainConfig) -> None:
     """Print what `train.py` would do. Raises InputError for what it would refuse."""
     inputs = training_inputs(config)
     seconds, lines = plan_training(config, inputs) if config.planning.gpu else ({}, [])
-    print_plan(json_settings(config), [*inputs.lines, *objective_lines(config), *lines], seconds, config.planning)
+    print_plan(flat_settings(config), [*inputs.lines, *objective_lines(config), *lines], seconds, config.planning)
 
 
 def dry_run_evaluation(config: EvalConfig) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bnpo.config import FREE, TrainConfig, json_settings
+from bnpo.config import FREE, TrainConfig, flat_settings
 from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
 STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # they have one entry per step
@@ -57,13 +57,13 @@ def claim_folder(config: TrainConfig, facts: dict) -> None:
 def write_config(config: TrainConfig, facts: dict) -> None:
     """Write config.json: all settings, and `facts` about the data. Raises InputError."""
     with writing(config.folder.output_dir):
-        write_json(config.folder.output_dir / "config.json", json_settings(config, **facts))
+        write_json(config.folder.output_dir / "config.json", flat_settings(config, **facts))
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
     """Raise InputError if settings or data of a resumed run changed, except those in FREE or --allow-changes."""
     folder = config.folder.output_dir
-    new = json_settings(config, **data_facts)
+    new = flat_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
     if unknown := sorted(allowed - set(new)):
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
