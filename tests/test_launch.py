@@ -46,8 +46,8 @@ def test_a_reserved_port_is_for_the_ranks_alone():
         ("", 2, "--num_gpus 2"),
         ("3", 1, "--include localhost:3"),
         ("5, 1,0", 2, "--include localhost:5,1"),
-        ("3", 2, "CUDA_VISIBLE_DEVICES=3: names 1 GPUs, but 2 ranks are started; lower --num_gpus"),
-        ("GPU-8f3c", 1, "CUDA_VISIBLE_DEVICES=GPU-8f3c: DeepSpeed's launcher needs the numbers of GPUs"),
+        ("3", 2, "CUDA_VISIBLE_DEVICES=3: DeepSpeed's launcher needs 2 GPUs by their numbers, as"),
+        ("GPU-8f3c", 1, "CUDA_VISIBLE_DEVICES=GPU-8f3c: DeepSpeed's launcher needs 1 GPUs by their numbers, as"),
     ],
 )
 def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch):

@@ -258,10 +258,7 @@ PRESETS = {
         preset="paper-format",
         method=Method(decompose=True),
         data=DataSettings(
-            model="Qwen/Qwen2.5-1.5B-Instruct",
-            template="think",
-            rewards=("accuracy", "format"),
-            grader="paper",
+            model="Qwen/Qwen2.5-1.5B-Instruct", template="think", rewards=("accuracy", "format"), grader="paper"
         ),
         logging=LoggingSettings(eval_suite="quick-format"),
     ),
@@ -425,16 +422,11 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
     if batch.samples_per_question == 1 and config.method.algo not in WITHOUT_GROUPS:
-        raise InputError(
-            f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0 and nothing is "
-            "learned; take at least 2, or an --algo without a baseline from the group, such as reinforce_pp"
-        )
+        problem = f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0"
+        raise InputError(f"{problem}; take at least 2, or an --algo without a baseline from the group: reinforce_pp")
     questions = batch.questions_per_step
     if questions % ranks:
-        raise InputError(
-            f"--questions-per-step {questions} cannot be divided by {ranks} ranks. Use a multiple of {ranks}, "
-            f"for example {ranks * max(1, questions // ranks)}"
-        )
+        raise InputError(f"--questions-per-step {questions} cannot be divided by {ranks} ranks. Use a multiple of {ranks}")
     if questions % batch.mini_batches:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
     if config.folder.resume and config.folder.overwrite:

@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that every launcher of ranks sets. Programs that are no ranks ignore them."""
-LONGEST_TEMPORARY_FOLDER = 60
-"""Characters. The path of a socket has at most 107, and libraries append up to 45 to the temporary folder."""
 
 DEFAULTS = {
     # The sampler lives in the learner's process: weights pass by reference, and there is one process to kill.
@@ -64,8 +62,7 @@ def setup_environment() -> None:
         os.environ.setdefault(name, value)
     # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary directory.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
-    ranks_here = os.environ.get("LOCAL_SIZE")  # set by the DeepSpeed launcher
-    if ranks_here:
+    if ranks_here := os.environ.get("LOCAL_SIZE"):  # set by the DeepSpeed launcher
         # The ranks of a machine share its cores. A rank that takes all of them slows down every other one.
         threads = max(1, len(os.sched_getaffinity(0)) // int(ranks_here))
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -101,7 +98,8 @@ def find_writable_folders() -> None:
     Each prints a line. Child processes inherit the new folders and print nothing.
     """
     temporary, lines = tempfile.gettempdir(), []
-    if len(os.fsencode(temporary)) > LONGEST_TEMPORARY_FOLDER:
+    # The path of a socket has at most 107 characters, and libraries append up to 45 to the temporary folder.
+    if len(os.fsencode(temporary)) > 60:
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
         lines.append(f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in /tmp")
     home = os.path.expanduser("~")
@@ -137,11 +135,8 @@ def expects_cuda() -> bool:
 
 
 def multiplies_bf16() -> bool:
-    """Return whether this CPU multiplies bf16 numbers faster than those in fp32: with AMX, AMD's AVX-512 or Arm's bf16.
-
-    In bf16 an update of a real model takes 13 times as long as in fp32 with AVX2 alone, and 1.3 times with Intel's
-    AVX-512 without AMX (dev/LOG.md, 2026-11-26).
-    """
+    """Return whether this CPU multiplies bf16 numbers faster than those in fp32 (dev/LOG.md, 2026-11-26)."""
+    # With AMX, AMD's AVX-512 or Arm's bf16. Intel's AVX-512 without AMX is slower, and AVX2 alone 13 times as slow.
     features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     return any(features.issuperset(unit) for unit in (("amx_bf16",), ("avx512_bf16", "AuthenticAMD"), ("bf16",)))
 
@@ -186,11 +181,9 @@ def launcher_flags(ranks: int) -> list[str]:
     if names in ("", "-1") or not has_nvidia_gpu():
         return ["--num_gpus", str(ranks)]
     gpus = [name.strip() for name in names.split(",")]
-    problem = f"CUDA_VISIBLE_DEVICES={names}"
-    if not all(gpu.isdecimal() for gpu in gpus):
-        raise InputError(f"{problem}: DeepSpeed's launcher needs the numbers of GPUs, as nvidia-smi -L lists them")
-    if len(gpus) < ranks:
-        raise InputError(f"{problem}: names {len(gpus)} GPUs, but {ranks} ranks are started; lower --num_gpus")
+    if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
+        needed = f"{ranks} GPUs by their numbers, as nvidia-smi -L lists them"
+        raise InputError(f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs {needed}; or lower --num_gpus")
     return ["--include", "localhost:" + ",".join(gpus[:ranks])]
 
 

@@ -133,25 +133,19 @@ class _Worker(threading.Thread):
         return status
 
     def _call(self, call: tuple) -> object | Failure:
-        for _attempt in range(3):
-            with suppress(EOFError, OSError):
+        longest, status = self._time_limit * WALL_CLOCK_FACTOR, None
+        for _attempt in range(2):  # a worker that was killed while idle is no fault of this call
+            with suppress(EOFError, OSError):  # raised when the worker has died
                 self._pipe.send(call)
-                self._pipe.recv()  # the worker has received the call
-                break
-            self._restart()  # it was killed while idle, which is no fault of this call
-        else:
-            return Failure("death", "workers die before they take a call")
-        longest = self._time_limit * WALL_CLOCK_FACTOR
-        with suppress(EOFError, OSError):  # raised when the worker has died
-            if self._pipe.poll(longest):
-                return self._pipe.recv()
-            self._restart()
-            return Failure("timeout", f"no result in {longest:g} s")
-        # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
-        self._keeper.join(timeout=10)
-        status = self._restart()
-        if status == 128 + signal.SIGPROF:
-            return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
+                if self._pipe.poll(longest):
+                    return self._pipe.recv()
+                self._restart()
+                return Failure("timeout", f"no result in {longest:g} s")
+            # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
+            self._keeper.join(timeout=10)
+            status = self._restart()
+            if status == 128 + signal.SIGPROF:
+                return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
         return Failure("death", f"the worker ended with status {status}")
 
 
@@ -214,7 +208,6 @@ def _work(pipe: Connection, time_limit: float) -> None:
         except EOFError:  # the other side has closed the pipe
             return
         function = resolve_name(name)  # may import a module, which does not count as part of the call
-        pipe.send(None)
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # kills this process
         signal.setitimer(signal.ITIMER_PROF, time_limit)
         try:
