@@ -103,7 +103,6 @@ def ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--preset", "big"], "unknown preset 'big'; known: auto, paper-1.5b, paper-7b, paper-format, tiny"),
         (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
         (["--algo", "beta", "--beta-parameters", "0", "nan"], "--beta-parameters: are 0 nan, must be above 0 and at"),
         (["--max-concentration", "inf"], "--max-concentration: is inf, must be above 0 and finite"),
@@ -191,9 +190,9 @@ def test_help_names_the_preset_and_has_no_none(capsys):
     assert text.splitlines()[2] == "Defaults are those of preset smollm2 (from --preset)."
     assert "None)" not in text
     assert "{None" not in text
-    for flag in ("--steps", "--thinking", "--beta-parameters"):
+    for flag, value in (("--steps", "None"), ("--thinking", "None"), ("--beta-parameters", "None"), ("--preset", "x")):
         with pytest.raises(SystemExit):
-            parse(flag, "None")
+            parse(flag, value)
         assert flag in capsys.readouterr().err
 
 

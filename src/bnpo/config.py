@@ -50,8 +50,7 @@ class DataSettings:
     """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
     tags. Or the path of a Jinja file."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. '' is an empty one. The default is the chat template's
-    own."""
+    """System prompt, as text or as the path of a text file. The default is the chat template's, '' is none."""
     thinking: Literal["on", "off"] | None = None
     """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the template's own."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
@@ -157,15 +156,13 @@ class HardwareSettings:
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
-    """Keep optimizer and gradients in CPU memory: 20 bytes per parameter, 8 of them for two copies of the
-    gradients. Slower."""
+    """Keep optimizer and gradients in CPU memory, 20 bytes per parameter. Slower."""
     offload_weights: bool = False
     """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free, but no more than
-    the answers of a step can use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free and a step can use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts faster, samples more slowly."""
     sync_tolerance: Positive[float | None] = None
@@ -345,8 +342,6 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     parser.add_argument("--gpu")
     parser.add_argument("--config", type=Path)
     asked = parser.parse_known_args(argv)[0]
-    if asked.preset not in ("auto", *PRESETS):
-        raise InputError(f"--preset: unknown preset '{asked.preset}'; known: auto, {', '.join(PRESETS)}")
     if asked.config:
         saved = read_json(asked.config, "--config needs the config.json of a run")
         preset = saved.get("preset")
@@ -360,7 +355,7 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
         except InputError as error:
             raise InputError(f"{asked.config}: {error}; correct it") from error
         return defaults, f"with the settings of {asked.config}"
-    if asked.preset != "auto":
+    if asked.preset in PRESETS:  # tyro refuses others
         return preset_config(asked.preset, has_cuda), "from --preset"
     if asked.gpu:
         return PRESETS["paper-1.5b"], "for --gpu; --preset chooses another"
@@ -389,27 +384,20 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
 
 
-def check_rewards(rewards: Sequence[str], users_range: tuple[float, float]) -> None:
-    """Raise InputError for an unknown, missing or repeated reward. Runs none of the user's code."""
-    for reward in rewards:
-        check_function("rewards", reward, BUILT_IN)
-    names = [reward_name(reward) for reward in rewards]
-    if len(set(names)) < len(names):
-        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
-    reserved = {"mean", "se", "timeouts", "errors"}.intersection(names)
-    if reserved:
-        raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
-    low, high = users_range
-    if not -math.inf < low < high < math.inf:
-        raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
-
-
 def check_config(config: TrainConfig, ranks: int) -> None:
     """Raise InputError, one line, for values that are not allowed, alone or together. Reads no file."""
     validate(TrainConfig, asdict(config))
     check_planning(config.planning)
-    check_rewards(config.data.rewards, config.data.reward_range)
     config.columns.check()
+    for reward in config.data.rewards:
+        check_function("rewards", reward, BUILT_IN)
+    names, (low, high) = [reward_name(reward) for reward in config.data.rewards], config.data.reward_range
+    if len(set(names)) < len(names):
+        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
+    if reserved := {"mean", "se", "timeouts", "errors"}.intersection(names):
+        raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
+    if not -math.inf < low < high < math.inf:
+        raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
     template = config.data.template
     if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
         raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
@@ -426,7 +414,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"{problem}; take at least 2, or an --algo without a baseline from the group: reinforce_pp")
     questions = batch.questions_per_step
     if questions % ranks:
-        raise InputError(f"--questions-per-step {questions} cannot be divided by {ranks} ranks. Use a multiple of {ranks}")
+        problem = f"--questions-per-step {questions} cannot be divided by {ranks} ranks"
+        raise InputError(f"{problem}. Use a multiple of {ranks}")
     if questions % batch.mini_batches:
         raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
     if config.folder.resume and config.folder.overwrite:

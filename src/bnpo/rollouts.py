@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
 from bnpo.data import Problem, questions_at, sampling_seeds
-from bnpo.grading.grader import Grader, Grades, Outcomes
+from bnpo.grading.grader import Grader, Grades
 from bnpo.policy.learner import Experience
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import Answer, SampledGroup
@@ -106,7 +107,7 @@ def _sample_and_grade(
 
     That is one item with the m answers to each question and, for ReMax, another one with its greedy answer.
     """
-    sampled: list[tuple[SampledGroup, Outcomes]] = []
+    sampled: list[tuple[SampledGroup, list[list[Future]]]] = []
     groups = sampler.sample(
         [task.prompts[question] for question in questions],
         sampling_seeds(config.sampling.seed, step, questions),

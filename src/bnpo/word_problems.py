@@ -17,7 +17,6 @@ import numpy as np
 from bnpo.files import InputError
 
 NAME = "word-problems"
-FORM = f"{NAME}:LARGEST:STEPS, such as {NAME}:20:2"
 SMALLEST_RANGE = 9
 """Below this, too few pairs of numbers are left for the test set."""
 TEST_SHARE = 0.2
@@ -32,7 +31,8 @@ def draw_word_problems(source: str, rng: np.random.Generator) -> Iterator[tuple[
     """Yield text, answer and split of random problems without end, as difficult as `source` says. Raises InputError."""
     largest, _, steps = source.removeprefix(NAME).removeprefix(":").partition(":")
     if not (largest or "9").isdecimal() or int(largest or "9") < SMALLEST_RANGE or steps not in ("", "1", "2"):
-        raise InputError(f"{source}: write {FORM}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2")
+        form = f"{NAME}:LARGEST:STEPS, such as {NAME}:20:2"
+        raise InputError(f"{source}: write {form}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2")
     while True:
         # From 2: "1 apples" is no English.
         start, *numbers = rng.integers(2, int(largest or "9") + 1, size=int(steps or "1") + 1).tolist()

@@ -28,10 +28,6 @@ class Grades:
     """Failed calls by kind: `timeout`, `death`, `OutOfRange` or an exception's name. Equal calls count once."""
 
 
-Outcomes = list[list[Future]]
-"""Grading that is under way: the future of every reward of every answer [K][answers]."""
-
-
 class Grader:
     """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may use it.
 
@@ -82,12 +78,12 @@ class Grader:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
         return self.grades(self.start(texts, references, tags))
 
-    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Outcomes:
-        """Begin to grade. Most verdicts are immediate, others are computed while the caller continues."""
+    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[list[Future]]:
+        """Return the futures of all rewards [K][answers]. Most are done, others are computed in worker processes."""
         functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
         return [self.judge(function, texts, references, tags) for function in functions]
 
-    def grades(self, outcomes: Outcomes) -> Grades:
+    def grades(self, outcomes: list[list[Future]]) -> Grades:
         """Wait for what `start` has begun, and return the grades. A failed call scores the reward's lowest value."""
         failures: Counter[str] = Counter()
         values = np.zeros((len(outcomes[0]), len(outcomes)))  # [answers, K]

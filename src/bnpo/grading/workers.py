@@ -97,7 +97,6 @@ class _Worker(threading.Thread):
                 # Arguments that cannot be sent, or no memory for a process. The caller that waits must get a result.
                 result = Failure(type(error).__name__, str(error)[:200])
             future.set_result(result)
-        atexit.unregister(self._end)
         self._end()
 
     def _start_process(self) -> None:
