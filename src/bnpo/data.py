@@ -106,11 +106,9 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
         return [_problem(place, row, columns) for place, row in read_json_lines(name)], None
     revision = None
     try:
-        if on_hub:
-            table, revision = _hub_table(name)
+        if on_hub or in_folder:
+            table, revision = _table(name)
             rows = _rows(table, columns)
-        elif in_folder:
-            rows = _rows(_folder_table(name), columns)
         elif name.endswith(".parquet"):
             from pyarrow import parquet
 
@@ -129,35 +127,35 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     return [_problem(f"{name}:{number}", row, columns) for number, row in enumerate(rows, 1)], revision
 
 
-def _hub_table(name: str) -> tuple["pyarrow.Table", str]:
-    """Return a data set of the hub and its commit. What the local cache does not have is downloaded."""
+def _table(name: str) -> tuple["pyarrow.Table", str | None]:
+    """Return a data set of the hub and its commit, or that of FOLDER#SPLIT: of `save_to_disk`, or files as on the hub.
+
+    What the local cache does not have of the hub is downloaded.
+    """
     import datasets  # takes a second
 
-    match = HUB.fullmatch(name)
-    if match is None:
-        raise ValueError(f"a data set of the hub is {HUB_FORM}")
-    asked = match.groupdict()
-    # hf:// is the hub, even if a local folder has the same name.
-    dataset = datasets.load_dataset(**asked | {"path": f"hf://datasets/{asked['path']}"})
-    # Without a network `datasets` takes its newest copy, whatever the revision. Its folder is named by the commit.
-    commit = Path(dataset.cache_files[0]["filename"]).parent.name
-    if len(asked["revision"] or "") == len(commit) and asked["revision"] != commit:
-        raise ConnectionError(f"the hub cannot be reached, and the local copy is of revision {commit}")
-    return dataset.with_format("arrow")[:], commit
-
-
-def _folder_table(name: str) -> "pyarrow.Table":
-    """Return the data set in FOLDER#SPLIT: written by `save_to_disk`, or files as in a data set of the hub."""
-    import datasets
-
     folder, _, split = name.partition("#")
-    saved = any((Path(folder) / file).is_file() for file in ("state.json", "dataset_dict.json"))
-    dataset = datasets.load_from_disk(folder) if saved else datasets.load_dataset(folder)
+    commit = None
+    if name.startswith("hub:"):
+        match = HUB.fullmatch(name)
+        if match is None:
+            raise ValueError(f"a data set of the hub is {HUB_FORM}")
+        asked = match.groupdict()
+        # hf:// is the hub, even if a local folder has the same name.
+        dataset = datasets.load_dataset(**asked | {"path": f"hf://datasets/{asked['path']}"})
+        # Without a network `datasets` takes its newest copy, whatever the revision. Its folder is named by the commit.
+        commit = Path(dataset.cache_files[0]["filename"]).parent.name
+        if len(asked["revision"] or "") == len(commit) and asked["revision"] != commit:
+            raise ConnectionError(f"the hub cannot be reached, and the local copy is of revision {commit}")
+    elif any((Path(folder) / file).is_file() for file in ("state.json", "dataset_dict.json")):
+        dataset = datasets.load_from_disk(folder)
+    else:
+        dataset = datasets.load_dataset(folder)
     if isinstance(dataset, dict):
         if split not in dataset and (split or len(dataset) > 1):
             raise ValueError(f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}")
         dataset = dataset[split or min(dataset)]
-    return dataset.with_format("arrow")[:]
+    return dataset.with_format("arrow")[:], commit
 
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
@@ -382,7 +380,7 @@ def questions_at(count: int, questions: int, place: int, seed: int) -> tuple[np.
 
 
 WATCHED = 2**32 - 1
-"""Seed of the choice of the watched questions, and part of the seeds of their answers, where others have the step."""
+"""Seed of the choice of the watched questions. For the seeds of their answers, it stands in place of the step."""
 
 
 def watched_questions(count: int, number: int) -> np.ndarray:
@@ -391,11 +389,7 @@ def watched_questions(count: int, number: int) -> np.ndarray:
     return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
 
 
-def sampling_seeds(seed: int, step: int | None, questions: Sequence[int]) -> list[int]:
-    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it.
-
-    Without a step they are the seeds of the watched questions, which are equal at every step.
-    """
-    place = WATCHED if step is None else step
+def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
+    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it."""
     # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the same answers.
-    return [int(np.random.SeedSequence([seed, place, int(q)]).generate_state(1)[0]) for q in questions]
+    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]

@@ -62,7 +62,7 @@ class Rollouts:
 def collect(
     task: Task,
     draws: Sequence[np.ndarray],
-    step: int | None,
+    step: int,
     sampler: Sampler,
     config: TrainConfig,
     stopwatch: Stopwatch,
@@ -70,7 +70,7 @@ def collect(
     """Sample and grade answers to this rank's share of the questions, and return the rollouts of all ranks.
 
     `draws` are arrays of questions, as indices of the task's problems. They are asked in turn, until n of the questions
-    asked so far have answers with unequal rewards, or no draw is left. The seeds depend on `step`. It is None for the
+    asked so far have answers with unequal rewards, or no draw is left. The seeds depend on `step`. It is WATCHED for the
     watched questions: they have seeds of their own, and the rest of the run is the same without them. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
@@ -101,7 +101,7 @@ def collect(
 
 
 def _sample_and_grade(
-    task: Task, questions: np.ndarray, step: int | None, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
+    task: Task, questions: np.ndarray, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> list[tuple[bool, list[Answer], Grades]]:
     """Return (is_greedy, answers, grades) of this rank's `questions`, in their order.
 

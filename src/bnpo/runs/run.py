@@ -8,7 +8,7 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.data import watched_questions
+from bnpo.data import WATCHED, watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.grading.rewards import reward_name
@@ -154,7 +154,7 @@ class Run:
             return {}
         task = self._prepared.task
         questions = watched_questions(len(task.problems), logging.watch_questions)
-        watched = collect(task, [questions], None, self._sampler, self._config, Stopwatch())
+        watched = collect(task, [questions], WATCHED, self._sampler, self._config, Stopwatch())
         if self._tracker:
             self._tracker.save_rows("watch", step, rollout_rows(task, watched, self._reward_names))
         return {"seconds/watch": float(watched.sampling_seconds.max())}  # of the slowest rank
