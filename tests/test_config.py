@@ -118,7 +118,7 @@ def ranks(monkeypatch):
         (["--gpu-memory", "1.5"], "--gpu-memory: is 1.5, must be less than or equal to 1"),
         (["--model", "tests"], r"tests: holds no config.json"),
         (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),
-        (["--rewards", "tests/no.py:f"], "--rewards: no file tests/no.py"),
+        (["--rewards", "tests/no.py:f"], "--rewards: unknown reward 'tests/no.py:f'; known"),
         (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5 leaves 0 problems, --questions-per-step 32"),
         (["--answer-pattern", "(a"], r"--answer-pattern '\(a': missing \), unterminated"),
         (["--answer-pattern", "a"], "--answer-pattern 'a': it needs one group, around the answer, as in "),

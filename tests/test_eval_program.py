@@ -196,7 +196,7 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
         (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
         (("--regrade", "x"), {}, "--regrade: keeps the samples, so of the other flags only --grader may be given"),
         (("--grader", "strict"), {}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
-        (("--grader", "none.py:f"), {}, "--grader: no file none.py; write path/to/file.py:function"),
+        (("--grader", "none.py:f"), {}, "--grader: unknown grader 'none.py:f'; known: default"),
         (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),
         ((), NO_DATA, "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads"),
         ((), {"max_answer_tokens": 3072}, "prompts and answers of up to 3136 tokens do not fit the context of"),

@@ -94,8 +94,7 @@ class SamplingSettings:
     top_k: Positive[int | None] = None
     """Draw every token from the K most likely ones only."""
     top_k_in_learner: bool = True
-    """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased: it is not
-    that of the distribution that was sampled."""
+    """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased."""
     max_prompt_tokens: Positive[int] = 1024
     """Longest prompt in tokens, template included. Longer questions are left out, and their number is printed."""
     max_answer_tokens: Positive[int] = 3072
@@ -129,8 +128,7 @@ class UpdateSettings:
     max_grad_norm: Positive[float] = 1.0
     """Gradients with a larger norm are scaled down to it."""
     clip_low: Decay = 0.2
-    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all ratios are 1, and
-    this has no effect."""
+    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all ratios are 1."""
     clip_high: NotNegative[float] = 0.2
     """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
@@ -151,8 +149,7 @@ class HardwareSettings:
     loss_scale: Positive[float] = 2.0**8
     """With float16, a power of two by which the loss is multiplied. Lower it if updates are skipped."""
     micro_batch_tokens: Positive[int] = 16384
-    """Tokens per forward and backward pass of a rank. Lower it to save memory. A pass has at least one prompt with one
-    answer, however low the value."""
+    """Tokens per forward and backward pass of a rank, at least one prompt with an answer. Lower it to save memory."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
@@ -203,8 +200,7 @@ class LoggingSettings:
     rollouts_every: NotNegative[int] = 50
     """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: none."""
     watch_questions: NotNegative[int] = 8
-    """Number of fixed training questions that are answered again every --rollouts-every steps, to see how their answers
-    change. 0: none."""
+    """Number of fixed training questions that are answered again every --rollouts-every steps. 0: none."""
     exact_entropy: bool = False
     """Also log `entropy_trained`, the exact entropy at the tokens that are trained on. `entropy` is always logged, and
     estimated from sampled tokens."""

@@ -128,10 +128,7 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
 
 
 def _table(name: str) -> tuple["pyarrow.Table", str | None]:
-    """Return a data set of the hub and its commit, or that of FOLDER#SPLIT: of `save_to_disk`, or files as on the hub.
-
-    What the local cache does not have of the hub is downloaded.
-    """
+    """Return a data set of the hub and its commit, or FOLDER#SPLIT: from `save_to_disk`, or files as on the hub."""
     import datasets  # takes a second
 
     folder, _, split = name.partition("#")
@@ -273,8 +270,7 @@ THINK_PROMPT = (
     "</answer>. Write the final result inside the answer tags as \\boxed{}."
 )
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
-"""System prompts by name of the template. `chat` keeps the default of the tokenizer's chat template, as the paper does
-for Qwen2.5-Math. `think` asks for the tags that the format reward looks for (Table 2). Other templates are files."""
+"""By name of the template. None: the default of the chat template, as in the paper. `think` is for the format reward."""
 TEMPERATURES = (0.01, 2.0)
 """Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
 

@@ -50,10 +50,7 @@ DEFAULTS = {
 
 
 def setup_environment() -> None:
-    """Set environment variables, log levels and warning filters, and let no print fail.
-
-    Call it before importing torch, DeepSpeed or vLLM.
-    """
+    """Prepare this process for torch, DeepSpeed and vLLM, which must not be imported before. No print can fail then."""
     secure_output()
     if not all(name in os.environ for name in LAUNCHER):
         forget_launcher()  # leftovers of another program or of the shell
@@ -93,10 +90,7 @@ def forget_launcher() -> None:
 
 
 def find_writable_folders() -> None:
-    """Replace a temporary folder whose path is too long for sockets, and a home in which libraries cannot write.
-
-    Each prints a line. Child processes inherit the new folders and print nothing.
-    """
+    """Replace, with a line, a temporary folder too long for sockets and a home in which libraries cannot write."""
     temporary, lines = tempfile.gettempdir(), []
     # The path of a socket has at most 107 characters, and libraries append up to 45 to the temporary folder.
     if len(os.fsencode(temporary)) > 60:
@@ -173,11 +167,8 @@ def secure_output() -> None:
 
 
 def launcher_flags(ranks: int) -> list[str]:
-    """Return the flags of `deepspeed` that start `ranks` ranks on the GPUs of CUDA_VISIBLE_DEVICES.
-
-    `--num_gpus` alone would ignore the variable, and take GPU 0 and those that follow. Raises InputError.
-    """
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises InputError."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # --num_gpus ignores it, and takes GPU 0 and those that follow
     if names in ("", "-1") or not has_nvidia_gpu():
         return ["--num_gpus", str(ranks)]
     gpus = [name.strip() for name in names.split(",")]

@@ -111,10 +111,7 @@ def read_json(path: Path, advice: str) -> dict:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the content of a UTF-8 file, without the byte-order mark of Windows, and with \\n between lines.
-
-    A name that ends in .gz is that of a packed file. Raises InputError.
-    """
+    """Return the content of a UTF-8 file, packed if its name ends in .gz, with \\n between lines. Raises InputError."""
     try:
         content = Path(path).read_bytes()
         text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8-sig")
@@ -128,10 +125,7 @@ def read_text(path: str | Path) -> str:
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
-    """Return the objects of a file of JSON lines, each with its place `file:line`. Raises InputError.
-
-    A .json file may also hold one list of objects, whose places are `file:number`.
-    """
+    """Return the objects of a file of JSON lines, or of a .json list, with places `file:number`. Raises InputError."""
     text, rows, number = read_text(path), [], 1
     is_list = str(path).endswith((".json", ".json.gz")) and text.lstrip().startswith("[")
     try:
@@ -154,10 +148,7 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
 
 
 def whole_json_lines(path: Path) -> list[dict]:
-    """Return the objects of a file of JSON lines that is still written, or whose writer was killed. No file: none.
-
-    An incomplete last line is skipped. Raises InputError for other lines that are not JSON.
-    """
+    """Return the objects of a file of JSON lines that may end in an incomplete one. No file: none. Raises InputError."""
     if not path.is_file():
         return []
     rows = []

@@ -70,8 +70,9 @@ def collect(
     """Sample and grade answers to this rank's share of the questions, and return the rollouts of all ranks.
 
     `draws` are arrays of questions, as indices of the task's problems. They are asked in turn, until n of the questions
-    asked so far have answers with unequal rewards, or no draw is left. The seeds depend on `step`. It is WATCHED for the
-    watched questions: they have seeds of their own, and the rest of the run is the same without them. A collective.
+    asked so far have answers with unequal rewards, or no draw is left. The seeds depend on `step`. For the watched
+    questions it is WATCHED: they have seeds of their own, and the rest of the run is the same without them. A
+    collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     asked: list[np.ndarray] = []  # the draws that were used, [n] each

@@ -62,17 +62,16 @@ class Grader:
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
         for reward in self._sources:
-            problem = self._start_call(reward, f"The answer is \\boxed{{{example}}}.", example).result()
-            if isinstance(problem, Failure) and problem.kind in ("ImportError", "TypeError", "timeout", "death"):
+            value = self._start_call(reward, f"The answer is \\boxed{{{example}}}.", example).result()
+            if not isinstance(value, Failure):
+                continue
+            problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
+            if value.kind in ("ImportError", "TypeError", "timeout", "death"):
                 self.close()
                 flag = "rewards" if reward in self.rewards else "grader"
-                raise InputError(
-                    f"--{flag}: {reward}: {problem.kind}: {problem.message}; it must be function(text: str, "
-                    f"reference: str) -> float, in a file that is imported within {time_limit:g} s"
-                )
-            if isinstance(problem, Failure):  # perhaps for this text only
-                line = f"grading: {reward}: a trial call failed: {problem.kind}: {problem.message}"
-                print(line, file=sys.stderr, flush=True)
+                needed = f"function(text: str, reference: str) -> float, in a file imported within {time_limit:g} s"
+                raise InputError(f"--{flag}: {problem}; it must be {needed}")
+            print(f"grading: {problem}", file=sys.stderr, flush=True)  # perhaps for this text only
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""

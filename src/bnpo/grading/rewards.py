@@ -4,6 +4,7 @@ Every reward is `function(text: str, reference: str) -> float`. `text` is the de
 `answer` field.
 """
 
+import os
 import re
 import sys
 from collections import deque
@@ -21,8 +22,7 @@ Reward = Callable[[str, str], float]
 BOTH_RULES = ("default", "paper")
 """Rules that a suite with `both_rules`, and a regrade, apply to every answer."""
 GRADERS = (*BOTH_RULES, "last_number")
-"""Rules of grading: this project's, that of the authors' released code, to compare with the paper, or the last number
-in the text."""
+"""Rules of grading: this project's, that of the paper's released code, or the last number in the text."""
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -81,13 +81,9 @@ def reward_name(reward: str) -> str:
 def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
     """Raise InputError if `name` is neither in `built_in` nor path/to/file.py:function with a file that exists."""
     file, _, function = name.rpartition(":")
-    if name in built_in:
-        return
-    if not (file.endswith(".py") and function.isidentifier()):
-        known = f"known: {', '.join(built_in)}, path/to/file.py:function"
+    if name not in built_in and not (file.endswith(".py") and os.path.isfile(file) and function.isidentifier()):
+        known = f"known: {', '.join(built_in)}, or path/to/file.py:function of a file that exists"
         raise InputError(f"--{flag}: unknown {flag.removesuffix('s')} '{name}'; {known}")
-    if not Path(file).is_file():
-        raise InputError(f"--{flag}: no file {file}; write path/to/file.py:function")
 
 
 def users_reward(reward: str, source: str, text: str, reference: str) -> float:
