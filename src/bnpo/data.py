@@ -270,7 +270,7 @@ THINK_PROMPT = (
     "</answer>. Write the final result inside the answer tags as \\boxed{}."
 )
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
-"""By name of the template. None: the default of the chat template, as in the paper. `think` is for the format reward."""
+"""By name of the template. None: that of the chat template, as in the paper. `think` is for the format reward."""
 TEMPERATURES = (0.01, 2.0)
 """Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
 

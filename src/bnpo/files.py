@@ -148,7 +148,7 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
 
 
 def whole_json_lines(path: Path) -> list[dict]:
-    """Return the objects of a file of JSON lines that may end in an incomplete one. No file: none. Raises InputError."""
+    """Return the objects of a file of JSON lines, without an incomplete last one. No file: none. Raises InputError."""
     if not path.is_file():
         return []
     rows = []

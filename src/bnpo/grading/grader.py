@@ -85,26 +85,23 @@ class Grader:
     def grades(self, outcomes: list[list[Future]]) -> Grades:
         """Wait for what `start` has begun, and return the grades. A failed call scores the reward's lowest value."""
         failures: Counter[str] = Counter()
-        values = np.zeros((len(outcomes[0]), len(outcomes)))  # [answers, K]
-        failed = np.zeros(len(values), dtype=bool)  # [answers]
+        values = np.empty((len(outcomes[0]), len(outcomes)))  # [answers, K], nan for a failed call
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
-            counted = set()  # answers that make the same call share one outcome
-            for i, outcome in enumerate(outcomes[k]):
+            points = {}  # answers that make the same call share one outcome
+            for outcome in dict.fromkeys(outcomes[k]):
                 value = outcome.result()
                 if not isinstance(value, Failure) and not low <= value <= high:
                     value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
-                if not isinstance(value, Failure):
-                    values[i, k] = value
-                    continue
-                values[i, k], failed[i] = low, True
-                if outcome not in counted:
-                    counted.add(outcome)
+                if isinstance(value, Failure):
                     failures[value.kind] += 1
-                if (reward, value.kind) not in self._reported:
-                    self._reported.add((reward, value.kind))
-                    line = f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and counted)"
-                    print(line, file=sys.stderr, flush=True)
-        return Grades(values, failed, failures)
+                    if (reward, value.kind) not in self._reported:
+                        self._reported.add((reward, value.kind))
+                        line = f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and counted)"
+                        print(line, file=sys.stderr, flush=True)
+                points[outcome] = np.nan if isinstance(value, Failure) else value
+            values[:, k] = [points[outcome] for outcome in outcomes[k]]
+        failed = np.isnan(values)
+        return Grades(np.where(failed, [low for low, _ in self.ranges], values), failed.any(axis=1), failures)
 
     def judge(self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[Future]:
         """Return the future of each text's reward or, by a rule in GRADERS, verdict (1 is right), or of a Failure.
