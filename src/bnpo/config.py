@@ -360,7 +360,7 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
 
 
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the config that command line `argv` asks for, and a line that says which preset was taken and why."""
+    """Return the config of the command line `argv`, and a line that says why it has its preset. Raises InputError."""
     argv = expand_home(argv)
     defaults, reason = _defaults(argv, has_cuda)
     preset_line = f"preset {defaults.preset} ({reason})"
@@ -368,21 +368,19 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     open_lr = replace(defaults, preset="auto", update=replace(defaults.update, lr=None))
     about = f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}"
     config = parse_command(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
-    update, folder, data = config.update, config.folder, config.data
-    if update.lr is None:
-        adds_lora = update.lora_rank is not None and defaults.update.lora_rank is None
-        update = replace(update, lr=defaults.update.lr * (10 if adds_lora else 1))
-    if data.system_prompt and os.path.isfile(data.system_prompt):
-        data = replace(data, system_prompt=read_text(data.system_prompt).strip())
-    if folder.output_dir is None:
-        name = f"{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
-        folder = replace(folder, output_dir=Path("runs") / name)
-    return replace(config, preset=defaults.preset, update=update, data=data, folder=folder), preset_line
+    found: dict[str, object] = {"preset": defaults.preset}
+    if config.update.lr is None:
+        adds_lora = config.update.lora_rank is not None and defaults.update.lora_rank is None
+        found["lr"] = defaults.update.lr * (10 if adds_lora else 1)
+    if config.data.system_prompt and os.path.isfile(config.data.system_prompt):
+        found["system_prompt"] = read_text(config.data.system_prompt).strip()
+    if config.folder.output_dir is None:
+        found["output_dir"] = f"runs/{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
+    return with_settings(config, **found), preset_line
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:
-    """Raise InputError, one line, for values that are not allowed, alone or together. Reads no file."""
-    validate(TrainConfig, asdict(config))
+    """Raise InputError, one line, for values that are not allowed together. Reads no file."""
     check_planning(config.planning)
     config.columns.check()
     for reward in config.data.rewards:
