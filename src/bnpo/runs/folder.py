@@ -7,7 +7,7 @@ from filelock import FileLock
 from bnpo.config import FREE, TrainConfig, json_settings
 from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
-STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # they have one entry per step
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # one entry per step; `bad` in old runs
 RUN_FILES = (*STEP_FOLDERS, "best", "end.json", "findings.json", "last", "metrics.jsonl", "report.html", "wandb")
 RUN_FILES += ("config.json",)
 """What a run writes into its folder, and --overwrite deletes in this order: a run that is half deleted still has to

@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from bnpo.data import watched_questions
 from bnpo.evaluation.program import evaluate_live
-from bnpo.files import RunError, write_json, writing
-from bnpo.grading.rewards import reward_name
+from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
 from bnpo.planning.memory import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
@@ -40,7 +39,6 @@ class Run:
     def __init__(self, prepared: PreparedRun, ranks: Ranks):
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
         self._folder = prepared.config.folder.output_dir
-        self._reward_names = [reward_name(reward) for reward in prepared.config.data.rewards]
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._first_rollouts: list[Rollouts] = []  # of the first steps, until `_look_at_first_answers` has used them
         self.progress = prepared.progress
@@ -156,38 +154,32 @@ class Run:
         questions = watched_questions(len(task.problems), logging.watch_questions)
         watched = collect(task, [questions], None, self._sampler, self._config, Stopwatch())
         if self._tracker:
-            self._tracker.save_rows("watch", step, rollout_rows(task, watched, self._reward_names))
+            write_json_lines(self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, watched))
         return {"seconds/watch": float(watched.sampling_seconds.max())}  # of the slowest rank
 
     def record(self, step: Step) -> None:
-        """Evaluate and count the step, write its metrics and answers, and save a checkpoint if it is due.
+        """Evaluate and count the step, write its metrics, and its answers and a checkpoint if they are due.
 
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
-        task, config, names = self._prepared.task, self._config, self._reward_names
+        task, config = self._prepared.task, self._config
         scores, watched = self._evaluate(step.number), self._watch(step.number)
         bad_steps = self.progress.bad_steps + 1 if step.update_metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
-            metrics = step.metrics(names, config.method.reward_weights) | scores
-            if config.batch.resample_rounds:
-                metrics["groups/drawn"] = float(len(step.rollouts.rewards))
-            self._tracker.log(step.number, metrics | watched | {"bad_steps": bad_steps})
+            self._tracker.log(step.number, step.metrics(config) | scores | watched | {"bad_steps": bad_steps})
             self._look_at_first_answers(step)
-            if bad_steps:
-                rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
-                self._tracker.save_bad_batch(step.number, rows)
         every = config.logging.rollouts_every  # starting with step 1, whose answers show the untrained model
-        if every and (step.number - 1) % every == 0:
+        if bad_steps or (every and (step.number - 1) % every == 0):
             of_ranks = gather(step.old_logprobs)  # each rank knows those of the answers that it trained on
             if self._tracker:
-                rows = rollout_rows(task, step.rollouts, names, step.advantages)
-                self._tracker.save_rows("rollouts", step.number, rows)
-                self._tracker.save_rows("tokens", step.number, token_rows(task, step, ChainMap(*of_ranks)))
+                name = f"{step_name(step.number)}.jsonl"
+                write_json_lines(self._folder / "rollouts" / name, rollout_rows(task, step.rollouts, step.advantages))
+                write_json_lines(self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks)))
         if bad_steps >= config.update.max_bad_steps:
             raise RunError(
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step {step.number} "
-                f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
+                f"(--max-bad-steps). Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
             )
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
