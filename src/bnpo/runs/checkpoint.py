@@ -1,7 +1,6 @@
 """Checkpoints of a run: how they are written, found again, and described, and how a run's folder is rewound to one."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from huggingface_hub import ModelCardData
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from bnpo.config import TrainConfig
 from bnpo.data import stop_token_ids
 from bnpo.files import (
     InputError,
@@ -76,10 +76,9 @@ def save_checkpoint(
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
             (unfinished / "README.md").write_text(card, encoding="utf-8")
-        is_best = progress.best_step == progress.step
         # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
         # rank writes into trainer/ before rank 0 has created it.
-        save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged)
+        save_model(learner, tokenizer, unfinished, merged_too=progress.best_step == progress.step)
         learner.save(trainer)
         for file in unfinished.rglob("*"):  # whoever wrote it: flushing what is on disk costs nothing
             flush(file)
@@ -225,38 +224,25 @@ def rewind(run: Path, progress: Progress) -> None:
         link_checkpoints(run, progress)
 
 
-def model_card(run: Path, step: int) -> str:
-    """Return the card of the checkpoint of `step`: base model, method, data, scores and the command of the run.
-
-    All but the command is read from the run's config.json and from its newest evaluation until `step`.
-    """
-    config = read_json(run / "config.json", "it was edited")
-    base, sources = config["model"], config["data_sources"]
+def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
+    """Return the card of the checkpoint of `step`: base model, method, data `sources` and command of the run."""
+    base, algo, rewards = config.data.model, config.method.algo, ", ".join(config.data.rewards)
     metadata = ModelCardData(
         base_model=None if os.path.isdir(base) else base,  # the hub refuses paths here
-        datasets=[re.split("[:@#]", name)[1] for name in sources if name.startswith("hub:")] or None,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["reinforcement-learning", "bnpo"],
     )
-    batch = f"{config['questions_per_step']} questions x {config['samples_per_question']} answers per step"
+    batch = f"{config.batch.questions_per_step} questions x {config.batch.samples_per_question} answers per step"
     lines = [
         f"# {Path(base).name} after {step} steps of reinforcement learning",
         "",
         f"- **Base model**: {base}",
-        f"- **Method**: `--algo {config['algo']}`, {batch}, learning rate {config['lr']:g}, rewards "
-        f"{', '.join(config['rewards'])}, seed {config['seed']}",
+        f"- **Method**: `--algo {algo}`, {batch}, learning rate {config.update.lr:g}, rewards {rewards}, seed "
+        f"{config.sampling.seed}",
     ]
     for name, facts in sources.items():
-        revision = f", revision {facts['revision']}" if facts["revision"] else ""
-        lines.append(f"- **Data**: {name}, {facts['problems']} problems, SHA-256 `{facts['sha256']}`{revision}")
-    name_of_step = checkpoint_folder(run, step).name
-    evaluated = [path for path in sorted(run.glob("evals/step-*/results.json")) if path.parent.name <= name_of_step]
-    for path in evaluated[-1:]:
-        for name, scores in read_json(path, "it was edited")["results"].items():
-            score = f"{100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} %"
-            lines.append(f"- **{name}**: pass@1 {score} at {path.parent.name}, {scores['problems']} problems")
+        lines.append(f"- **Data**: {name}, {', '.join(f'{fact} {value}' for fact, value in facts.items())}")
     arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
-    command = f"deepspeed --num_gpus {os.environ.get('WORLD_SIZE', '1')} {shlex.join(arguments)}"
-    lines.append(f"- **Command**: `{command}`\n")
+    lines.append(f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`\n")
     return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines)

@@ -207,7 +207,7 @@ class Run:
         step, started = self.progress.step, time.perf_counter()
         # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they are copied again.
         slept = self._sampler.sleep()  # False on CPUs
-        card = model_card(self._folder, step) if self._tracker else ""  # rank 0 writes it
+        card = model_card(self._config, self._prepared.data_facts["data_sources"], step)
         tokenizer, keep = self._prepared.task.tokenizer, self._config.folder.keep
         save_checkpoint(self._learner, tokenizer, self._folder, self.progress, card, keep)
         if slept:
