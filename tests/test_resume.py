@@ -62,7 +62,7 @@ def test_three_kills_and_resumes_leave_no_trace(reference):
     for folder in ("rollouts", "tokens", "watch"):
         for file in (run / folder).iterdir():
             assert file.read_bytes() == (reference / folder / file.name).read_bytes(), file
-    assert run.with_suffix(".log").read_text().count("all settings: ") == 4  # starts
+    assert run.with_suffix(".log").read_text().count(" steps of ") == 4  # starts
 
 
 @pytest.fixture

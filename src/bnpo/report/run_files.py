@@ -19,7 +19,7 @@ from mathequal import final_answer
 NOT_KNOWN = ("remax", "beta", "weight")
 """Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a weight)."""
 EVAL_TEXTS = 2
-"""Repetitions of a problem of an evaluation whose texts are on the page. The others show their verdict only."""
+"""Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others show a verdict only."""
 
 
 def open_folder(folder: Path) -> dict:
@@ -76,13 +76,8 @@ def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[floa
     for algo in sorted(ALGORITHMS.keys() - set(NOT_KNOWN)):
         method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
         advantages = compute_advantages(method, rewards, ranges=reward_ranges(config), lengths=lengths).values
-        estimates[algo] = rounded(advantages.ravel().round(9), 5)  # sums that should be 0 may be 1e-17
+        estimates[algo] = advantages.ravel().round(9).tolist()  # sums that should be 0 may be 1e-17
     return estimates
-
-
-def rounded(values: np.ndarray, digits: int) -> list[float]:
-    """Return `values` with so many significant digits, which take fewer of a page's bytes."""
-    return [float(f"{value:.{digits}g}") for value in values]
 
 
 def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[tuple[dict, list]]:
@@ -95,8 +90,9 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
     recorded = {}
     for row in whole_json_lines(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else []:
         sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
-        # Rounded to what a colour shows: these are most of a page's bytes.
-        gap = rounded(np.nan_to_num(row["learner"]) - sampler, 2) if row["learner"] else None
+        gap = None
+        if row["learner"]:  # rounded to what a colour shows: these are most of a page's bytes
+            gap = [float(f"{value:.2g}") for value in np.nan_to_num(row["learner"]) - sampler]
         recorded[row["place"]] = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
     lowest, highest = reward_ranges(config).T  # [K]
     for place, row in enumerate(rows):
@@ -125,21 +121,11 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
         problems, texts = [], []
         for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
             answers = list(group)
-            right = [int(answer["correct"]) for answer in answers]
-            rules = [disagreement(answer) for answer in answers]
-            problems.append([answers[0]["dataset"], answers[0]["id"], right, sum(map(bool, rules))])
-            # First those on which the rules differ, then the first ones.
-            shown = sorted(range(len(answers)), key=lambda k: not rules[k])[:EVAL_TEXTS]
-            texts.append([[answers[k]["text"], answers[k]["answer"], k, rules[k]] for k in sorted(shown)])
+            problems.append([answers[0]["dataset"], answers[0]["id"], [int(answer["correct"]) for answer in answers]])
+            texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
         if problems:
             step = "" if is_evaluation else f", step {int(place.name[5:])}"
             yield {"name": folder.resolve().name + step, "problems": problems}, texts
-
-
-def disagreement(answer: dict) -> dict[str, bool | str]:
-    """Return the verdicts on an answer by rule of grading if some rules accept it and others do not, otherwise {}."""
-    verdicts = answer.get("verdicts", {})
-    return verdicts if len({verdict is True for verdict in verdicts.values()}) > 1 else {}
 
 
 def eval_problems(config: dict) -> dict[str, list]:

@@ -71,14 +71,10 @@ class PreparedRun:
         for name, value in flat_settings(config).items():
             if value != of_preset[name] and name not in ("preset", "output_dir"):
                 print(f"  {name:<24} {value!s:<24} preset: {of_preset[name]}")
-        print(f"all settings: {config.folder.output_dir / 'config.json'}")
         dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
         questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
         batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
         print(f"{questions}, {self.steps} steps of {batches}", flush=True)
-        if self.engine.gpu_memory:
-            share = f"{self.engine.gpu_memory:.0%} of the GPU's memory"
-            print(f"sampler: {share}, {self.engine.sequences} answers at once", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
