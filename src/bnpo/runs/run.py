@@ -23,7 +23,7 @@ from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
-from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
+from bnpo.runs.findings import FIRST_STEPS, find
 from bnpo.runs.folder import checkpoint_folder, claim_folder, write_config
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
@@ -194,7 +194,7 @@ class Run:
         self._first_rollouts.append(step.rollouts)
         if len(self._first_rollouts) < last:  # also if the run was resumed within these steps
             return
-        findings = find(FirstAnswers.of(self._first_rollouts, self._prepared.task, self._config))
+        findings = find(self._first_rollouts, self._prepared.task, self._config)
         self._first_rollouts = []
         for finding in findings:
             print(f"first {last} steps: {finding['text']}", flush=True)
