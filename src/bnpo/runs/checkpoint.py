@@ -227,12 +227,8 @@ def rewind(run: Path, progress: Progress) -> None:
 def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
     """Return the card of the checkpoint of `step`: base model, method, data `sources` and command of the run."""
     base, algo, rewards = config.data.model, config.method.algo, ", ".join(config.data.rewards)
-    metadata = ModelCardData(
-        base_model=None if os.path.isdir(base) else base,  # the hub refuses paths here
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["reinforcement-learning", "bnpo"],
-    )
+    on_hub = None if os.path.isdir(base) else base  # the hub refuses paths here
+    metadata = ModelCardData(base_model=on_hub, pipeline_tag="text-generation", tags=["reinforcement-learning", "bnpo"])
     batch = f"{config.batch.questions_per_step} questions x {config.batch.samples_per_question} answers per step"
     lines = [
         f"# {Path(base).name} after {step} steps of reinforcement learning",

@@ -45,19 +45,16 @@ def check_apart(model: Path, folder: Path) -> None:
         raise InputError(f"{problem}. Choose another --output-dir, or continue the old run with --resume")
 
 
-def claim_folder(config: TrainConfig, facts: dict) -> None:
-    """Make the folder that of a new run, and delete an earlier run in it. Rank 0 only. Raises InputError."""
+def claim_folder(config: TrainConfig, facts: dict, *, resumed: bool = False) -> None:
+    """Write config.json: all settings, and `facts` about the data. A new run first deletes an earlier one in its folder.
+
+    Rank 0 only. Raises InputError.
+    """
     folder = config.folder.output_dir
-    with writing(folder, "choose another --output-dir"):
-        for path in _run_files(folder):
+    with writing(folder, "" if resumed else "choose another --output-dir"):
+        for path in [] if resumed else _run_files(folder):
             delete(path)
-    write_config(config, facts)
-
-
-def write_config(config: TrainConfig, facts: dict) -> None:
-    """Write config.json: all settings, and `facts` about the data. Raises InputError."""
-    with writing(config.folder.output_dir):
-        write_json(config.folder.output_dir / "config.json", json_settings(config, **facts))
+        write_json(folder / "config.json", json_settings(config, **facts))
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:

@@ -91,7 +91,12 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     resumed = config.folder.resume and (folder / "config.json").exists()
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    model = find_model(config, checkpoint)
+    if checkpoint:
+        model = adapter_base(checkpoint) or checkpoint
+    else:
+        model = model_folder(config.data.model, weights=False)
+        if adapter_base(model):
+            raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -131,16 +136,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     return PreparedRun(config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock)
-
-
-def find_model(config: TrainConfig, checkpoint: Path | None) -> Path:
-    """Return the folder whose weights are loaded: of the checkpoint, of --model, or of the model under an adapter."""
-    if checkpoint:
-        return adapter_base(checkpoint) or checkpoint
-    model = model_folder(config.data.model, weights=False)
-    if adapter_base(model):
-        raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
-    return model
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:

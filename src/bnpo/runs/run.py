@@ -24,7 +24,7 @@ from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
-from bnpo.runs.folder import checkpoint_folder, claim_folder, write_config
+from bnpo.runs.folder import checkpoint_folder, claim_folder
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -115,10 +115,8 @@ class Run:
             facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
         if prepared.resumed:
             rewind(self._folder, self.progress)
-            write_config(self._config, facts)
             print(f"continuing after step {self.progress.step}", flush=True)
-        else:
-            claim_folder(self._config, facts)
+        claim_folder(self._config, facts, resumed=prepared.resumed)
         self._ranks.on_failure = self._write_end
         self._tracker = Tracker(self._config, prepared.steps, self.progress.step)
 

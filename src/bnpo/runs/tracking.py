@@ -21,7 +21,7 @@ class Tracker:
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = config.folder.output_dir
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        self._wandb = None if wandb_mode(config) == "disabled" else WandbLog(config)
+        self._wandb = None if config.logging.wandb == "disabled" else WandbLog(config)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
@@ -52,12 +52,6 @@ class Tracker:
             self._wandb.close()
 
 
-def wandb_mode(config: TrainConfig) -> str:
-    """Return W&B's mode: that of --wandb, or of W&B's own variable if --wandb is given."""
-    mode = config.logging.wandb
-    return mode if mode == "disabled" else os.environ.get("WANDB_MODE", mode)
-
-
 class WandbLog:
     """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
@@ -75,7 +69,7 @@ class WandbLog:
         environment.setdefault("WANDB_SILENT", "true")  # read by the import
         import wandb  # takes a second, and most runs do not use it
 
-        mode = wandb_mode(config)
+        mode = environment.get("WANDB_MODE", config.logging.wandb)
         self._failed = False
         try:
             self._run = wandb.init(
