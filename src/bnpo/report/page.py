@@ -71,9 +71,7 @@ def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, 
         facts["chunk"] = len(chunks)
         chunks.append(packed(texts))
     data["evals"] = [facts for facts, _ in found]
-    data["problems"] = {}
-    for _, config in opened:
-        data["problems"] |= eval_problems(config)
+    data["problems"] = dict(problem for _, config in opened for problem in eval_problems(config))
 
 
 def thinned(items: list, answers: int, name: str, data: dict) -> list:

@@ -128,10 +128,9 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
             yield {"name": folder.resolve().name + step, "problems": problems}, texts
 
 
-def eval_problems(config: dict) -> dict[str, list]:
-    """Return question, reference, subject and level of the problems that a run or an evaluation was evaluated on, by
-    data set and id. Problems whose data file is missing here are left out."""
-    found = {}
+def eval_problems(config: dict) -> Iterator[tuple[str, list]]:
+    """Yield the problems that a run or an evaluation was evaluated on: data set and id, and question, reference,
+    subject and level. Problems whose data file is missing here are left out."""
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
         path, rows = ROOT / dataset["data"], []
@@ -142,5 +141,4 @@ def eval_problems(config: dict) -> dict[str, list]:
             rows = [row for _, row in read_json_lines(path)] if ".jsonl" in path.suffixes else []
         for problem, row in zip_longest(problems, rows, fillvalue={}):  # only JSON lines have subjects and levels
             answer = (dataset.get("references") or {}).get(problem.id, problem.answer)
-            found[f"{name} {problem.id}"] = [problem.text, answer, row.get("subject"), row.get("level")]
-    return found
+            yield f"{name} {problem.id}", [problem.text, answer, row.get("subject"), row.get("level")]

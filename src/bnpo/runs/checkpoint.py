@@ -13,7 +13,7 @@ from huggingface_hub import ModelCardData
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from bnpo.config import TrainConfig
+from bnpo.config import TrainConfig, flat_settings
 from bnpo.data import stop_token_ids
 from bnpo.files import (
     InputError,
@@ -226,19 +226,17 @@ def rewind(run: Path, progress: Progress) -> None:
 
 def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
     """Return the card of the checkpoint of `step`: base model, method, data `sources` and command of the run."""
-    base, algo, rewards = config.data.model, config.method.algo, ", ".join(config.data.rewards)
+    base, settings = config.data.model, flat_settings(config)
     on_hub = None if os.path.isdir(base) else base  # the hub refuses paths here
     metadata = ModelCardData(base_model=on_hub, pipeline_tag="text-generation", tags=["reinforcement-learning", "bnpo"])
-    batch = f"{config.batch.questions_per_step} questions x {config.batch.samples_per_question} answers per step"
+    method = ("algo", "questions_per_step", "samples_per_question", "lr", "rewards", "seed")
+    arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
     lines = [
-        f"# {Path(base).name} after {step} steps of reinforcement learning",
-        "",
+        f"# {Path(base).name} after {step} steps of reinforcement learning\n",
         f"- **Base model**: {base}",
-        f"- **Method**: `--algo {algo}`, {batch}, learning rate {config.update.lr:g}, rewards {rewards}, seed "
-        f"{config.sampling.seed}",
+        f"- **Method**: {', '.join(f'{name} {settings[name]}' for name in method)}",
+        f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`",
     ]
     for name, facts in sources.items():
         lines.append(f"- **Data**: {name}, {', '.join(f'{fact} {value}' for fact, value in facts.items())}")
-    arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
-    lines.append(f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`\n")
-    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines)
+    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"

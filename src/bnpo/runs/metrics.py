@@ -101,10 +101,9 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     `learner_logprobs` [tokens] are from before the update, by index of the trained answer. Some answers have none.
     """
     rollouts, (_, m) = step.rollouts, step.advantages.shape
-    rows: list[dict] = []
-    for k, group in enumerate(rollouts.trained.tolist()):  # Python's integers, which JSON knows
-        if not step.advantages[group].any() or len(rows) == TOKEN_GROUPS * m:
-            continue
+    rows, trained = [], enumerate(rollouts.trained.tolist())  # Python's integers, which JSON knows
+    with_signal = [(k, group) for k, group in trained if step.advantages[group].any()]
+    for k, group in with_signal[:TOKEN_GROUPS]:
         for j, answer in enumerate(rollouts.answers[group]):
             learner = learner_logprobs.get(k * m + j)
             row = {"id": task.problems[rollouts.questions[group]].id, "sample": j, "ids": answer.token_ids}

@@ -94,8 +94,16 @@ class Run:
             print(describe_adapter(self._learner.model), flush=True)
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
-        if rank_0:
-            self._open_records(share)
+        if rank_0:  # only now: a start that fails earlier leaves the folder as it was
+            facts = prepared.data_facts
+            if share is not None:  # on GPUs
+                facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
+            if prepared.resumed:
+                rewind(self._folder, self.progress)
+                print(f"continuing after step {self.progress.step}", flush=True)
+            claim_folder(config, facts, resumed=prepared.resumed)
+            self._ranks.on_failure = self._write_end
+            self._tracker = Tracker(config, prepared.steps, self.progress.step)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
             self._watch(0)
@@ -104,21 +112,6 @@ class Run:
                 self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler, start_check.sync_bound
-
-    def _open_records(self, share: float | None) -> None:
-        """Delete an earlier run or, on --resume, what was written after the checkpoint. Then open the metrics.
-
-        This happens only now: a start that fails earlier leaves the folder as it was.
-        """
-        prepared, facts = self._prepared, self._prepared.data_facts
-        if share is not None:  # on GPUs
-            facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
-        if prepared.resumed:
-            rewind(self._folder, self.progress)
-            print(f"continuing after step {self.progress.step}", flush=True)
-        claim_folder(self._config, facts, resumed=prepared.resumed)
-        self._ranks.on_failure = self._write_end
-        self._tracker = Tracker(self._config, prepared.steps, self.progress.step)
 
     def continues(self) -> bool:
         """Return whether steps are left and nobody has asked to stop."""
