@@ -217,7 +217,7 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
         ({}, [], ""),
         ({"rewards": NONE_RIGHT}, ["all_lowest"], "the reward accuracy is 0 for all 8 answers: nothing is ever right"),
         ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
-        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers; correct the function"),
+        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers: correct the function"),
         ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers with different"),
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal

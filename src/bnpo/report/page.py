@@ -75,10 +75,7 @@ def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, 
 
 
 def thinned(items: list, answers: int, name: str, data: dict) -> list:
-    """Return every k-th item and the last, such that at most MAX_ANSWERS of all their `answers` are shown.
-
-    If some are left out, the page says how many, by their `name`.
-    """
+    """Return every k-th item and the last, with at most MAX_ANSWERS of all `answers`, and note how many are left out."""
     every = max(1, -(-answers // MAX_ANSWERS))
     shown = items[(len(items) - 1) % every :: every]
     if len(shown) < len(items):
@@ -102,9 +99,8 @@ def fill_template(title: str, data: dict, chunks: Sequence[str]) -> str:
     # Libraries come first: our styles override theirs, and our scripts call them.
     style = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.css")), PARTS / "page.css"])
     script = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))])
-    blocks = [f'<script type="text/plain" id="data">{packed(data)}</script>']
-    for number, chunk in enumerate(chunks):
-        blocks.append(f'<script type="text/plain" id="chunk{number}">{chunk}</script>')
+    texts = {"data": packed(data)} | {f"chunk{number}": chunk for number, chunk in enumerate(chunks)}
+    blocks = [f'<script type="text/plain" id="{name}">{text}</script>' for name, text in texts.items()]
     return Template((PARTS / "page.html").read_text("utf-8")).substitute(
         title=escape(title),
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

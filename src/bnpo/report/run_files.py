@@ -56,10 +56,7 @@ def reward_ranges(config: Mapping) -> np.ndarray:
 
 
 def rewards_of(rows: Sequence[dict], answers: int) -> np.ndarray | None:
-    """Return the rewards [n, m, K] in the rows of a file of rollouts with m = `answers` to each question.
-
-    None: the batch is not whole.
-    """
+    """Return the rewards [n, m, K] in the rows of a file with m = `answers` to a question. None: rows are missing."""
     if not rows or len(rows) % answers:
         return None
     return np.array([list(row["rewards"].values()) for row in rows], float).reshape(len(rows) // answers, answers, -1)
@@ -81,8 +78,7 @@ def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[floa
 
 
 def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[tuple[dict, list]]:
-    """Yield the facts of every answer in a file of rollouts or watched questions with these `rows`, and its text as
-    [text, final answer, tokens].
+    """Yield the facts of every answer in the `rows` of a file, and its text as [text, final answer, tokens].
 
     `reward` is the mean of all rewards, each mapped to [0, 1]. Tokens are texts, log-probabilities and sampler-learner
     gaps, or None where they were not recorded.

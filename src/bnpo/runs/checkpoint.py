@@ -3,13 +3,13 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from huggingface_hub import ModelCardData
+from huggingface_hub import ModelCardData, split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
@@ -32,14 +32,12 @@ from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import whole_weights
 from bnpo.runs.folder import STEP_FOLDERS, checkpoint_folder
 
-FILE_BYTES = 2**30  # of weights, from which a file of a checkpoint is full; rank 0 holds as many in its memory
+FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many in its memory
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: the file trainer/progress.json of a checkpoint."""
-
-    # Later steps depend on this, the weights and the optimizer. The seeds of sampling are functions of the step.
+    """How far a run is: trainer/progress.json of a checkpoint. Later steps depend on this, weights and optimizer only."""
 
     step: int = 0  # steps that are done; 0: there is no checkpoint
     place: int = 0  # behind the last question, in the order of `questions_at`
@@ -61,9 +59,8 @@ def save_checkpoint(
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
     The folder is a Hugging Face model, or a peft adapter (see `save_model`), with the model card `card`. Its subfolder
-    trainer/ holds each rank's part of the optimizer, and `progress`.
-
-    A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
+    trainer/ holds each rank's part of the optimizer, and `progress`. A collective. Raises InputError on the rank that
+    cannot write. Earlier checkpoints then stay as they are.
     """
     rank_0 = dist.get_rank() == 0
     folder = checkpoint_folder(run, progress.step)
@@ -109,7 +106,7 @@ def save_model(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Pat
         if rank_0:
             folder.mkdir()
             save_settings(learner, tokenizer, folder)
-    save_weights(whole_weights(learner.model, tied_too=False), folder)
+    save_weights(learner.model, folder)
 
 
 def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -124,37 +121,23 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
     tokenizer.save_pretrained(folder)
 
 
-def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
-    """Write `weights` as safetensors files of a Hugging Face model, a new file after every FILE_BYTES.
+def save_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Write the weights of a partitioned `model` as safetensors files of at most FILE_BYTES (or one tensor each).
 
-    Every rank must iterate over `weights`, a collective. Rank 0 writes, and never holds more than one group.
+    A collective. Rank 0 writes, and holds no more than a file and a tensor at once.
     """
-    names_of_shards: list[list[str]] = []
-    shard: dict[str, torch.Tensor] = {}
-    total_bytes = 0
-
-    def write_shard() -> None:
-        names_of_shards.append(list(shard))
-        save_file(shard, folder / f"shard-{len(names_of_shards)}", metadata={"format": "pt"})
-        shard.clear()
-
-    for name, tensor in weights:
+    # Their names contain the number of files, so all weights are gathered once before, for their sizes.
+    sizes = {name: tensor.to("meta") for name, tensor in whole_weights(model, tied_too=False)}
+    plan = split_torch_state_dict_into_shards(sizes, max_shard_size=FILE_BYTES)
+    files: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)  # that are not complete yet
+    for name, tensor in whole_weights(model, tied_too=False):
+        file = plan.tensor_to_filename[name]
         if dist.get_rank() == 0:
-            shard[name] = tensor.cpu()
-            total_bytes += tensor.nbytes
-            if sum(part.nbytes for part in shard.values()) >= FILE_BYTES:
-                write_shard()
-    if shard:
-        write_shard()
-    # Hugging Face's file names contain the number of files, which is known only now.
-    count = len(names_of_shards)
-    file_of_weight: dict[str, str] = {}
-    for i, names in enumerate(names_of_shards, 1):
-        file = "model.safetensors" if count == 1 else f"model-{i:05}-of-{count:05}.safetensors"
-        (folder / f"shard-{i}").rename(folder / file)
-        file_of_weight |= dict.fromkeys(names, file)
-    if count > 1:
-        index = {"metadata": {"total_size": total_bytes}, "weight_map": file_of_weight}
+            files[file][name] = tensor.cpu()
+            if len(files[file]) == len(plan.filename_to_tensors[file]):
+                save_file(files.pop(file), folder / file, metadata={"format": "pt"})
+    if plan.is_sharded and dist.get_rank() == 0:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         write_json(folder / "model.safetensors.index.json", index)
 
 

@@ -15,6 +15,11 @@ from bnpo.rollouts import Rollouts, Task, has_signal
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MOST_TEXTS = 256  # answers that are decoded to look for a final answer in them
 ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1  # shares from which on, and up to which, something is worth a line
+ALL_SAME = {  # what to do if a reward has one value for all answers: the lowest, the highest, or another
+    "lowest": "nothing is ever right; read some answers beside their references, and take easier problems",
+    "highest": "nothing is left to learn; take harder problems",
+    "equal": "correct the function, which must tell answers apart",
+}
 
 
 def unstated_share(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> float:
@@ -31,37 +36,28 @@ def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dic
     failed = np.concatenate([step.failed for step in steps]).mean()
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
     unstated, mixed = unstated_share(steps, task, config), has_signal(rewards, weights).mean()
-    findings: list[dict[str, str]] = []
-
-    def add(kind: str, text: str) -> None:
-        findings.append({"kind": kind, "text": text})
-
+    findings: list[tuple[str, str]] = []  # kinds and texts
     if failed > (0 if set(names) - set(BUILT_IN) else FEW):
         failures = sum((step.failures for step in steps), Counter())
         kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
         suspects = ", ".join([name for name in names if name not in BUILT_IN] or names)
         text = f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as the lowest value; "
-        add("failing", text + f"look at {suspects}, and at the lines `grading:` above")
+        findings.append(("failing", text + f"look at {suspects}, and at the lines `grading:` above"))
     if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):  # with a signal, a policy learns to end its answers
-        add("cut_off", f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens")
+        text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
+        findings.append(("cut_off", text))
     if unstated >= MANY and "accuracy" in names:
         lacks = "number" if config.data.grader == "last_number" else "\\boxed{}"
         text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it (--system-prompt), or take "
-        add("no_final_answer", text + "the last number in its place (--grader last_number)")
+        findings.append(("no_final_answer", text + "the last number in its place (--grader last_number)"))
     for k in np.flatnonzero(weights or np.ones(len(names))):  # rewards with weight 0 are only recorded
         value, (lowest, highest) = rewards[0, 0, k], task.grader.ranges[k]
-        same = f"the reward {names[k]} is {value:g} for all {rewards[:, :, k].size} answers"
-        if (rewards[:, :, k] != value).any():
-            continue
-        if value == lowest:
-            text = "nothing is ever right; read some answers beside their references, and take easier problems"
-            add("all_lowest", f"{same}: {text}")
-        elif value == highest:
-            add("all_highest", f"{same}: nothing is left to learn; take harder problems")
-        else:
-            add("all_equal", f"{same}; correct the function, which must tell answers apart")
-    if mixed <= FEW and not any(finding["kind"].startswith("all_") for finding in findings):
+        if (rewards[:, :, k] == value).all():
+            kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
+            text = f"the reward {names[k]} is {value:g} for all {rewards[:, :, k].size} answers: {ALL_SAME[kind]}"
+            findings.append((f"all_{kind}", text))
+    if mixed <= FEW and not any(kind.startswith("all_") for kind, _ in findings):
         text = f"only {mixed:.0%} of the questions have answers with different rewards, and the others give "
         text += "no gradient; raise --samples-per-question or --temperature, or take easier or harder problems"
-        add("few_mixed_groups", text)
-    return findings
+        findings.append(("few_mixed_groups", text))
+    return [{"kind": kind, "text": text} for kind, text in findings]

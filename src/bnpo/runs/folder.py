@@ -46,7 +46,7 @@ def check_apart(model: Path, folder: Path) -> None:
 
 
 def claim_folder(config: TrainConfig, facts: dict, *, resumed: bool = False) -> None:
-    """Delete an earlier run in the folder, if this one is new, and write config.json: settings, and `facts` on the data.
+    """Delete an earlier run in the folder if this one is new, and write config.json: settings and `facts` on the data.
 
     Rank 0 only. Raises InputError.
     """

@@ -123,7 +123,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
     facts |= {"data_sources": source_facts, "answer_tags": tags}
-    facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
+    facts |= input_hashes(config, model, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
     lock = lock_run(folder) if rank == 0 else None
@@ -156,15 +156,12 @@ def check_format(rewards: Sequence[str], prompt: str) -> None:
         )
 
 
-def input_hashes(
-    config: TrainConfig, model: Path, tokenizer: PreTrainedTokenizerBase, prompts: list, evaluation: Evaluation | None
-) -> dict:
+def input_hashes(config: TrainConfig, model: Path, prompts: list, evaluation: Evaluation | None) -> dict:
     """Return hashes of what a run reads by a name, so that --resume notices other content under the same names."""
     users = [reward for reward in config.data.rewards if ":" in reward]
     sources = {reward: sorted(local_sources(Path(reward.rpartition(":")[0]))) for reward in users}
     hashes = {
-        "chat_template_sha256": _sha256(tokenizer.chat_template),
-        # Templates may write the date, and a tokenizer may change.
+        # They depend on the chat template, which may write the date, and on the tokenizer.
         "prompts_sha256": _sha256(json.dumps(prompts)),
         "reward_sha256": {reward: " ".join(map(file_hash, files)) for reward, files in sources.items()},
         "evaluated": {},

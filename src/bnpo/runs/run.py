@@ -70,8 +70,7 @@ class Run:
         """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
         Without a checkpoint the model is evaluated and answers the watched questions, as step 0. Raises InputError if
-        a rank has read other data or another checkpoint than rank 0, or if learner or sampler do not pass the check at
-        the start (`prove_start`).
+        a rank has read other data or another checkpoint than rank 0, or as `prove_start` does.
         """
         prepared, config, checkpoint = self._prepared, self._config, self._prepared.checkpoint
         prepared.check_agreement()

@@ -55,8 +55,7 @@ class Tracker:
 class WandbLog:
     """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
-    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error of W&B is printed in one
-    line, and the training continues.
+    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error is printed, no more.
     """
 
     def __init__(self, config: TrainConfig):
