@@ -28,8 +28,8 @@ from bnpo.data import questions_at
 from bnpo.files import InputError
 from bnpo.grading.rewards import reward_name
 from bnpo.policy.speed import Stopwatch
-from bnpo.rollouts import Rollouts, Task, collect
-from bnpo.runs.findings import FirstAnswers, find
+from bnpo.rollouts import Rollouts, Task, collect, has_signal
+from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import prepare_run
 
 SHOWN = 3
@@ -95,7 +95,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     rollouts, task = sample.rollouts, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    answers = FirstAnswers.of([rollouts], task, config)
+    mixed = has_signal(rollouts.rewards, config.method.reward_weights).mean()
     n, m, _ = rollouts.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
@@ -104,10 +104,10 @@ def report(sample: Sample, config: TrainConfig) -> None:
         low, high = task.grader.ranges[k]
         table.add_row(f"mean reward {name}, from {low:g} to {high:g}", f"{rollouts.rewards[:, :, k].mean():.3f}")
         table.add_row(f"answers with the highest {name}", f"{(rollouts.rewards[:, :, k] == high).mean():.1%}")
-    table.add_row("questions with both better and worse answers", f"{answers.mixed:.1%}")
-    table.add_row("cut off at --max-answer-tokens", f"{1 - answers.finished.mean():.1%}")
-    table.add_row("without a final answer", f"{1 - answers.stated.mean():.1%}")
-    table.add_row("rewards that failed", f"{answers.failed.mean():.1%}")
+    table.add_row("questions with both better and worse answers", f"{mixed:.1%}")
+    table.add_row("cut off at --max-answer-tokens", f"{1 - rollouts.finished.mean():.1%}")
+    table.add_row("without a final answer", f"{unstated_share([rollouts], task, config):.1%}")
+    table.add_row("rewards that failed", f"{rollouts.failed.mean():.1%}")
     table.add_row("mean length in tokens", f"{rollouts.lengths.mean():.1f}")
     of_step = config.batch.questions_per_step * config.batch.samples_per_question
     table.add_row(
@@ -121,11 +121,11 @@ def report(sample: Sample, config: TrainConfig) -> None:
         console.print(f"\nquestion {problem.id}, reference {problem.answer!r}, {rewards}", markup=False)
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
-    findings = find(answers)
+    findings = find([rollouts], task, config)
     for finding in findings:
         print(f"to change: {finding['text']}.")
     if not findings:
-        print(f"nothing to change: {answers.mixed:.0%} of the questions give a gradient.")
+        print(f"nothing to change: {mixed:.0%} of the questions give a gradient.")
 
 
 if __name__ == "__main__":

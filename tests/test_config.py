@@ -124,8 +124,7 @@ def ranks(monkeypatch):
         (["--answer-pattern", "a"], "--answer-pattern 'a': it needs one group, around the answer, as in "),
         (["--samples-per-question", "1"], "--samples-per-question: with 1, all advantages of --algo bnpo are 0"),
         (["--lora-rank", "0"], "--lora-rank: is 0, must be greater than 0"),
-        (["--lora-alpha", "8"], "--lora-alpha and --save-merged need --lora-rank"),
-        (["--save-merged"], "--lora-alpha and --save-merged need --lora-rank"),
+        (["--lora-alpha", "8"], "--lora-alpha: needs --lora-rank"),
         (["--dtype", "float16", "--loss-scale", "1000"], "--loss-scale: is 1000, must be a power of two"),
     ],
 )

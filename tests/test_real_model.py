@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import preset_config
 from bnpo.files import ROOT, SMOLLM2, file_hash, whole_json_lines
+from bnpo.policy.folder import whole_model
 from bnpo.policy.speed import TIMINGS
 from conftest import forked, report_of, run_ranks, temporary_folder
 
@@ -108,12 +109,12 @@ def test_a_run_that_is_stopped_by_ctrl_c_and_resumed_equals_one_that_was_not(str
 
 def test_lora_on_two_ranks_in_float32(smollm2, tmp_path):
     run = tmp_path / "run"
-    flags = ("--dtype", "float32", "--lora-rank", 8, "--save-merged", "--steps", 3, "--output-dir", run)
+    flags = ("--dtype", "float32", "--lora-rank", 8, "--steps", 3, "--output-dir", run)
     run_ranks(2, "train.py", *FLAGS, *flags)
     assert_it_trains(run, 3)
     assert max(line["sync/difference"] for line in whole_json_lines(run / "metrics.jsonl")) < 1e-3
-    merged = AutoModelForCausalLM.from_pretrained(run / "last" / "merged")
-    assert merged.config.model_type == "llama"
+    with whole_model(run / "last") as merged:
+        assert AutoModelForCausalLM.from_pretrained(merged).config.model_type == "llama"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

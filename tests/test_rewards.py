@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config
+from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config, with_settings
 from bnpo.data import Problem, encode_prompt, load_problems
 from bnpo.evaluation.suites import check_references
 from bnpo.files import InputError
@@ -24,7 +25,7 @@ from bnpo.grading.rewards import (
 from bnpo.policy.sampling import Answer
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, Task, has_signal, trained_groups
-from bnpo.runs.findings import FirstAnswers, find
+from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import check_format
 
 
@@ -188,27 +189,25 @@ def test_the_released_rule_reads_only_the_end_of_a_text():
     grader.close()
 
 
-def answers(**changes) -> FirstAnswers:
-    """Answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers each, one of them right."""
-    healthy = {
-        "reward_names": ["accuracy"],
-        "weights": np.ones(1),
-        "ranges": [(0.0, 1.0)],
-        "rewards": np.array([[[0.0], [1.0]]] * 4),
-        "failed": np.zeros((4, 2), dtype=bool),
-        "failures": {},
-        "finished": np.ones((4, 2), dtype=bool),
-        "stated": np.ones(8, dtype=bool),
-        "rule": "default",
-    }
-    return FirstAnswers(**healthy | changes)
+def findings(**changes) -> list[dict]:
+    """Findings of answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers each, one is right."""
+    healthy = {"reward_names": ("accuracy",), "weights": None, "ranges": [(0.0, 1.0)], "rewards": [[[0.0], [1.0]]] * 4}
+    case = healthy | {"failed": NO, "failures": {}, "finished": YES, "stated": True} | changes
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    ids = tokenizer.encode(r"\boxed{1}" if case["stated"] else "none")
+    groups = [[Answer(ids, bool(finished), np.zeros(1)) for finished in group] for group in case["finished"]]
+    places, rewards, failures = np.arange(4), np.array(case["rewards"]), Counter(case["failures"])
+    step = Rollouts(places, places, groups, rewards, case["failed"], [], None, failures, np.zeros(1))
+    task = Task([], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False)
+    settings = {"rewards": case["reward_names"], "reward_weights": case["weights"]}
+    return find([step], task, with_settings(PRESETS["tiny"], **settings))
 
 
 NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
 BY_QUESTION = np.array([[[0.0], [0.0]], [[1.0], [1.0]]] * 2)
 NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
 MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
-RECORDED = {"reward_names": ["accuracy", "format"], "ranges": [(0.0, 1.0)] * 2}
+RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
 
@@ -218,32 +217,32 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
         ({}, [], ""),
         ({"rewards": NONE_RIGHT}, ["all_lowest"], "the reward accuracy is 0 for all 8 answers: nothing is ever right"),
         ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
-        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers; correct the function"),
+        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers: correct the function"),
         ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers with different"),
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
         (
-            {"stated": np.zeros(8, dtype=bool), "rewards": NONE_RIGHT},
+            {"stated": False, "rewards": NONE_RIGHT},
             ["no_final_answer", "all_lowest"],
             r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), or take",
         ),
-        ({"stated": np.zeros(8, dtype=bool), "reward_names": ["format"]}, [], ""),  # which needs no final answer
+        ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
         (
-            {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ["mine"], "rewards": NONE_RIGHT},
+            {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ("mine.py:mine",), "rewards": NONE_RIGHT},
             ["failing", "all_lowest"],
             "rewards of 100% of the answers could not be computed (TypeError 8 times) and count as the lowest value; "
             "look at mine",
         ),
         ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8 answers"),
-        (RECORDED | {"weights": np.array([1, 1])}, ["all_lowest"], "the reward accuracy is 0"),
-        (RECORDED | {"weights": np.array([0, 1])}, [], ""),
-        (RECORDED | {"weights": np.array([1, 0])}, ["all_lowest"], "the reward accuracy is 0"),
+        (RECORDED | {"weights": (1.0, 1.0)}, ["all_lowest"], "the reward accuracy is 0"),
+        (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
+        (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
 )
 def test_what_the_first_answers_say(changes, kinds, text):
-    findings = find(answers(**changes))
-    assert [finding["kind"] for finding in findings] == kinds
-    assert not findings or text in findings[0]["text"]
+    found = findings(**changes)
+    assert [finding["kind"] for finding in found] == kinds
+    assert not found or text in found[0]["text"]
 
 
 def problems(*references: str) -> list[Problem]:
@@ -314,8 +313,7 @@ def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
 def test_the_summary_counts_failures_and_names_findings(tmp_path):
     lines = [{"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8}, {"step": 2, "reward/errors/TypeError": 8}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = find(answers(rewards=NONE_RIGHT))
-    (tmp_path / "findings.json").write_text(json.dumps(found))
+    (tmp_path / "findings.json").write_text(json.dumps(findings(rewards=NONE_RIGHT)))
     text = summary(tmp_path)
     assert "failed rewards timeouts 1, TypeError 16" in text
     assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
@@ -334,12 +332,9 @@ def test_findings_of_the_rollouts_of_steps():
         rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
         return Rollouts(np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
 
-    found = FirstAnswers.of([step(r"\boxed{2}", "2"), step("", r"\boxed{3}")], task, PRESETS["tiny"])
-    assert found.rewards[:, :, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
-    assert found.finished.tolist() == [[True, True], [True, True], [False, True], [False, True]]
-    assert found.stated.tolist() == [True, False, True, False, False, True, False, True]
-    assert (found.mixed, found.failures) == (0.5, {"timeout": 2})
-    assert [finding["kind"] for finding in find(found)] == ["no_final_answer"]
+    steps = [step(r"\boxed{2}", "2"), step("", r"\boxed{3}")]
+    assert unstated_share(steps, task, PRESETS["tiny"]) == 0.5
+    assert [finding["kind"] for finding in find(steps, task, PRESETS["tiny"])] == ["no_final_answer"]
     grader.close()
 
 

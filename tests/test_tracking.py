@@ -1,6 +1,7 @@
 """What shows a run while it is running: a line per step, and Weights & Biases."""
 
 import json
+import re
 import struct
 import threading
 import time
@@ -128,23 +129,12 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     assert printed.endswith("" if dies == "never" else lost)
 
 
-ROW = {"id": "1", "answer": "2", "rewards": {"accuracy": 1.0}}
-
-
 @pytest.mark.program
-@pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        ({}, ""),
-        ({"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}, ""),
-        ({"WANDB_DATA_DIR": "/proc/no"}, "W&B lacks data of this run (PermissionError: Unable to write staging files"),
-    ],
-)
-def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, said, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("variables", [{}, {"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}])
+def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, tmp_path, monkeypatch, capsys):
+    """The home cannot be written, and an error of W&B is one line."""
     import wandb
 
-    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", "/proc/no")
@@ -154,18 +144,16 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, sa
     log = WandbLog(config)
     for step in (1, 2, 3, 2, 3):  # as a run that is resumed after step 1
         log.log(step, {"reward/mean": step / 8})
-        log.log_table("rollouts", step, [ROW])
     log.close()
     wandb.teardown()  # until all is written
-    printed = capsys.readouterr().out
-    assert printed.startswith(said)
-    assert bool(printed) == bool(said)
+    assert capsys.readouterr().out == ""
+    for step in (4, 5):
+        log.log(step, {"reward/mean": 0.5})
+    assert re.fullmatch(r"W&B lacks data of this run \(.*\)\. The run continues\n", capsys.readouterr().out)
     [folder] = (run / "wandb").glob("offline-run-*")
     found = records(folder)
     rows = [{"/".join(item.nested_key): item.value_json for item in r.history.item} for r in found if r.history.item]
     assert [row["step"] for row in rows if "reward/mean" in row] == list("12323")
-    if "WANDB_DATA_DIR" not in variables:
-        assert [row["step"] for row in rows if "rollouts/_type" in row] == list("12323")
     info = next(r.run for r in found if r.HasField("run"))
     expected = {"WANDB_PROJECT": "bnpo", "WANDB_NAME": "run", "WANDB_RUN_ID": (run / "wandb" / "id").read_text()}
     assert {"WANDB_PROJECT": info.project, "WANDB_NAME": info.display_name, "WANDB_RUN_ID": info.run_id} == {

@@ -184,8 +184,6 @@ class FolderSettings:
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
     """Number of newest checkpoints to keep, besides `best`. 0 keeps all."""
-    save_merged: bool = False
-    """With LoRA, write the merged model into every checkpoint, not only into `best`."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +277,7 @@ PRESETS = {
 
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 """Settings that --config does not take from the config.json of another run."""
-FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep", "save_merged"}
+FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"exact_entropy", "rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
 
@@ -399,8 +397,8 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError("--template think is a system prompt itself: use it without --system-prompt")
     update, batch = config.update, config.batch
     config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
-    if update.lora_rank is None and (update.lora_alpha is not None or config.folder.save_merged):
-        raise InputError("--lora-alpha and --save-merged need --lora-rank")
+    if update.lora_rank is None and update.lora_alpha is not None:
+        raise InputError("--lora-alpha: needs --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
     if batch.samples_per_question == 1 and config.method.algo not in WITHOUT_GROUPS:

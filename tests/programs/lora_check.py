@@ -83,14 +83,14 @@ def main() -> None:
     }
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     for setting in SETTINGS:
-        config, _ = parse_train_config([*flags_of(setting, models), "--save-merged"], has_cuda=False)
+        config, _ = parse_train_config(flags_of(setting, models), has_cuda=False)
         learner, case = Learner(config.data.model, VOCABULARY, config), {}
         save_checkpoint(learner, tokenizer, run / setting, Progress(0), keep=0, card="")
         case["before"] = scores(learner, experience)
         metrics = [learner.update(experience, lr=1e-3)[0] for _ in range(2)]
         case["norms"] = [step["grad_norm"] for step in metrics]
         case["after"] = scores(learner, experience)
-        save_checkpoint(learner, tokenizer, run / setting, Progress(2), keep=0, card="")
+        save_checkpoint(learner, tokenizer, run / setting, Progress(2, best_step=2), keep=0, card="")
         learner.update(experience, lr=1e-3)
         case["third"] = scores(learner, experience)
         resumed = Learner(config.data.model, VOCABULARY, config)

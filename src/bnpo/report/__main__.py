@@ -20,12 +20,9 @@ from bnpo.files import InputError
 @dataclass(frozen=True)
 class Args:
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of train.py or eval.py. Runs that are still going work too."""
+    """Folders of train.py or eval.py. Runs that are still going work too. Of long runs, 10,000 answers are shown."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """File of the page, by default report.html in the first folder."""
-    steps: tuple[int, int] | None = None
-    """Show answers of the steps from FIRST to LAST only. The default is at most 10,000 answers, of steps
-    from the whole run."""
     text: bool = False
     """Print a summary instead of writing a page."""
 
@@ -41,7 +38,7 @@ def main(args: Args) -> None:
     from bnpo.report.page import write_page
 
     output = args.output or args.runs[0] / "report.html"
-    write_page(output, args.runs, args.steps)
+    write_page(output, args.runs)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 

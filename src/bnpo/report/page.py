@@ -15,22 +15,20 @@ from bnpo.report.run_files import all_advantages, eval_problems, evaluations, op
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
 MAX_ANSWERS = 10_000
-"""Texts of answers on a page from training batches, unless --steps chooses, and as many from evaluations."""
-Steps = tuple[int, int] | None
+"""Texts of answers on a page from training batches, and as many from evaluations."""
 
 
-def write_page(path: Path, folders: Sequence[Path], steps: Steps = None) -> None:
+def write_page(path: Path, folders: Sequence[Path]) -> None:
     """Write the page of the runs and evaluations in `folders`. Raises InputError.
 
-    The answers are those from the first to the last of `steps`. None: as many as fit. The page's scripts compute from
-    its data all that they can, such as bands over seeds and fitted densities.
+    The page's scripts compute from its data all that they can, such as bands over seeds and fitted densities.
     """
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
     data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "leftOut": []}
     data["runs"] = [run_data(folder, config) for folder, config in runs]
     chunks: list[str] = []
-    add_answers(data, chunks, runs, steps)
+    add_answers(data, chunks, runs)
     add_evaluations(data, chunks, opened)
     title = ", ".join(folder.resolve().name for folder in folders)
     with writing(path, "-o names another file"):
@@ -38,31 +36,21 @@ def write_page(path: Path, folders: Sequence[Path], steps: Steps = None) -> None
         path.write_text(fill_template(title, data, chunks), encoding="utf-8")
 
 
-def answer_files(runs: Sequence[tuple[Path, dict]], kind: str, steps: Steps) -> list[tuple[int, int, Path]]:
+def answer_files(runs: Sequence[tuple[Path, dict]], kind: str) -> list[tuple[int, int, Path]]:
     """Return (run, step, path) of the files of answers of one kind (`watch` or `rollouts`), ordered by run and step."""
-    files = []
-    for run, (folder, _) in enumerate(runs):
-        for path in (folder / kind).glob("step-*.jsonl"):
-            step = step_of(path)  # None: a file that only looks like a step's, such as a user's copy
-            if step is not None and (not steps or steps[0] <= step <= steps[1]):
-                files.append((run, step, path))
-    return sorted(files)
+    paths = [(run, path) for run, (folder, _) in enumerate(runs) for path in (folder / kind).glob("step-*.jsonl")]
+    # A file without a step only looks like one, such as a user's copy.
+    return sorted((run, step_of(path), path) for run, path in paths if step_of(path) is not None)
 
 
-def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]], steps: Steps) -> None:
-    """Add all answers, their questions and their batches to `data`, and the texts to `chunks`, one per file.
-
-    Unless `steps` choose, files of rollouts are left out if the page would have more than MAX_ANSWERS.
-    """
-    watched_files, rollout_files = (answer_files(runs, kind, steps) for kind in ("watch", "rollouts"))
-    batches = [config["questions_per_step"] * config["samples_per_question"] for _, config in runs]  # in answers
-    shown_files = rollout_files if steps else thinned(rollout_files, sum(batches[run] for run, _, _ in rollout_files))
-    if len(shown_files) < len(rollout_files):
-        missing = f"{len(rollout_files) - len(shown_files)} of {len(rollout_files)} files of rollouts"
-        data["leftOut"].append(f"{missing}; choose others with --steps 41 60")
+def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]]) -> None:
+    """Add answers, their questions and their batches to `data`, and the texts to `chunks`, one per file."""
+    watched, batches = (answer_files(runs, kind) for kind in ("watch", "rollouts"))
+    sizes = [config["questions_per_step"] * config["samples_per_question"] for _, config in runs]  # in answers
+    shown = thinned(batches, sum(sizes[run] for run, _, _ in batches), "files of rollouts", data)
     questions: dict[tuple, int] = {}  # ids need not be unique: data sets may use one id for different problems
     data["rows"], data["batches"] = [], []
-    for run, step, path in sorted(shown_files + watched_files):
+    for run, step, path in sorted(shown + watched):
         config, rows, texts = runs[run][1], whole_json_lines(path), []
         where = {"run": run, "step": step, "watched": path.parent.name == "watch", "chunk": len(chunks)}
         for row, (facts, text) in zip(rows, read_answers(path, rows, config), strict=True):
@@ -76,25 +64,23 @@ def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]]
 
 
 def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, dict]]) -> None:
-    """Add the evaluations and their problems to `data`, and texts of at most MAX_ANSWERS answers to `chunks`."""
+    """Add the evaluations and their problems to `data`, and texts of answers to `chunks`, one per evaluation."""
     found = [facts_and_texts for folder, config in opened for facts_and_texts in evaluations(folder, config)]
-    shown = thinned(found, answers=sum(len(answers) for _, texts in found for answers in texts))
-    for facts, texts in shown:
+    answers = sum(len(answers) for _, texts in found for answers in texts)
+    for facts, texts in thinned(found, answers, "texts of evaluations", data):
         facts["chunk"] = len(chunks)
         chunks.append(packed(texts))
-    if len(shown) < len(found):
-        missing = f"the answers of {len(found) - len(shown)} of {len(found)} evaluations"
-        data["leftOut"].append(f"{missing}; name fewer folders to see them")
     data["evals"] = [facts for facts, _ in found]
-    data["problems"] = {}
-    for _, config in opened:
-        data["problems"] |= eval_problems(config)
+    data["problems"] = dict(problem for _, config in opened for problem in eval_problems(config))
 
 
-def thinned(items: Sequence, answers: int) -> Sequence:
-    """Return every k-th item and the last, such that at most MAX_ANSWERS of all their `answers` are shown."""
+def thinned(items: list, answers: int, name: str, data: dict) -> list:
+    """Return every k-th item and the last, with at most MAX_ANSWERS of all `answers`, and note how many are left out."""
     every = max(1, -(-answers // MAX_ANSWERS))
-    return items[(len(items) - 1) % every :: every]
+    shown = items[(len(items) - 1) % every :: every]
+    if len(shown) < len(items):
+        data["leftOut"].append(f"{len(items) - len(shown)} of {len(items)} {name}")
+    return shown
 
 
 def packed(content: object) -> str:
@@ -113,9 +99,8 @@ def fill_template(title: str, data: dict, chunks: Sequence[str]) -> str:
     # Libraries come first: our styles override theirs, and our scripts call them.
     style = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.css")), PARTS / "page.css"])
     script = "\n".join(path.read_text("utf-8") for path in [*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))])
-    blocks = [f'<script type="text/plain" id="data">{packed(data)}</script>']
-    for number, chunk in enumerate(chunks):
-        blocks.append(f'<script type="text/plain" id="chunk{number}">{chunk}</script>')
+    texts = {"data": packed(data)} | {f"chunk{number}": chunk for number, chunk in enumerate(chunks)}
+    blocks = [f'<script type="text/plain" id="{name}">{text}</script>' for name, text in texts.items()]
     return Template((PARTS / "page.html").read_text("utf-8")).substitute(
         title=escape(title),
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

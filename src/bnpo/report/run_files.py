@@ -19,7 +19,7 @@ from mathequal import final_answer
 NOT_KNOWN = ("remax", "beta", "weight")
 """Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a weight)."""
 EVAL_TEXTS = 2
-"""Repetitions of a problem of an evaluation whose texts are on the page. The others show their verdict only."""
+"""Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others show a verdict only."""
 
 
 def open_folder(folder: Path) -> dict:
@@ -56,10 +56,7 @@ def reward_ranges(config: Mapping) -> np.ndarray:
 
 
 def rewards_of(rows: Sequence[dict], answers: int) -> np.ndarray | None:
-    """Return the rewards [n, m, K] in the rows of a file of rollouts with m = `answers` to each question.
-
-    None: the batch is not whole.
-    """
+    """Return the rewards [n, m, K] in the rows of a file with m = `answers` to a question. None: rows are missing."""
     if not rows or len(rows) % answers:
         return None
     return np.array([list(row["rewards"].values()) for row in rows], float).reshape(len(rows) // answers, answers, -1)
@@ -76,18 +73,12 @@ def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[floa
     for algo in sorted(ALGORITHMS.keys() - set(NOT_KNOWN)):
         method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
         advantages = compute_advantages(method, rewards, ranges=reward_ranges(config), lengths=lengths).values
-        estimates[algo] = rounded(advantages.ravel().round(9), 5)  # sums that should be 0 may be 1e-17
+        estimates[algo] = advantages.ravel().round(9).tolist()  # sums that should be 0 may be 1e-17
     return estimates
 
 
-def rounded(values: np.ndarray, digits: int) -> list[float]:
-    """Return `values` with so many significant digits, which take fewer of a page's bytes."""
-    return [float(f"{value:.{digits}g}") for value in values]
-
-
 def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[tuple[dict, list]]:
-    """Yield the facts of every answer in a file of rollouts or watched questions with these `rows`, and its text as
-    [text, final answer, tokens].
+    """Yield the facts of every answer in the `rows` of a file, and its text as [text, final answer, tokens].
 
     `reward` is the mean of all rewards, each mapped to [0, 1]. Tokens are texts, log-probabilities and sampler-learner
     gaps, or None where they were not recorded.
@@ -95,8 +86,9 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
     recorded = {}
     for row in whole_json_lines(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else []:
         sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
-        # Rounded to what a colour shows: these are most of a page's bytes.
-        gap = rounded(np.nan_to_num(row["learner"]) - sampler, 2) if row["learner"] else None
+        gap = None
+        if row["learner"]:  # rounded to what a colour shows: these are most of a page's bytes
+            gap = [float(f"{value:.2g}") for value in np.nan_to_num(row["learner"]) - sampler]
         recorded[row["place"]] = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
     lowest, highest = reward_ranges(config).T  # [K]
     for place, row in enumerate(rows):
@@ -125,27 +117,16 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
         problems, texts = [], []
         for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
             answers = list(group)
-            right = [int(answer["correct"]) for answer in answers]
-            rules = [disagreement(answer) for answer in answers]
-            problems.append([answers[0]["dataset"], answers[0]["id"], right, sum(map(bool, rules))])
-            # First those on which the rules differ, then the first ones.
-            shown = sorted(range(len(answers)), key=lambda k: not rules[k])[:EVAL_TEXTS]
-            texts.append([[answers[k]["text"], answers[k]["answer"], k, rules[k]] for k in sorted(shown)])
+            problems.append([answers[0]["dataset"], answers[0]["id"], [int(answer["correct"]) for answer in answers]])
+            texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
         if problems:
             step = "" if is_evaluation else f", step {int(place.name[5:])}"
             yield {"name": folder.resolve().name + step, "problems": problems}, texts
 
 
-def disagreement(answer: dict) -> dict[str, bool | str]:
-    """Return the verdicts on an answer by rule of grading if some rules accept it and others do not, otherwise {}."""
-    verdicts = answer.get("verdicts", {})
-    return verdicts if len({verdict is True for verdict in verdicts.values()}) > 1 else {}
-
-
-def eval_problems(config: dict) -> dict[str, list]:
-    """Return question, reference, subject and level of the problems that a run or an evaluation was evaluated on, by
-    data set and id. Problems whose data file is missing here are left out."""
-    found = {}
+def eval_problems(config: dict) -> Iterator[tuple[str, list]]:
+    """Yield the problems that a run or an evaluation was evaluated on: data set and id, and question, reference,
+    subject and level. Problems whose data file is missing here are left out."""
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
         path, rows = ROOT / dataset["data"], []
@@ -156,5 +137,4 @@ def eval_problems(config: dict) -> dict[str, list]:
             rows = [row for _, row in read_json_lines(path)] if ".jsonl" in path.suffixes else []
         for problem, row in zip_longest(problems, rows, fillvalue={}):  # only JSON lines have subjects and levels
             answer = (dataset.get("references") or {}).get(problem.id, problem.answer)
-            found[f"{name} {problem.id}"] = [problem.text, answer, row.get("subject"), row.get("level")]
-    return found
+            yield f"{name} {problem.id}", [problem.text, answer, row.get("subject"), row.get("level")]

@@ -34,8 +34,7 @@ def summary(run: Path) -> str:
         if metric in values:
             rows[name] = f"{values[metric][0]:.4g} -> {values[metric][-1]:.4g}"
     kinds = [name for name in values if name == "reward/timeouts" or name.startswith("reward/errors/")]
-    counts = {name: sum(values[name]) for name in kinds}
-    failures = [f"{name.rpartition('/')[2]} {count:.0f}" for name, count in counts.items() if count]
+    failures = [f"{name.rpartition('/')[2]} {sum(values[name]):.0f}" for name in kinds if any(values[name])]
     if failures:
         rows["failed rewards"] = ", ".join(failures)
     findings = run / "findings.json"

@@ -1,19 +1,19 @@
 """Checkpoints of a run: how they are written, found again, and described, and how a run's folder is rewound to one."""
 
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from huggingface_hub import ModelCardData
+from huggingface_hub import ModelCardData, split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from bnpo.config import TrainConfig, flat_settings
 from bnpo.data import stop_token_ids
 from bnpo.files import (
     InputError,
@@ -32,14 +32,12 @@ from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import whole_weights
 from bnpo.runs.folder import STEP_FOLDERS, checkpoint_folder
 
-FILE_BYTES = 2**30  # of weights, from which a file of a checkpoint is full; rank 0 holds as many in its memory
+FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many in its memory
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: the file trainer/progress.json of a checkpoint."""
-
-    # Later steps depend on this, the weights and the optimizer. The seeds of sampling are functions of the step.
+    """How far a run is: trainer/progress.json of a checkpoint. Later steps depend on this, weights and optimizer only."""
 
     step: int = 0  # steps that are done; 0: there is no checkpoint
     place: int = 0  # behind the last question, in the order of `questions_at`
@@ -61,9 +59,8 @@ def save_checkpoint(
     """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
 
     The folder is a Hugging Face model, or a peft adapter (see `save_model`), with the model card `card`. Its subfolder
-    trainer/ holds each rank's part of the optimizer, and `progress`.
-
-    A collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as they are.
+    trainer/ holds each rank's part of the optimizer, and `progress`. A collective. Raises InputError on the rank that
+    cannot write. Earlier checkpoints then stay as they are.
     """
     rank_0 = dist.get_rank() == 0
     folder = checkpoint_folder(run, progress.step)
@@ -76,10 +73,9 @@ def save_checkpoint(
             trainer.mkdir(parents=True)
             write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
             (unfinished / "README.md").write_text(card, encoding="utf-8")
-        is_best = progress.best_step == progress.step
         # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
         # rank writes into trainer/ before rank 0 has created it.
-        save_model(learner, tokenizer, unfinished, is_best or learner.config.folder.save_merged)
+        save_model(learner, tokenizer, unfinished, merged_too=progress.best_step == progress.step)
         learner.save(trainer)
         for file in unfinished.rglob("*"):  # whoever wrote it: flushing what is on disk costs nothing
             flush(file)
@@ -110,7 +106,7 @@ def save_model(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Pat
         if rank_0:
             folder.mkdir()
             save_settings(learner, tokenizer, folder)
-    save_weights(whole_weights(learner.model, tied_too=False), folder)
+    save_weights(learner.model, folder)
 
 
 def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -125,37 +121,23 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
     tokenizer.save_pretrained(folder)
 
 
-def save_weights(weights: Iterable[tuple[str, torch.Tensor]], folder: Path) -> None:
-    """Write `weights` as safetensors files of a Hugging Face model, a new file after every FILE_BYTES.
+def save_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Write the weights of a partitioned `model` as safetensors files of at most FILE_BYTES (or one tensor each).
 
-    Every rank must iterate over `weights`, a collective. Rank 0 writes, and never holds more than one group.
+    A collective. Rank 0 writes, and holds no more than a file and a tensor at once.
     """
-    names_of_shards: list[list[str]] = []
-    shard: dict[str, torch.Tensor] = {}
-    total_bytes = 0
-
-    def write_shard() -> None:
-        names_of_shards.append(list(shard))
-        save_file(shard, folder / f"shard-{len(names_of_shards)}", metadata={"format": "pt"})
-        shard.clear()
-
-    for name, tensor in weights:
+    # Their names contain the number of files, so all weights are gathered once before, for their sizes.
+    sizes = {name: tensor.to("meta") for name, tensor in whole_weights(model, tied_too=False)}
+    plan = split_torch_state_dict_into_shards(sizes, max_shard_size=FILE_BYTES)
+    files: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)  # that are not complete yet
+    for name, tensor in whole_weights(model, tied_too=False):
+        file = plan.tensor_to_filename[name]
         if dist.get_rank() == 0:
-            shard[name] = tensor.cpu()
-            total_bytes += tensor.nbytes
-            if sum(part.nbytes for part in shard.values()) >= FILE_BYTES:
-                write_shard()
-    if shard:
-        write_shard()
-    # Hugging Face's file names contain the number of files, which is known only now.
-    count = len(names_of_shards)
-    file_of_weight: dict[str, str] = {}
-    for i, names in enumerate(names_of_shards, 1):
-        file = "model.safetensors" if count == 1 else f"model-{i:05}-of-{count:05}.safetensors"
-        (folder / f"shard-{i}").rename(folder / file)
-        file_of_weight |= dict.fromkeys(names, file)
-    if count > 1:
-        index = {"metadata": {"total_size": total_bytes}, "weight_map": file_of_weight}
+            files[file][name] = tensor.cpu()
+            if len(files[file]) == len(plan.filename_to_tensors[file]):
+                save_file(files.pop(file), folder / file, metadata={"format": "pt"})
+    if plan.is_sharded and dist.get_rank() == 0:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         write_json(folder / "model.safetensors.index.json", index)
 
 
@@ -225,38 +207,19 @@ def rewind(run: Path, progress: Progress) -> None:
         link_checkpoints(run, progress)
 
 
-def model_card(run: Path, step: int) -> str:
-    """Return the card of the checkpoint of `step`: base model, method, data, scores and the command of the run.
-
-    All but the command is read from the run's config.json and from its newest evaluation until `step`.
-    """
-    config = read_json(run / "config.json", "it was edited")
-    base, sources = config["model"], config["data_sources"]
-    metadata = ModelCardData(
-        base_model=None if os.path.isdir(base) else base,  # the hub refuses paths here
-        datasets=[re.split("[:@#]", name)[1] for name in sources if name.startswith("hub:")] or None,
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["reinforcement-learning", "bnpo"],
-    )
-    batch = f"{config['questions_per_step']} questions x {config['samples_per_question']} answers per step"
+def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
+    """Return the card of the checkpoint of `step`: base model, method, data `sources` and command of the run."""
+    base, settings = config.data.model, flat_settings(config)
+    on_hub = None if os.path.isdir(base) else base  # the hub refuses paths here
+    metadata = ModelCardData(base_model=on_hub, pipeline_tag="text-generation", tags=["reinforcement-learning", "bnpo"])
+    method = ("algo", "questions_per_step", "samples_per_question", "lr", "rewards", "seed")
+    arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
     lines = [
-        f"# {Path(base).name} after {step} steps of reinforcement learning",
-        "",
+        f"# {Path(base).name} after {step} steps of reinforcement learning\n",
         f"- **Base model**: {base}",
-        f"- **Method**: `--algo {config['algo']}`, {batch}, learning rate {config['lr']:g}, rewards "
-        f"{', '.join(config['rewards'])}, seed {config['seed']}",
+        f"- **Method**: {', '.join(f'{name} {settings[name]}' for name in method)}",
+        f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`",
     ]
     for name, facts in sources.items():
-        revision = f", revision {facts['revision']}" if facts["revision"] else ""
-        lines.append(f"- **Data**: {name}, {facts['problems']} problems, SHA-256 `{facts['sha256']}`{revision}")
-    name_of_step = checkpoint_folder(run, step).name
-    evaluated = [path for path in sorted(run.glob("evals/step-*/results.json")) if path.parent.name <= name_of_step]
-    for path in evaluated[-1:]:
-        for name, scores in read_json(path, "it was edited")["results"].items():
-            score = f"{100 * scores['pass1']:.1f} ± {100 * scores['se']:.1f} %"
-            lines.append(f"- **{name}**: pass@1 {score} at {path.parent.name}, {scores['problems']} problems")
-    arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
-    command = f"deepspeed --num_gpus {os.environ.get('WORLD_SIZE', '1')} {shlex.join(arguments)}"
-    lines.append(f"- **Command**: `{command}`\n")
-    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines)
+        lines.append(f"- **Data**: {name}, {', '.join(f'{fact} {value}' for fact, value in facts.items())}")
+    return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"

@@ -5,7 +5,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,80 +15,49 @@ from bnpo.rollouts import Rollouts, Task, has_signal
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MOST_TEXTS = 256  # answers that are decoded to look for a final answer in them
 ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1  # shares from which on, and up to which, something is worth a line
+ALL_SAME = {  # what to do if a reward has one value for all answers: the lowest, the highest, or another
+    "lowest": "nothing is ever right; read some answers beside their references, and take easier problems",
+    "highest": "nothing is left to learn; take harder problems",
+    "equal": "correct the function, which must tell answers apart",
+}
 
 
-@dataclass(frozen=True)
-class FirstAnswers:
-    """N answers in n groups of m, each group to one question, from one step or several."""
-
-    reward_names: Sequence[str]  # [K]
-    weights: np.ndarray  # [K], 0 for a reward that is only recorded
-    ranges: Sequence[tuple[float, float]]  # [K], lowest and highest value of each reward
-    rewards: np.ndarray  # [n, m, K]
-    failed: np.ndarray  # [n, m], True where a reward could not be computed
-    failures: dict[str, int]  # failed calls by kind
-    finished: np.ndarray  # [n, m], False where an answer was cut off
-    stated: np.ndarray  # [at most MOST_TEXTS], whether an answer has a final answer
-    rule: str  # --grader
-
-    @classmethod
-    def of(cls, steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> "FirstAnswers":
-        """Return the answers of some `steps`."""
-        names, rule = list(map(reward_name, config.data.rewards)), config.data.grader
-        answers = [answer.token_ids for step in steps for group in step.answers for answer in group]  # [N]
-        some = answers[:: -(-len(answers) // MOST_TEXTS)]
-        texts = task.tokenizer.batch_decode(some, skip_special_tokens=True)
-        return cls(
-            reward_names=names,
-            weights=np.array(config.method.reward_weights or [1.0] * len(names)),
-            ranges=task.grader.ranges,
-            rewards=np.concatenate([step.rewards for step in steps]),
-            failed=np.concatenate([step.failed for step in steps]),
-            failures=sum((step.failures for step in steps), Counter()),
-            finished=np.concatenate([step.finished for step in steps]),
-            stated=np.array([stated_answer(text, rule, task.answer_tags) is not None for text in texts]),
-            rule=rule,
-        )
-
-    @property
-    def mixed(self) -> float:
-        """Share of the groups whose answers differ in a reward that counts: only these give a gradient."""
-        return float(has_signal(self.rewards, self.weights).mean())
+def unstated_share(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> float:
+    """Return the share of the answers of some `steps` without a final answer, from at most MOST_TEXTS of them."""
+    answers = [answer.token_ids for step in steps for group in step.answers for answer in group]  # [N]
+    texts = task.tokenizer.batch_decode(answers[:: -(-len(answers) // MOST_TEXTS)], skip_special_tokens=True)
+    return float(np.mean([stated_answer(text, config.data.grader, task.answer_tags) is None for text in texts]))
 
 
-def find(answers: FirstAnswers) -> list[dict[str, str]]:
-    """Return what keeps a run with these answers from learning, the most certain first, as findings.json has it."""
-    findings = []
-    failed, cut_off, unstated = answers.failed.mean(), 1 - answers.finished.mean(), 1 - answers.stated.mean()
-
-    def add(kind: str, text: str) -> None:
-        findings.append({"kind": kind, "text": text})
-
-    if failed > (0 if set(answers.reward_names) - set(BUILT_IN) else FEW):
-        kinds = ", ".join(f"{kind} {count} times" for kind, count in answers.failures.items())
-        names = [name for name in answers.reward_names if name not in BUILT_IN] or answers.reward_names
+def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dict[str, str]]:
+    """Return what keeps a run with the answers of these `steps` from learning, the most certain first."""
+    names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
+    rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
+    failed = np.concatenate([step.failed for step in steps]).mean()
+    cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
+    unstated, mixed = unstated_share(steps, task, config), has_signal(rewards, weights).mean()
+    findings: list[tuple[str, str]] = []  # kinds and texts
+    if failed > (0 if set(names) - set(BUILT_IN) else FEW):
+        failures = sum((step.failures for step in steps), Counter())
+        kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
+        suspects = ", ".join([name for name in names if name not in BUILT_IN] or names)
         text = f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as the lowest value; "
-        add("failing", text + f"look at {', '.join(names)}, and at the lines `grading:` above")
-    if cut_off >= (MANY if answers.mixed < MANY else ALMOST_ALL):  # with a signal, a policy learns to end its answers
-        add("cut_off", f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens")
-    if unstated >= MANY and "accuracy" in answers.reward_names:
-        lacks = "number" if answers.rule == "last_number" else "\\boxed{}"
+        findings.append(("failing", text + f"look at {suspects}, and at the lines `grading:` above"))
+    if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):  # with a signal, a policy learns to end its answers
+        text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
+        findings.append(("cut_off", text))
+    if unstated >= MANY and "accuracy" in names:
+        lacks = "number" if config.data.grader == "last_number" else "\\boxed{}"
         text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it (--system-prompt), or take "
-        add("no_final_answer", text + "the last number in its place (--grader last_number)")
-    for k in np.flatnonzero(answers.weights):
-        value, (lowest, highest) = answers.rewards[0, 0, k], answers.ranges[k]
-        same = f"the reward {answers.reward_names[k]} is {value:g} for all {answers.failed.size} answers"
-        if (answers.rewards[:, :, k] != value).any():
-            continue
-        if value == lowest:
-            text = "nothing is ever right; read some answers beside their references, and take easier problems"
-            add("all_lowest", f"{same}: {text}")
-        elif value == highest:
-            add("all_highest", f"{same}: nothing is left to learn; take harder problems")
-        else:
-            add("all_equal", f"{same}; correct the function, which must tell answers apart")
-    if answers.mixed <= FEW and not any(finding["kind"].startswith("all_") for finding in findings):
-        text = f"only {answers.mixed:.0%} of the questions have answers with different rewards, and the others give "
+        findings.append(("no_final_answer", text + "the last number in its place (--grader last_number)"))
+    for k in np.flatnonzero(weights or np.ones(len(names))):  # rewards with weight 0 are only recorded
+        value, (lowest, highest) = rewards[0, 0, k], task.grader.ranges[k]
+        if (rewards[:, :, k] == value).all():
+            kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
+            text = f"the reward {names[k]} is {value:g} for all {rewards[:, :, k].size} answers: {ALL_SAME[kind]}"
+            findings.append((f"all_{kind}", text))
+    if mixed <= FEW and not any(kind.startswith("all_") for kind, _ in findings):
+        text = f"only {mixed:.0%} of the questions have answers with different rewards, and the others give "
         text += "no gradient; raise --samples-per-question or --temperature, or take easier or harder problems"
-        add("few_mixed_groups", text)
-    return findings
+        findings.append(("few_mixed_groups", text))
+    return [{"kind": kind, "text": text} for kind, text in findings]

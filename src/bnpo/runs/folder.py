@@ -7,7 +7,7 @@ from filelock import FileLock
 from bnpo.config import FREE, TrainConfig, flat_settings
 from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
-STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # they have one entry per step
+STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")  # one entry per step; `bad` in old runs
 RUN_FILES = (*STEP_FOLDERS, "best", "end.json", "findings.json", "last", "metrics.jsonl", "report.html", "wandb")
 RUN_FILES += ("config.json",)
 """What a run writes into its folder, and --overwrite deletes in this order: a run that is half deleted still has to
@@ -45,19 +45,16 @@ def check_apart(model: Path, folder: Path) -> None:
         raise InputError(f"{problem}. Choose another --output-dir, or continue the old run with --resume")
 
 
-def claim_folder(config: TrainConfig, facts: dict) -> None:
-    """Make the folder that of a new run, and delete an earlier run in it. Rank 0 only. Raises InputError."""
+def claim_folder(config: TrainConfig, facts: dict, *, resumed: bool = False) -> None:
+    """Delete an earlier run in the folder if this one is new, and write config.json: settings and `facts` on the data.
+
+    Rank 0 only. Raises InputError.
+    """
     folder = config.folder.output_dir
-    with writing(folder, "choose another --output-dir"):
-        for path in _run_files(folder):
+    with writing(folder, "" if resumed else "choose another --output-dir"):
+        for path in [] if resumed else _run_files(folder):
             delete(path)
-    write_config(config, facts)
-
-
-def write_config(config: TrainConfig, facts: dict) -> None:
-    """Write config.json: all settings, and `facts` about the data. Raises InputError."""
-    with writing(config.folder.output_dir):
-        write_json(config.folder.output_dir / "config.json", flat_settings(config, **facts))
+        write_json(folder / "config.json", flat_settings(config, **facts))
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:

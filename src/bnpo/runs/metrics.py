@@ -1,6 +1,6 @@
 """Metrics and rollout records of one step, as they stand in a run's folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -8,6 +8,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.beta import BetaFit
+from bnpo.config import TrainConfig
+from bnpo.grading.rewards import reward_name
 from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
 from bnpo.rollouts import Rollouts, Task, has_signal
 
@@ -28,9 +30,10 @@ class Step:
     sync_difference: float  # mean |sampler's - learner's log-probability| of one answer after the weight sync
     stopwatch: Stopwatch
 
-    def metrics(self, reward_names: Sequence[str], reward_weights: Sequence[float] | None) -> dict[str, float]:
+    def metrics(self, config: TrainConfig) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them."""
         rollouts, failures = self.rollouts, self.rollouts.failures
+        reward_names = list(map(reward_name, config.data.rewards))
         rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
         logprobs = np.concatenate([answer.logprobs for group in rollouts.answers for answer in group])  # [tokens]
         n = len(rewards)
@@ -40,7 +43,7 @@ class Step:
             "reward/se": rewards.mean(axis=(1, 2)).std(ddof=1) / np.sqrt(n) if n > 1 else np.nan,
             "reward/timeouts": failures["timeout"],
             "reward/errors": failures.total() - failures["timeout"],
-            "groups/all_equal": (~has_signal(rewards, reward_weights)).mean(),
+            "groups/all_equal": (~has_signal(rewards, config.method.reward_weights)).mean(),
             "advantage/std": self.advantages.std(),
             # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
             "entropy": -logprobs.mean(),
@@ -50,6 +53,8 @@ class Step:
             "tokens/sampled": lengths.sum(),
             "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
         }
+        if config.batch.resample_rounds:
+            metrics["groups/drawn"] = n
         metrics |= {f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"}
         metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
         for k, fit in enumerate(self.fits):
@@ -67,22 +72,15 @@ def eval_metrics(results: dict) -> dict[str, float]:
     return {"eval/average": results["average"]["pass1"]} | of_datasets
 
 
-def rollout_rows(
-    task: Task,
-    rollouts: Rollouts,
-    reward_names: Sequence[str],
-    advantages: np.ndarray | None = None,
-    *,
-    tokens: bool = False,
-) -> list[dict]:
-    """Return one row per answer, with `advantages` [n, m] if given. `tokens` adds all that the learner was given."""
-    rows = []
+def rollout_rows(task: Task, rollouts: Rollouts, advantages: np.ndarray | None = None) -> list[dict]:
+    """Return one row per answer, with `advantages` [n, m] if given."""
+    reward_names, rows = list(map(reward_name, task.grader.rewards)), []
     for i, question in enumerate(rollouts.questions):
-        problem, prompt = task.problems[question], task.prompts[question]
+        problem, prompt = task.problems[question], task.tokenizer.decode(task.prompts[question])
         for j, answer in enumerate(rollouts.answers[i]):
             row = {
                 "id": problem.id,
-                "prompt": task.tokenizer.decode(prompt),
+                "prompt": prompt,
                 "reference": problem.answer,
                 "answer": task.tokenizer.decode(answer.token_ids),
                 "tokens": len(answer.token_ids),
@@ -93,9 +91,6 @@ def rollout_rows(
                 row["failed"] = True
             if advantages is not None:
                 row["advantage"] = advantages[i, j]
-            if tokens:
-                row |= {"prompt_ids": prompt, "answer_ids": answer.token_ids}
-                row["sampler_logprobs"] = answer.logprobs.tolist()
             rows.append(row)
     return rows
 
@@ -106,10 +101,9 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     `learner_logprobs` [tokens] are from before the update, by index of the trained answer. Some answers have none.
     """
     rollouts, (_, m) = step.rollouts, step.advantages.shape
-    rows: list[dict] = []
-    for k, group in enumerate(rollouts.trained.tolist()):  # Python's integers, which JSON knows
-        if not step.advantages[group].any() or len(rows) == TOKEN_GROUPS * m:
-            continue
+    rows, trained = [], enumerate(rollouts.trained.tolist())  # Python's integers, which JSON knows
+    with_signal = [(k, group) for k, group in trained if step.advantages[group].any()]
+    for k, group in with_signal[:TOKEN_GROUPS]:
         for j, answer in enumerate(rollouts.answers[group]):
             learner = learner_logprobs.get(k * m + j)
             row = {"id": task.problems[rollouts.questions[group]].id, "sample": j, "ids": answer.token_ids}

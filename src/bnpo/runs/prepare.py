@@ -71,14 +71,10 @@ class PreparedRun:
         for name, value in flat_settings(config).items():
             if value != of_preset[name] and name not in ("preset", "output_dir"):
                 print(f"  {name:<24} {value!s:<24} preset: {of_preset[name]}")
-        print(f"all settings: {config.folder.output_dir / 'config.json'}")
         dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
         questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
         batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
         print(f"{questions}, {self.steps} steps of {batches}", flush=True)
-        if self.engine.gpu_memory:
-            share = f"{self.engine.gpu_memory:.0%} of the GPU's memory"
-            print(f"sampler: {share}, {self.engine.sequences} answers at once", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
@@ -95,7 +91,12 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     resumed = config.folder.resume and (folder / "config.json").exists()
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    model = find_model(config, checkpoint)
+    if checkpoint:
+        model = adapter_base(checkpoint) or checkpoint
+    else:
+        model = model_folder(config.data.model, weights=False)
+        if adapter_base(model):
+            raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -122,7 +123,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
     facts |= {"data_sources": source_facts, "answer_tags": tags}
-    facts |= input_hashes(config, model, tokenizer, prompts, evaluation)
+    facts |= input_hashes(config, model, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
     lock = lock_run(folder) if rank == 0 else None
@@ -135,16 +136,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     return PreparedRun(config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock)
-
-
-def find_model(config: TrainConfig, checkpoint: Path | None) -> Path:
-    """Return the folder whose weights are loaded: of the checkpoint, of --model, or of the model under an adapter."""
-    if checkpoint:
-        return adapter_base(checkpoint) or checkpoint
-    model = model_folder(config.data.model, weights=False)
-    if adapter_base(model):
-        raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
-    return model
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
@@ -165,15 +156,12 @@ def check_format(rewards: Sequence[str], prompt: str) -> None:
         )
 
 
-def input_hashes(
-    config: TrainConfig, model: Path, tokenizer: PreTrainedTokenizerBase, prompts: list, evaluation: Evaluation | None
-) -> dict:
+def input_hashes(config: TrainConfig, model: Path, prompts: list, evaluation: Evaluation | None) -> dict:
     """Return hashes of what a run reads by a name, so that --resume notices other content under the same names."""
     users = [reward for reward in config.data.rewards if ":" in reward]
     sources = {reward: sorted(local_sources(Path(reward.rpartition(":")[0]))) for reward in users}
     hashes = {
-        "chat_template_sha256": _sha256(tokenizer.chat_template),
-        # Templates may write the date, and a tokenizer may change.
+        # They depend on the chat template, which may write the date, and on the tokenizer.
         "prompts_sha256": _sha256(json.dumps(prompts)),
         "reward_sha256": {reward: " ".join(map(file_hash, files)) for reward, files in sources.items()},
         "evaluated": {},

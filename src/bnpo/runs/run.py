@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from bnpo.data import WATCHED, watched_questions
 from bnpo.evaluation.program import evaluate_live
-from bnpo.files import RunError, write_json, writing
-from bnpo.grading.rewards import reward_name
+from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
 from bnpo.planning.memory import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
@@ -24,8 +23,8 @@ from bnpo.ranks import Ranks, gather
 from bnpo.report.summary import summary
 from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
-from bnpo.runs.findings import FIRST_STEPS, FirstAnswers, find
-from bnpo.runs.folder import checkpoint_folder, claim_folder, write_config
+from bnpo.runs.findings import FIRST_STEPS, find
+from bnpo.runs.folder import checkpoint_folder, claim_folder
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -40,7 +39,6 @@ class Run:
     def __init__(self, prepared: PreparedRun, ranks: Ranks):
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
         self._folder = prepared.config.folder.output_dir
-        self._reward_names = [reward_name(reward) for reward in prepared.config.data.rewards]
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._first_rollouts: list[Rollouts] = []  # of the first steps, until `_look_at_first_answers` has used them
         self.progress = prepared.progress
@@ -72,8 +70,7 @@ class Run:
         """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
 
         Without a checkpoint the model is evaluated and answers the watched questions, as step 0. Raises InputError if
-        a rank has read other data or another checkpoint than rank 0, or if learner or sampler do not pass the check at
-        the start (`prove_start`).
+        a rank has read other data or another checkpoint than rank 0, or as `prove_start` does.
         """
         prepared, config, checkpoint = self._prepared, self._config, self._prepared.checkpoint
         prepared.check_agreement()
@@ -96,8 +93,16 @@ class Run:
             print(describe_adapter(self._learner.model), flush=True)
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
-        if rank_0:
-            self._open_records(share)
+        if rank_0:  # only now: a start that fails earlier leaves the folder as it was
+            facts = prepared.data_facts
+            if share is not None:  # on GPUs
+                facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
+            if prepared.resumed:
+                rewind(self._folder, self.progress)
+                print(f"continuing after step {self.progress.step}", flush=True)
+            claim_folder(config, facts, resumed=prepared.resumed)
+            self._ranks.on_failure = self._write_end
+            self._tracker = Tracker(config, prepared.steps, self.progress.step)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
             self._watch(0)
@@ -106,23 +111,6 @@ class Run:
                 self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler, start_check.sync_bound
-
-    def _open_records(self, share: float | None) -> None:
-        """Delete an earlier run or, on --resume, what was written after the checkpoint. Then open the metrics.
-
-        This happens only now: a start that fails earlier leaves the folder as it was.
-        """
-        prepared, facts = self._prepared, self._prepared.data_facts
-        if share is not None:  # on GPUs
-            facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
-        if prepared.resumed:
-            rewind(self._folder, self.progress)
-            write_config(self._config, facts)
-            print(f"continuing after step {self.progress.step}", flush=True)
-        else:
-            claim_folder(self._config, facts)
-        self._ranks.on_failure = self._write_end
-        self._tracker = Tracker(self._config, prepared.steps, self.progress.step)
 
     def continues(self) -> bool:
         """Return whether steps are left and nobody has asked to stop."""
@@ -156,38 +144,32 @@ class Run:
         questions = watched_questions(len(task.problems), logging.watch_questions)
         watched = collect(task, [questions], WATCHED, self._sampler, self._config, Stopwatch())
         if self._tracker:
-            self._tracker.save_rows("watch", step, rollout_rows(task, watched, self._reward_names))
+            write_json_lines(self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, watched))
         return {"seconds/watch": float(watched.sampling_seconds.max())}  # of the slowest rank
 
     def record(self, step: Step) -> None:
-        """Evaluate and count the step, write its metrics and answers, and save a checkpoint if it is due.
+        """Evaluate and count the step, write its metrics, and its answers and a checkpoint if they are due.
 
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
-        task, config, names = self._prepared.task, self._config, self._reward_names
+        task, config = self._prepared.task, self._config
         scores, watched = self._evaluate(step.number), self._watch(step.number)
         bad_steps = self.progress.bad_steps + 1 if step.update_metrics["updates/skipped"] else 0
         self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
         if self._tracker:
-            metrics = step.metrics(names, config.method.reward_weights) | scores
-            if config.batch.resample_rounds:
-                metrics["groups/drawn"] = float(len(step.rollouts.rewards))
-            self._tracker.log(step.number, metrics | watched | {"bad_steps": bad_steps})
+            self._tracker.log(step.number, step.metrics(config) | scores | watched | {"bad_steps": bad_steps})
             self._look_at_first_answers(step)
-            if bad_steps:
-                rows = rollout_rows(task, step.rollouts, names, step.advantages, tokens=True)
-                self._tracker.save_bad_batch(step.number, rows)
         every = config.logging.rollouts_every  # starting with step 1, whose answers show the untrained model
-        if every and (step.number - 1) % every == 0:
+        if bad_steps or (every and (step.number - 1) % every == 0):
             of_ranks = gather(step.old_logprobs)  # each rank knows those of the answers that it trained on
             if self._tracker:
-                rows = rollout_rows(task, step.rollouts, names, step.advantages)
-                self._tracker.save_rows("rollouts", step.number, rows)
-                self._tracker.save_rows("tokens", step.number, token_rows(task, step, ChainMap(*of_ranks)))
+                name = f"{step_name(step.number)}.jsonl"
+                write_json_lines(self._folder / "rollouts" / name, rollout_rows(task, step.rollouts, step.advantages))
+                write_json_lines(self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks)))
         if bad_steps >= config.update.max_bad_steps:
             raise RunError(
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step {step.number} "
-                f"(--max-bad-steps). Their updates were skipped, and their batches are in {self._folder / 'bad'}"
+                f"(--max-bad-steps). Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
             )
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
@@ -202,7 +184,7 @@ class Run:
         self._first_rollouts.append(step.rollouts)
         if len(self._first_rollouts) < last:  # also if the run was resumed within these steps
             return
-        findings = find(FirstAnswers.of(self._first_rollouts, self._prepared.task, self._config))
+        findings = find(self._first_rollouts, self._prepared.task, self._config)
         self._first_rollouts = []
         for finding in findings:
             print(f"first {last} steps: {finding['text']}", flush=True)
@@ -215,7 +197,7 @@ class Run:
         step, started = self.progress.step, time.perf_counter()
         # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they are copied again.
         slept = self._sampler.sleep()  # False on CPUs
-        card = model_card(self._folder, step) if self._tracker else ""  # rank 0 writes it
+        card = model_card(self._config, self._prepared.data_facts["data_sources"], step)
         tokenizer, keep = self._prepared.task.tokenizer, self._config.folder.keep
         save_checkpoint(self._learner, tokenizer, self._folder, self.progress, card, keep)
         if slept:

@@ -1,4 +1,4 @@
-"""Records of a run: metrics.jsonl, rollouts, Weights & Biases, and the progress shown on the terminal."""
+"""Records of a run: metrics.jsonl, Weights & Biases, and the progress shown on the terminal."""
 
 import json
 import math
@@ -6,17 +6,13 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
 
 from bnpo.config import TrainConfig, flat_settings
-from bnpo.files import InputError, flush, line_of, step_name, write_json_lines, writing
+from bnpo.files import InputError, flush, line_of, writing
 
-BAD_BATCHES = 10  # batches of skipped updates that are kept: the last ones
 FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
-TABLE_ROWS = 128  # answers of a step in a table of W&B: the first ones
 
 
 class Tracker:
@@ -25,18 +21,8 @@ class Tracker:
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = config.folder.output_dir
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        self._wandb = None if wandb_mode(config) == "disabled" else WandbLog(config)
+        self._wandb = None if config.logging.wandb == "disabled" else WandbLog(config)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
-
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record a training step, and print a line."""
-        self.write(step, metrics)
-        line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
-        line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
-        # Only steps of this start: an earlier start may have run on other hardware.
-        seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
-        left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
-        print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Add a line to metrics.jsonl, for a training step or for the start (0)."""
@@ -50,17 +36,15 @@ class Tracker:
         if self._wandb:
             self._wandb.log(step, metrics)
 
-    def save_rows(self, folder: str, step: int, rows: Sequence[dict]) -> None:
-        """Write rows of a step as JSON lines into a folder of the run, such as its answers into <run>/rollouts."""
-        write_json_lines(self._run / folder / f"{step_name(step)}.jsonl", rows)
-        if self._wandb and folder == "rollouts":
-            self._wandb.log_table(folder, step, rows)
-
-    def save_bad_batch(self, step: int, rows: Sequence[dict]) -> None:
-        """Write the batch of a skipped update into <run>/bad, and delete all but the last BAD_BATCHES batches."""
-        self.save_rows("bad", step, rows)
-        for old in sorted((self._run / "bad").iterdir())[:-BAD_BATCHES]:
-            old.unlink()
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Record a training step, and print a line."""
+        self.write(step, metrics)
+        line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
+        line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
+        # Only steps of this start: an earlier start may have run on other hardware.
+        seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
+        left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
+        print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
 
     def close(self) -> None:
         """End the W&B run, if there is one."""
@@ -68,17 +52,10 @@ class Tracker:
             self._wandb.close()
 
 
-def wandb_mode(config: TrainConfig) -> str:
-    """Return W&B's mode: that of --wandb, or of W&B's own variable if --wandb is given."""
-    mode = config.logging.wandb
-    return mode if mode == "disabled" else os.environ.get("WANDB_MODE", mode)
-
-
 class WandbLog:
     """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
-    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error of W&B is printed in one
-    line, and the training continues.
+    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error is printed, no more.
     """
 
     def __init__(self, config: TrainConfig):
@@ -89,13 +66,10 @@ class WandbLog:
                 id_file.parent.mkdir(exist_ok=True)
                 id_file.write_text(secrets.token_hex(4))
         environment.setdefault("WANDB_SILENT", "true")  # read by the import
-        # Tables are staged here, not in the user's home, which may be full or not writable.
-        for variable in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):
-            environment.setdefault(variable, str(id_file.parent))
         import wandb  # takes a second, and most runs do not use it
 
-        mode = wandb_mode(config)
-        self._wandb, self._failed = wandb, False
+        mode = environment.get("WANDB_MODE", config.logging.wandb)
+        self._failed = False
         try:
             self._run = wandb.init(
                 mode=mode,
@@ -114,21 +88,14 @@ class WandbLog:
         # W&B's own steps only grow: it would drop the rows of a run that was resumed from an earlier step.
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, content: Mapping[str, object]) -> None:
-        """Log the metrics or the table of a step. The first time that W&B fails, print a line."""
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Log the metrics of a step. The first time that W&B fails, print a line."""
         try:
-            self._run.log({"step": step} | dict(content))
+            self._run.log({"step": step} | metrics)
         except Exception as error:  # of many kinds; none is a reason to end the run
             if not self._failed:
                 self._failed = True
                 print(f"W&B lacks data of this run ({line_of(error)}). The run continues", flush=True)
-
-    def log_table(self, name: str, step: int, rows: Sequence[dict]) -> None:
-        """Log the first TABLE_ROWS answers of a step as a table."""
-        flat_rows = [row | row["rewards"] for row in rows[:TABLE_ROWS]]  # each reward gets a column of its own
-        columns = [key for key in dict.fromkeys(chain.from_iterable(flat_rows)) if key != "rewards"]
-        data = [[row.get(key) for key in columns] for row in flat_rows]
-        self.log(step, {name: self._wandb.Table(columns=columns, data=data)})
 
     def close(self) -> None:
         """End the W&B run, and say if it was not uploaded completely."""

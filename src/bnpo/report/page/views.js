@@ -214,26 +214,24 @@ function evaluationControls() {
   const names = data.evals.map((e, i) => [`${i}`, e.name]);
   return names.length && [field("Base", "a", names), field("Compare with", "b", names, `${names.length - 1}`),
     field("Problems", "changed", [["", "changed"], ["gained", "gained"], ["lost", "lost"],
-      ["differ", "rules differ"], ["all", "all"]])];
+      ["all", "all"]])];
 }
 function paired(a, b) {
-  const base = new Map(a.problems.map(([set, id, right, differ], j) => [`${set} ${id}`, [j, mean(right), differ]]));
-  return b.problems.flatMap(([set, id, right, differTo], i) => {
+  const base = new Map(a.problems.map(([set, id, right], j) => [`${set} ${id}`, [j, mean(right)]]));
+  return b.problems.flatMap(([set, id, right], i) => {
     const key = `${set} ${id}`, [question, reference, topic, level] = data.problems[key] ?? [];
     if (!base.has(key)) return [];
-    const [j, from, differFrom] = base.get(key), to = mean(right), differ = differFrom + (a === b ? 0 : differTo);
+    const [j, from] = base.get(key), to = mean(right);
     const parts = [set, topic, level && `level ${level}`].filter(Boolean);
-    return [{ id, key, question, reference, parts, i, j, from, to, differ, change: to - from }];
+    return [{ id, key, question, reference, parts, i, j, from, to, change: to - from }];
   });
 }
 async function openProblem(place, { id, question, reference, i, j }, a, b) {
   const side = async (e, at) => {
     const right = e.problems[at][2], texts = e.chunk == null ? [] : (await unpack(`chunk${e.chunk}`))[at];
-    const words = (rules) => Object.entries(rules).map(([rule, is]) => `${rule}: ${is === true ? "right" : "wrong"}`);
     return h("section", { class: "side" }, h("h2", {}, e.name),
       h("p", {}, `${right.filter(Boolean).length} of ${right.length} correct, ${texts.length} shown`),
-      texts.map(([text, final, k, rules]) => card({ head: `${verdict(right[k])}  ${words(rules).join(", ")}`,
-        text, final, look: right[k] ? "" : "wrong" })));
+      texts.map(([text, final], k) => card({ head: verdict(right[k]), text, final, look: right[k] ? "" : "wrong" })));
   };
   place.append(h("h2", {}, id), h("div", { class: "asked" }, prose(question ?? "")),
     h("p", {}, "Reference: ", formula(reference ?? "–")),
@@ -249,8 +247,7 @@ async function evaluations(place) {
       scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
       of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length])));
   for (const pair of pairs) if (pair.key === S.problem) await openProblem(place, pair, a, b);
-  const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true,
-    differ: ({ differ }) => differ };
+  const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
   const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
     .sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
   const heads = ["problem", "base, %", "compared, %", "change", "question"];
@@ -258,9 +255,7 @@ async function evaluations(place) {
   place.append(table("Problems", heads, rows.slice(0, limit).map((p) => [
     link({ problem: p.key }, p.id), percent(p.from), percent(p.to), changeText(p.change),
     h("span", { class: "line" }, p.question ?? "")])), more(rows));
-  const differing = pairs.reduce((sum, { differ }) => sum + differ, 0);
-  return [`${pairs.length} problems in both evaluations. ± is the standard error over problems, paired for differences.`,
-    `The rules of grading differ on ${differing} answers.`].join(" ");
+  return `${pairs.length} problems in both evaluations. ± is the standard error over problems, paired for differences.`;
 }
 
 const VIEWS = {
