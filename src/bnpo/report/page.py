@@ -75,7 +75,7 @@ def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, 
 
 
 def thinned(items: list, answers: int, name: str, data: dict) -> list:
-    """Return every k-th item and the last, with at most MAX_ANSWERS of all `answers`, and note how many are left out."""
+    """Return every k-th item and the last, with at most MAX_ANSWERS of all `answers`. Note how many are left out."""
     every = max(1, -(-answers // MAX_ANSWERS))
     shown = items[(len(items) - 1) % every :: every]
     if len(shown) < len(items):

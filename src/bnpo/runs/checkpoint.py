@@ -37,7 +37,7 @@ FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: trainer/progress.json of a checkpoint. Later steps depend on this, weights and optimizer only."""
+    """How far a run is: trainer/progress.json. Later steps depend on this, the weights and the optimizer only."""
 
     step: int = 0  # steps that are done; 0: there is no checkpoint
     place: int = 0  # behind the last question, in the order of `questions_at`
