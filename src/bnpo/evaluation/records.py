@@ -49,11 +49,11 @@ class Samples:
     """The records in <folder>/samples.jsonl, to which new ones are added as they come.
 
     Opening reads the records of an interrupted evaluation and removes a last line that was cut off. Raises InputError
-    for a record that is not among `keys`, or if another process writes the file.
+    for a record that is not among `keys`, if another process writes the file, or like `claim_results_folder`.
     """
 
-    def __init__(self, folder: Path, keys: Iterable[Key]):
-        self.folder = folder
+    def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):
+        self.folder, self.protocol = folder, claim_results_folder(folder, protocol)
         self.records: dict[Key, Record] = {}
         path, expected = folder / "samples.jsonl", set(keys)
         advice = "wait for it, or name another folder with --output-dir"

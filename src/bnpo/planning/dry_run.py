@@ -5,9 +5,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from math import ceil, sqrt
 from pathlib import Path
-from statistics import fmean
-
-from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import Planning, TrainConfig, flat_settings, json_settings
@@ -16,7 +13,7 @@ from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
-from bnpo.planning.memory import DTYPE_BYTES, GIB, ModelShape, check_sampler_ranks, plan_memory, read_shape
+from bnpo.planning.memory import DTYPE_BYTES, GIB, ModelShape, check_sampler_ranks, plan_memory
 from bnpo.policy.folder import check_context, check_model, load_tokenizer, local_folder, model_folder
 from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import GPUS
@@ -26,7 +23,7 @@ SAMPLING_USE = 0.4  # share of the operations that sampling reaches: few rows pe
 MFU = 0.35  # share of the operations that an update reaches
 PASS_SECONDS = 0.005  # of a pass that draws a token of each answer, besides the GPU's work: scheduling and launching
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
-PROMPT_TOKENS = 103.0  # mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
+PROMPT_TOKENS = 103  # of a prompt: the mean of MATH with Qwen2.5-Math's tokenizer and template
 
 
 def data_sheet(gpu: str) -> tuple[int, float, float]:
@@ -43,7 +40,6 @@ class Inputs:
     """What a training run or an evaluation reads. `lines` says it."""
 
     shape: ModelShape
-    prompt: float  # mean tokens of a prompt
     longest: int  # tokens of the longest prompt plus answer
     longest_answer: int
     steps: int  # 0 for an evaluation
@@ -60,7 +56,7 @@ def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, at_once: 
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
     passes = max(0, answers / at_once - 1) * mean + inputs.longest_answer  # each draws a token of all answers at work
-    cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)  # bytes read for a token
+    cache = 4 * shape.key_heads * shape.head_size * shape.layers * (PROMPT_TOKENS + mean)  # bytes read for a token
     reading = (passes * 2 * shape.parameters + answers * mean * cache) / (bandwidth * BANDWIDTH_USE)
     computing = answers * mean * 2 * shape.parameters / (operations * SAMPLING_USE)
     return max(reading, computing) / size + passes * PASS_SECONDS
@@ -82,11 +78,12 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     if plan.problem:
         return {}, [*lines, plan.problem]
     lines.append(f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once")
-    answers = batch.questions_per_step * batch.samples_per_question
     # The answers to a question share its prompt. With LoRA, the model has no gradients of its own weights.
-    tokens = batch.questions_per_step * inputs.prompt + answers * min(planning.answer_tokens, inputs.longest_answer)
+    answer_tokens = batch.samples_per_question * min(planning.answer_tokens, inputs.longest_answer)
+    tokens = batch.questions_per_step * (PROMPT_TOKENS + answer_tokens)
     update = (4 if config.update.lora_rank else 6) * shape.parameters * tokens / (ranks * operations * MFU)
     evaluations = ceil(inputs.steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
+    answers = batch.questions_per_step * batch.samples_per_question
     seconds = {
         "sampling": inputs.steps * sampling_seconds(inputs, planning, answers, plan.sequences, sharing),
         "updates": inputs.steps * batch.ppo_iterations * update,
@@ -96,25 +93,18 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     return seconds, lines
 
 
-def evaluation_seconds(config: EvalConfig, inputs: Inputs) -> dict[str, float]:
-    """Return the seconds of an evaluation in bf16 by what takes them. Raises InputError for an unknown GPU."""
-    sampling = sampling_seconds(inputs, config.planning, inputs.eval_answers, MOST_SEQUENCES, config.tensor_parallel)
-    return {"sampling": sampling, "start": START_SECONDS}
-
-
 def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int, int]:
     """Return the bytes of a checkpoint, and how many exist at once: those kept, the best, and one that is written.
 
     A checkpoint has the model (merged if there is an adapter), master weights and AdamW's moments.
     """
-    adapter, saves = shape.adapter(config), ceil(steps / config.folder.save_every)
-    size = DTYPE_BYTES[config.hardware.dtype] * (shape.parameters + adapter)
-    count = min(config.folder.keep or saves, saves) + bool(config.logging.eval_every) + 1
-    return size + 12 * (adapter or shape.parameters), count
+    adapter, saves = shape.adapted * (config.update.lora_rank or 0), ceil(steps / config.folder.save_every)
+    size = DTYPE_BYTES[config.hardware.dtype] * (shape.parameters + adapter) + 12 * (adapter or shape.parameters)
+    return size, min(config.folder.keep or saves, saves) + bool(config.logging.eval_every) + 1
 
 
 @cache
-def find_model(name: str, longest: int) -> tuple[Path, ModelShape, PreTrainedTokenizerBase | None]:
+def find_model(name: str, longest: int):
     """Return folder, shape and tokenizer of a model, which is downloaded without its weights.
 
     Without a network, the models of the paper have their shapes in data/models, but no tokenizer (None). Raises
@@ -128,7 +118,7 @@ def find_model(name: str, longest: int) -> tuple[Path, ModelShape, PreTrainedTok
             raise
     check_context(folder, longest)
     tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
-    return folder, read_shape(folder), tokenizer
+    return folder, ModelShape(folder), tokenizer
 
 
 def training_inputs(config: TrainConfig) -> Inputs:
@@ -139,7 +129,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     folder, shape, tokenizer = find_model(data.model, longest)
     check_model(folder, longest)
     problems, _ = load_sources(data.train_data, config.columns)
-    mean, lines = PROMPT_TOKENS, [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
+    lines = [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
     if tokenizer:
         tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
         kept, prompts = encode_problems(problems, tokenizer, limit)
@@ -148,22 +138,20 @@ def training_inputs(config: TrainConfig) -> Inputs:
         lines.append(f"the longest of the other prompts has {max(map(len, prompts))} tokens")
         for problem, prompt in zip(kept[:2], prompts[:2], strict=True):
             lines.append(f"prompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: {problem.answer}")
-        problems, mean = kept, fmean(map(len, prompts))
+        problems = kept
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
-    eval_answers = 0
-    if suite:
-        evaluation = evaluation_inputs(data.model, suite)
-        eval_answers, lines = evaluation.eval_answers, lines + evaluation.lines
+    evaluation = evaluation_inputs(data.model, suite) if suite else Inputs(shape, longest, 0, 0, 0, [])
     epoch, answers = len(problems) // batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
     steps = batch.steps or batch.epochs * epoch
     size, count = checkpoints(config, shape, steps)
-    lines.append(
+    lines += [
+        *evaluation.lines,
         f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers ({epoch} steps per "
-        f"epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} optimizer steps, {steps * answers:,} answers"
-    )
-    lines.append(f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB")
-    return Inputs(shape, mean, longest, config.sampling.max_answer_tokens, steps, eval_answers, lines)
+        f"epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} optimizer steps, {steps * answers:,} answers",
+        f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
+    ]
+    return Inputs(shape, longest, config.sampling.max_answer_tokens, steps, evaluation.eval_answers, lines)
 
 
 def evaluation_inputs(name: str, suite: Suite) -> Inputs:
@@ -177,11 +165,13 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
             encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
         count = len(problems)
         answers += count * repetitions
-        lines.append(f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions")
         found = 100 * detectable(error=sqrt(0.25 / count))  # with the largest variance that problems can have
-        lines[-1] += f"; a true difference of {found:.1f} points to any other model is found (power 80 %)"
+        lines.append(
+            f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true difference of "
+            f"{found:.1f} points to any other model is found (power 80 %)"
+        )
     lines.append(f"{answers:,} answers per evaluation")
-    return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)
+    return Inputs(shape, longest, suite.max_answer_tokens, 0, answers, lines)
 
 
 def objective_lines(config: TrainConfig) -> list[str]:
@@ -209,7 +199,11 @@ def dry_run_evaluation(config: EvalConfig) -> None:
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
         inputs = evaluation_inputs(ckpt, suite)
-        seconds = evaluation_seconds(config, inputs) if config.planning.gpu else {}
+        seconds = {}
+        if config.planning.gpu:
+            answers, gpus = inputs.eval_answers, config.tensor_parallel
+            sampling = sampling_seconds(inputs, config.planning, answers, MOST_SEQUENCES, gpus)
+            seconds = {"sampling": sampling, "start": START_SECONDS}
         settings = flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}
         print_plan(settings, inputs.lines, seconds, config.planning)
 

@@ -34,52 +34,28 @@ USABLE = 0.97  # share of a GPU's memory that a plan may use; the rest is lost b
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
-@dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model on which its memory and speed depend."""
+    """The sizes of a Hugging Face model on which its memory and speed depend. Only config.json is read, no weights."""
 
-    parameters: int  # elements of all parameters; a tied head counts once
-    layer: int  # elements of one layer
-    head: int  # elements of the head, usually the largest parameter
-    vocabulary: int  # rows of the head
-    hidden: int
-    intermediate: int  # width of the feed-forward layer
-    heads: int
-    key_heads: int
-    head_size: int  # width of a query, key or value
-    layers: int
-    adapted: int  # inputs and outputs of all linear layers that LoRA adapts: elements of an adapter of rank 1
+    def __init__(self, folder: Path):
+        config = AutoConfig.from_pretrained(folder)
+        with torch.device("meta"):  # shapes without memory
+            model = AutoModelForCausalLM.from_config(config)
 
-    def adapter(self, config: TrainConfig) -> int:
-        """Return the elements of the LoRA adapter, 0 without LoRA."""
-        return self.adapted * (config.update.lora_rank or 0)
+        def largest(setting: str, default: int) -> int:
+            # Layers may differ in size. Older families do not have all settings.
+            return max(getattr(layer, setting, None) or default for layer in config.per_layer_config[:])
 
-
-def read_shape(folder: Path) -> ModelShape:
-    """Return the shape of the Hugging Face model in `folder`. Only config.json is read, no weights."""
-    config = AutoConfig.from_pretrained(folder)
-    with torch.device("meta"):  # shapes without memory
-        model = AutoModelForCausalLM.from_config(config)
-    head = model.get_output_embeddings().weight  # [vocabulary, hidden]
-
-    def largest(setting: str, default: int) -> int:
-        # Layers may differ in size. Older families do not have all settings.
-        return max(getattr(layer, setting, None) or default for layer in config.per_layer_config[:])
-
-    heads = largest("num_attention_heads", 1)
-    return ModelShape(
-        parameters=elements(model),
-        layer=max(map(elements, layers(model))),
-        head=head.numel(),
-        vocabulary=len(head),
-        hidden=config.hidden_size,
-        intermediate=largest("intermediate_size", 4 * config.hidden_size),
-        heads=heads,
-        key_heads=largest("num_key_value_heads", heads),
-        head_size=largest("head_dim", config.hidden_size // heads),
-        layers=config.num_hidden_layers,
-        adapted=sum(sum(layer.weight.shape) for layer in adapted_layers(model).values()),
-    )
+        self.parameters = elements(model)  # a tied head counts once
+        self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))  # number, elements of one
+        self.vocabulary, self.hidden = model.get_output_embeddings().weight.shape
+        self.head = self.vocabulary * self.hidden  # elements of usually the largest parameter
+        self.intermediate = largest("intermediate_size", 4 * self.hidden)  # width of the feed-forward layer
+        self.heads = largest("num_attention_heads", 1)
+        self.key_heads = largest("num_key_value_heads", self.heads)
+        self.head_size = largest("head_dim", self.hidden // self.heads)  # width of a query, key or value
+        # Inputs and outputs of all linear layers that LoRA adapts: elements of an adapter of rank 1.
+        self.adapted = sum(sum(layer.weight.shape) for layer in adapted_layers(model).values())
 
 
 @dataclass(frozen=True)
@@ -87,7 +63,6 @@ class MemoryPlan:
     """How a rank divides its GPU memory. On CPUs nothing is planned and vLLM's defaults hold."""
 
     phases: dict[str, Counter[str]] = field(default_factory=dict)  # bytes by phase of a step and by part
-    scoring: int = 0  # bytes that the learner takes beside the awake sampler, beyond what it always holds
     offloaded: int = 0  # bytes of CPU memory
     gpu_memory: float | None = None  # the sampler's share
     sequences: int | None = None  # answers that the sampler draws at once
@@ -110,80 +85,43 @@ class MemoryPlan:
 
 def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: str = "cuda") -> MemoryPlan:
     """Return the memory of one of `ranks` ranks without its sampler. Tests compare it with learners on the CPU."""
-    hardware, adapter, size = config.hardware, shape.adapter(config), DTYPE_BYTES[config.hardware.dtype]
-    trained, offloads = adapter or shape.parameters, hardware.offload_optimizer
-    partition = ceil(trained / ranks)  # elements of a rank's gradients and optimizer
-    bucket = min(REDUCE_BUCKET, trained)  # elements that are reduced together
-    weights = size * ceil((shape.parameters + adapter) / ranks)
+    batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
+    adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
+    trained = adapter or shape.parameters
+    partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)  # of a rank
+    bucket = min(REDUCE_BUCKET, trained)  # elements of gradients that are reduced together
     held = Counter(weights=weights * (not hardware.offload_weights))
-    held["gradients"] = 4 * partition * (not offloads) + 4 * bucket  # in fp32
-    held["optimizer"] = 12 * partition * (not offloads)  # fp32 weights and moments
+    held["gradients"] = 4 * partition * on_gpu + 4 * bucket  # in fp32
+    held["optimizer"] = 12 * partition * on_gpu  # fp32 weights and moments
     held["CUDA and NCCL"] = CONTEXTS
     # Beside gradients, fp32 weights and moments, an offloaded optimizer has the gradients again.
-    offloaded = 20 * partition * offloads + weights * hardware.offload_weights
+    offloaded = 20 * partition * (not on_gpu) + weights * hardware.offload_weights
     # DeepSpeed gathers weights, and keeps some for their next use. One rank has all of them, unless they are offloaded.
     zero = DeepSpeedZeroConfig(stage=3)
     gathered = size * min(zero.max_live_parameters + shape.layer + shape.head, shape.parameters)
     gathered *= ranks > 1 or hardware.offload_weights
     # Gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
-    reduction = 4 * max(bucket, 0 if adapter else shape.head) * (2 if device == "cpu" and ranks > 1 else 1)
-    # AdamW works on groups of gradients in one piece, which offloaded ones are already.
-    grouped = 4 * min(partition, zero.sub_group_size + ceil(shape.head / ranks)) * (not offloads)
-    if hardware.dtype == "float16" and not offloads:
-        grouped = max(grouped, 5 * partition)  # the check for overflows of the whole partition
-    passed = largest_pass(shape, config, ranks, 0 if device == "cpu" else reduction, device)  # CPUs reduce afterwards
-    # After the weight sync, the learner scores an answer beside the sampler, which takes more than sampling.
+    reduction = 4 * max(bucket, 0 if adapter else shape.head)
+    # AdamW copies gradients group by group, but not offloaded ones. Those in fp16 are all checked for overflows.
+    copied = 5 * partition if hardware.dtype == "float16" else 4 * min(partition, zero.sub_group_size)
+    # Activations in elements per token. For its backward pass, a layer saves those of norms, attention and feed-forward
+    # layer, or with gradient checkpointing only its input.
+    of_layer = 11 * shape.hidden + 4 * shape.intermediate
+    saved = 4 * shape.hidden + shape.layers * (shape.hidden if hardware.gradient_checkpointing else of_layer)
+    backward = 4 * shape.hidden + 2 * shape.intermediate + of_layer * hardware.gradient_checkpointing  # of one layer
     longest = longest_sequence(config, None)
-    scoring = Counter(weights=gathered, activations=longest * size * (3 * shape.intermediate + 6 * shape.hidden))
-    scoring["head"] = logit_bytes(shape, config, longest, device)
-    phases = {
-        "backward": held + passed + Counter(weights=gathered),
-        "optimizer": held + Counter(gradients=max(grouped, reduction)),
-        "sampling": held + scoring,
-    }
-    return MemoryPlan(phases, scoring.total(), offloaded)
-
-
-def largest_pass(shape: ModelShape, config: TrainConfig, ranks: int, reduction: int, device: str) -> Counter[str]:
-    """Return the parts of the backward pass through head or layers, whichever takes more.
-
-    `reduction` is the bytes of gradients on their way to their ranks during the pass.
-    """
-    hardware, adapter, size = config.hardware, shape.adapter(config), DTYPE_BYTES[config.hardware.dtype]
-    longest = longest_sequence(config, None)
-    answers = config.batch.questions_per_step * config.batch.samples_per_question // ranks
+    answers = batch.questions_per_step * batch.samples_per_question // ranks
     tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
-    norms = 2 * shape.hidden * (4 + 2 * size)  # computed in fp32
-    attention = size * (3 * shape.heads + 2 * shape.key_heads) * shape.head_size
-    per_layer = tokens * (norms + attention + size * 4 * shape.intermediate)  # gate, up, activation, product
-    saved = tokens * shape.hidden * (4 + 3 * size)  # of the last norm
-    saved += shape.layers * (tokens * shape.hidden * size if hardware.gradient_checkpointing else per_layer)
-    layer = tokens * size * (2 * shape.intermediate + 4 * shape.hidden) + per_layer * hardware.gradient_checkpointing
-    layer += size * (adapter // shape.layers or shape.layer)  # its gradient
-    # The gradient of the head's weight in fp32, and a product that is added to it.
-    head = logit_bytes(shape, config, tokens, device) + (0 if adapter else 2 * 4 * shape.head)
-    if head > layer + reduction:
-        return Counter(activations=saved, head=head)
-    return Counter(activations=saved + layer, gradients=reduction)
-
-
-def logit_bytes(shape: ModelShape, config: TrainConfig, tokens: int, device: str) -> int:
-    """Return the bytes of a chunk of logits in algorithm/loss.py: one array in fp32, and its gradient if in 16 bits."""
-    rows = min(tokens, max(1, LOGIT_CHUNK[device] // shape.vocabulary))
-    return (4 if config.hardware.dtype == "float32" else 6) * rows * shape.vocabulary
-
-
-def sampler_bytes(shape: ModelShape, size: int, gpus: int, longest: int) -> tuple[int, int, int]:
-    """Return what each of the `gpus` GPUs of a sampler needs for all answers, for a token, and for an answer's logits.
-
-    For all answers: weights with numbers of `size` bytes, the workspace of a prefill, CUDA graphs. For a token: keys
-    and values. Logits are in fp32, with two copies. `longest` are the tokens of the longest prompt plus answer.
-    """
-    prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // gpus + 6 * shape.hidden)
-    # Of fewer key heads than GPUs, each is on several GPUs.
-    width = max(ceil(shape.key_heads * shape.head_size / gpus), shape.head_size)
-    fixed = size * shape.parameters // gpus + size * prefill + GRAPHS + ASLEEP
-    return fixed, 2 * size * width * shape.layers, 12 * shape.vocabulary
+    # A chunk of logits in fp32, and its gradient if in 16 bits.
+    logits = (4 if size == 4 else 6) * max(shape.vocabulary, min(tokens * shape.vocabulary, LOGIT_CHUNK[device]))
+    # The layer also has the gradient of its weights, which CPUs reduce later. The head has two of its own in fp32.
+    in_layer = size * (tokens * backward + (adapter // shape.layers or shape.layer)) + reduction * (device != "cpu")
+    in_head = logits + (0 if adapter else 2 * 4 * shape.head)
+    passes = gathered + size * tokens * saved + max(in_layer, in_head)
+    # After the weight sync, the learner scores an answer beside the sampler, which takes more than sampling.
+    scoring = gathered + size * longest * (6 * shape.hidden + 3 * shape.intermediate) + logits
+    work = {"update": max(passes, copied * on_gpu, 2 * reduction), "sampling": scoring}
+    return MemoryPlan({phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded)
 
 
 def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int, gpu: int) -> MemoryPlan:
@@ -193,10 +131,16 @@ def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int
     the learner leaves, but at most what the answers of a step can use. In a run it is measured once the learner exists
     (`sampler_share`).
     """
-    sharing, given = config.hardware.sampler_ranks, config.hardware.gpu_memory
-    per_question = config.batch.samples_per_question + (config.method.algo == "remax")  # its baseline is an answer too
-    answers = config.batch.questions_per_step * sharing // ranks * per_question  # of a sampler
-    fixed, token, logits = sampler_bytes(shape, DTYPE_BYTES[config.hardware.dtype], sharing, longest)
+    batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
+    sharing, given = hardware.sampler_ranks, hardware.gpu_memory
+    per_question = batch.samples_per_question + (config.method.algo == "remax")  # its baseline is an answer too
+    answers = batch.questions_per_step * sharing // ranks * per_question  # of a sampler
+    # What a GPU needs for all answers: its part of the weights, the workspace of a prefill, CUDA graphs.
+    prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // sharing + 6 * shape.hidden)
+    fixed = size * (shape.parameters // sharing + prefill) + GRAPHS + ASLEEP
+    # For a token, keys and values: of fewer key heads than GPUs, each is on several. For an answer, fp32 logits thrice.
+    token = 2 * size * shape.layers * shape.head_size * max(1, ceil(shape.key_heads / sharing))
+    logits = 12 * shape.vocabulary
     least = fixed + logits + token * longest  # for one answer at a time
     # Twice what all answers at once can use, because vLLM's needs are an estimate.
     most = 2 * (fixed + logits * min(answers, MOST_SEQUENCES) + token * longest * answers)
@@ -205,12 +149,11 @@ def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int
     share = int(given * gpu) if given else int(max(least, min(left, most)))
     # The cache must hold a quarter of the longest for each answer. Of more answers vLLM would evict some.
     sequences = max(1, min(answers, int((share - fixed) / (token * longest / 4 + logits))))
-    for phase, parts in plan.phases.items():
-        parts["sampler"] = share if phase == "sampling" else ASLEEP
+    plan.phases["update"]["sampler"], plan.phases["sampling"]["sampler"] = ASLEEP, share
     parts, problem = plan.phases[plan.peak], ""
     if parts.total() > USABLE * gpu:
-        part, size = parts.most_common(1)[0]
-        problem = f"'{plan.peak}' takes {parts.total() / GIB:.1f} GiB per rank, of which {size / GIB:.1f} are '{part}'"
+        part, taken = parts.most_common(1)[0]
+        problem = f"'{plan.peak}' takes {parts.total() / GIB:.1f} GiB per rank, of which {taken / GIB:.1f} are '{part}'"
         problem += "; try a lower --micro-batch-tokens or --gpu-memory, --gradient-checkpointing, --lora-rank 32, "
         problem += "more ranks, --offload-optimizer, --sampler-ranks 2 or --offload-weights (docs/gpus.md)"
     elif share < least:
@@ -224,8 +167,7 @@ def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int
 def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
     """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
     keys = shape.key_heads  # vLLM repeats key heads if there are too few
-    indivisible = any(count % size for count in (ranks_here, shape.heads, shape.intermediate))
-    if indivisible or (keys % size and size % keys):
+    if any(count % size for count in (ranks_here, shape.heads, shape.intermediate)) or (keys % size and size % keys):
         raise InputError(
             f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's {shape.heads} heads "
             f"and its feed-forward width {shape.intermediate}, and divide or be divided by its {keys} key heads"
@@ -234,11 +176,11 @@ def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     """Return the plan of a run on this machine's GPUs. Raises InputError if GPUs or CPU memory are too small for it."""
-    shape, ranks, cuda = read_shape(model), int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.is_available()
+    shape, ranks, cuda = ModelShape(model), int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.is_available()
     ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
     check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
     learner = learner_memory(shape, config, ranks, "cuda" if cuda else "cpu")
-    held = learner.offloaded if cuda else learner.offloaded + learner.phases[learner.peak].total() - CONTEXTS
+    held = learner.offloaded + (0 if cuda else learner.phases[learner.peak].total() - CONTEXTS)
     if ranks_here * held > (memory := psutil.virtual_memory().total):
         problem = f"needs {ranks_here * held / GIB:.0f} GiB of CPU memory, this machine has {memory / GIB:.0f}"
         raise InputError(f"{config.data.model}: {problem}; try --lora-rank 32, or more machines (docs/gpus.md)")
@@ -271,5 +213,5 @@ def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
 
 def share_of_free(plan: MemoryPlan, free: int, total: int) -> float:
     """Return the sampler's share of a GPU with `free` of `total` bytes, rounded down."""
-    left = free - plan.scoring - (1 - USABLE) * total
+    left = free - plan.phases["sampling"]["activations"] - (1 - USABLE) * total
     return max(0, int(1000 * min(left, plan.most) / total)) / 1000
