@@ -23,8 +23,7 @@ setup_environment()
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import sampling_seeds, stop_token_ids
-from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import Samples
+from bnpo.evaluation.protocol import Evaluation, Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer

@@ -33,7 +33,7 @@ from bnpo.planning.memory import (
     ModelShape,
     plan_here,
     plan_memory,
-    share_of_free,
+    sampler_share,
 )
 from conftest import make_model, report_of, run_ranks
 from families import family_config
@@ -133,23 +133,41 @@ def test_what_cannot_fit_is_refused_in_one_line_with_the_largest_part(shapes, mo
     assert "\n" not in text
 
 
+@pytest.fixture
+def share_of(monkeypatch):
+    """A function that returns the share of a sampler beside a learner that leaves some bytes of a GPU free."""
+    config, _ = parse_train_config(["--preset", "paper-7b"], has_cuda=True)
+    for name in ("torch.zeros", "torch.distributed.all_reduce", "torch.cuda.empty_cache"):
+        monkeypatch.setattr(name, lambda *_, **__: None)
+    monkeypatch.setattr("bnpo.planning.memory.gather", lambda share: [share])
+
+    def share(plan: MemoryPlan, free: int) -> float:
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free, GPU))
+        return sampler_share(plan, config)
+
+    return share
+
+
 @pytest.mark.parametrize("beyond", [-GIB, 0, GIB, 10 * GIB, GPU])
-def test_the_sampler_gets_what_the_learner_leaves(shapes, beyond):
+def test_the_sampler_gets_what_the_learner_leaves(shapes, share_of, beyond):
     """`beyond` are bytes that the learner holds beyond its plan, moments of AdamW and all."""
     plan = planned(shapes, "7b", 4)
     parts = plan.phases["sampling"]
     held = parts.total() - parts["activations"] - parts["sampler"]
-    share = share_of_free(plan, GPU - held - beyond, GPU)
+    if beyond == GPU:
+        with pytest.raises(InputError, match=r"^beside the learner 0.0 GiB of a GPU are left for the sampler, which "):
+            share_of(plan, GPU - held - beyond)
+        return
+    share = share_of(plan, GPU - held - beyond)
     if beyond == 0:
         assert share == plan.gpu_memory
-    # The learner can score beside it.
-    assert share == 0 or held + beyond + share * GPU + parts["activations"] <= USABLE * GPU
-    assert share == pytest.approx(max(0, plan.gpu_memory - beyond / GPU), abs=0.002)
+    assert held + beyond + share * GPU + parts["activations"] <= USABLE * GPU  # the learner can score beside it
+    assert share == pytest.approx(plan.gpu_memory - beyond / GPU, abs=0.002)
 
 
-def test_a_sampler_gets_no_more_than_it_can_use(shapes):
+def test_a_sampler_gets_no_more_than_it_can_use(shapes, share_of):
     plan = planned(shapes, "1.5b", 4)
-    assert share_of_free(plan, GPU, GPU) == int(1000 * plan.most / GPU) / 1000 < 0.5
+    assert share_of(plan, GPU) == int(1000 * plan.most / GPU) / 1000 < 0.5
 
 
 def fewest_flags(model: str, gpus: int, gpu: str, lora: list[str]) -> str:

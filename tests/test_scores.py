@@ -9,8 +9,7 @@ from transformers import AutoTokenizer
 import compare as compare_script
 from bnpo.config import TINY_MODEL, Planning
 from bnpo.evaluation.program import EvalConfig
-from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import Samples, claim_results_folder, key_of
+from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
     compare,
     describe_difference,
@@ -193,6 +192,12 @@ def test_scores(evaluation, records):
     assert compare(evaluation.suite, records, records[::-1], seed=0)["arithmetic"]["difference"] == 0
 
 
+def claimed(folder, protocol) -> dict:
+    samples = Samples(folder, [], protocol)
+    samples.close()
+    return samples.protocol
+
+
 def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluation):
     """The template may come from a file of the model, which no hash of the suite covers."""
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
@@ -200,9 +205,9 @@ def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluat
     other = Evaluation.prepare(evaluation.suite, tokenizer, seed=0)
     first, second = (one.protocol("x", TINY_MODEL, None, "float32") for one in (evaluation, other))
     assert {key for key in first if first[key] != second[key]} == {"prompts_sha256"}
-    claim_results_folder(tmp_path / "out", first)
+    claimed(tmp_path / "out", first)
     with pytest.raises(InputError, match=r"holds results of another evaluation \(different prompts_sha256; see proto"):
-        claim_results_folder(tmp_path / "out", second)
+        claimed(tmp_path / "out", second)
 
 
 def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
@@ -240,19 +245,19 @@ def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     folder = tmp_path / "results"
     protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"repetitions": 16}}
     protocol |= {"run": {"steps": 2}}
-    claim_results_folder(folder, protocol)
-    assert claim_results_folder(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
+    claimed(folder, protocol)
+    assert claimed(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
     (folder / "samples.jsonl").write_text("precious")
     for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"repetitions": 1}}, "suite")):
         with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):
-            claim_results_folder(folder, protocol | change)
+            claimed(folder, protocol | change)
     assert (folder / "samples.jsonl").read_text() == "precious"
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="is not empty and holds no evaluation"):
-        claim_results_folder(tmp_path, {})
+        claimed(tmp_path, {})
     blocked = tmp_path / "thesis.tex" / "results"
     with pytest.raises(InputError, match="cannot be written"):
-        claim_results_folder(blocked, {})
+        claimed(blocked, {})

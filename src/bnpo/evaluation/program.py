@@ -18,8 +18,7 @@ from tqdm import tqdm
 
 from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.evaluation.fleet import fleet
-from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, grader_identity, versions
-from bnpo.evaluation.records import Samples, key_of
+from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, Samples, grader_identity, key_of, versions
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, dataset_problems, load_suite, override
 from bnpo.files import ROOT, InputError, line_of, read_json, write_json, write_json_lines, writing

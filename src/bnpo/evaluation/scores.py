@@ -6,7 +6,7 @@ from math import comb, sqrt
 
 import numpy as np
 
-from bnpo.evaluation.records import Record, key_of
+from bnpo.evaluation.protocol import Record, key_of
 from bnpo.evaluation.suites import Suite
 
 RESAMPLES = 10_000  # of the bootstrap

@@ -204,14 +204,10 @@ def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
     dist.all_reduce(torch.zeros(1, device="cuda"))  # NCCL allocates its buffers with the first collective
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
-    share = min(gather(share_of_free(plan, free, total)))  # equal on all ranks, which sample equally many answers
+    left = min(plan.most, free - plan.phases["sampling"]["activations"] - (1 - USABLE) * total)
+    # Rounded down, and equal on all ranks, which sample equally many answers.
+    share = min(gather(max(0, int(1000 * left / total)) / 1000))
     if share * total < plan.least:
         problem = f"beside the learner {share * total / GIB:.1f} GiB of a GPU are left for the sampler"
         raise InputError(f"{problem}, which needs {plan.least / GIB:.1f}. Use --offload-optimizer or more ranks")
     return share
-
-
-def share_of_free(plan: MemoryPlan, free: int, total: int) -> float:
-    """Return the sampler's share of a GPU with `free` of `total` bytes, rounded down."""
-    left = free - plan.phases["sampling"]["activations"] - (1 - USABLE) * total
-    return max(0, int(1000 * min(left, plan.most) / total)) / 1000
