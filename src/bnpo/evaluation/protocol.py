@@ -1,4 +1,4 @@
-"""The evaluation protocol: which answers to a suite's problems are sampled, how they are graded and where they are kept.
+"""How an evaluation samples answers to the problems of a suite, grades them, and keeps them in its folder.
 
 docs/evaluation.md lists the fields of all files. A repetition is one of several answers to the same problem.
 """
