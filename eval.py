@@ -28,7 +28,7 @@ def main() -> None:
     with error_line():
         config = parse_command(EvalConfig, prog="eval.py")
         if config.planning.dry_run:
-            from bnpo.planning.dry_run import dry_run_evaluation
+            from bnpo.planning import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run

@@ -29,7 +29,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS, ModelShape
+    from bnpo.planning import ASLEEP, CONTEXTS, GRAPHS, ModelShape
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -70,7 +70,7 @@ def open_ranks() -> None:
 def open_learner(folder: str, *flags: str):
     """Return a learner of the model in `folder` as the only rank, and its config."""
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import ModelShape
+    from bnpo.planning import ModelShape
     from bnpo.policy.learner import Learner
 
     open_ranks()
@@ -83,7 +83,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning.memory import CONTEXTS, learner_memory
+    from bnpo.planning import CONTEXTS, learner_memory
     from bnpo.policy.learner import Experience
     from bnpo.policy.speed import gpu_name, peak_tflops
 

@@ -17,23 +17,21 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 import reproduce
 from bnpo.config import TINY_MODEL, Planning, parse_train_config, with_settings
 from bnpo.files import ROOT, InputError
-from bnpo.planning.dry_run import (
+from bnpo.planning import (
+    GIB,
+    USABLE,
     Inputs,
+    MemoryPlan,
+    ModelShape,
     checkpoints,
     data_sheet,
     find_model,
-    plan_training,
-    sampling_seconds,
-    training_inputs,
-)
-from bnpo.planning.memory import (
-    GIB,
-    USABLE,
-    MemoryPlan,
-    ModelShape,
     plan_here,
     plan_memory,
+    plan_training,
     sampler_share,
+    sampling_seconds,
+    training_inputs,
 )
 from conftest import make_model, report_of, run_ranks
 from families import family_config
@@ -139,7 +137,7 @@ def share_of(monkeypatch):
     config, _ = parse_train_config(["--preset", "paper-7b"], has_cuda=True)
     for name in ("torch.zeros", "torch.distributed.all_reduce", "torch.cuda.empty_cache"):
         monkeypatch.setattr(name, lambda *_, **__: None)
-    monkeypatch.setattr("bnpo.planning.memory.gather", lambda share: [share])
+    monkeypatch.setattr("bnpo.planning.gather", lambda share: [share])
 
     def share(plan: MemoryPlan, free: int) -> float:
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free, GPU))

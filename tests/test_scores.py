@@ -23,7 +23,7 @@ from bnpo.evaluation.scores import (
 )
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
-from bnpo.planning.dry_run import dry_run_evaluation
+from bnpo.planning import dry_run_evaluation
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bnpo.config import Planning, check_config, json_settings
 from bnpo.evaluation.program import chosen_suite
-from bnpo.planning.dry_run import (
+from bnpo.planning import (
     START_SECONDS,
     Inputs,
     checkpoints,

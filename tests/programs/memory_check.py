@@ -76,7 +76,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import CONTEXTS, ModelShape, learner_memory
+    from bnpo.planning import CONTEXTS, ModelShape, learner_memory
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")

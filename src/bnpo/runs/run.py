@@ -12,7 +12,7 @@ from bnpo.data import watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, write_json, writing
 from bnpo.grading.rewards import reward_name
-from bnpo.planning.memory import sampler_share
+from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.patches import gloo_with_one_thread
