@@ -254,7 +254,7 @@ def config(*flags: str):
 
 def seconds_on_h20(answers: int, tokens: int, longest: int, gpus: int = 1) -> float:
     planning = Planning(gpu="H20", gpus=gpus, answer_tokens=tokens)
-    return sampling_seconds(replace(INPUTS, longest_answer=longest), planning, answers, at_once=128, size=gpus)
+    return sampling_seconds(replace(INPUTS, longest_answer=longest), planning, answers, size=gpus, most=128)
 
 
 def test_one_answer_reads_weights_and_cache_for_every_token():

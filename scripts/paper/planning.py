@@ -17,7 +17,6 @@ from bnpo.planning import (
     sampling_seconds,
     training_inputs,
 )
-from bnpo.policy.sampling import MOST_SEQUENCES
 from paper.rows import Row
 
 GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the table
@@ -69,8 +68,8 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
 def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     """Return what a row needs on the GPUs of `planning`."""
     evaluation, training = inputs
-    answers, gpus = evaluation.eval_answers, row.evaluate.tensor_parallel
-    hours = (sampling_seconds(evaluation, planning, answers, MOST_SEQUENCES, gpus) + START_SECONDS) / 3600
+    sampling = sampling_seconds(evaluation, planning, evaluation.eval_answers, row.evaluate.tensor_parallel)
+    hours = (sampling + START_SECONDS) / 3600
     if row.train is None:
         return RowCost(0, 0, hours)
     seconds, _ = plan_training(replace(row.train, planning=planning), training)

@@ -63,8 +63,8 @@ class ModelShape:
 
         self.parameters = elements(model)  # a tied head counts once
         self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))  # number, elements of one
-        self.vocabulary, self.hidden = model.get_output_embeddings().weight.shape
-        self.head = self.vocabulary * self.hidden  # elements of usually the largest parameter
+        head = model.get_output_embeddings().weight  # [vocabulary, hidden]
+        self.vocabulary, self.hidden, self.head = len(head), config.hidden_size, head.numel()
         self.intermediate = largest("intermediate_size", 4 * self.hidden)  # width of the feed-forward layer
         self.heads = largest("num_attention_heads", 1)
         self.key_heads = largest("num_key_value_heads", self.heads)
@@ -84,11 +84,6 @@ class MemoryPlan:
     least: int = 0  # bytes that the sampler needs
     most: int = 0  # bytes that it can use
     problem: str = ""  # one line on why the run does not fit and what to try
-
-    @property
-    def peak(self) -> str:
-        """The phase that takes most."""
-        return max(self.phases, key=lambda phase: self.phases[phase].total())
 
     def __str__(self) -> str:
         """Return a table in GiB, parts down and phases across."""
@@ -135,6 +130,7 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     passes = gathered + size * tokens * saved + max(in_layer, in_head)
     # After the weight sync, the learner scores an answer beside the sampler, which takes more than sampling.
     scoring = gathered + size * longest * (6 * shape.hidden + 3 * shape.intermediate) + logits
+    # `activations` are all that exists only for a while.
     work = {"update": max(passes, copied * on_gpu, 2 * reduction), "sampling": scoring}
     return MemoryPlan({phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded)
 
@@ -165,10 +161,11 @@ def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int
     # The cache must hold a quarter of the longest for each answer. Of more answers vLLM would evict some.
     sequences = max(1, min(answers, int((share - fixed) / (token * longest / 4 + logits))))
     plan.phases["update"]["sampler"], plan.phases["sampling"]["sampler"] = ASLEEP, share
-    parts, problem = plan.phases[plan.peak], ""
+    phase, parts = max(plan.phases.items(), key=lambda item: item[1].total())
+    problem = ""
     if parts.total() > USABLE * gpu:
         part, taken = parts.most_common(1)[0]
-        problem = f"'{plan.peak}' takes {parts.total() / GIB:.1f} GiB per rank, of which {taken / GIB:.1f} are '{part}'"
+        problem = f"'{phase}' takes {parts.total() / GIB:.1f} GiB per rank, of which {taken / GIB:.1f} are '{part}'"
         problem += "; try a lower --micro-batch-tokens or --gpu-memory, --gradient-checkpointing, --lora-rank 32, "
         problem += "more ranks, --offload-optimizer, --sampler-ranks 2 or --offload-weights (docs/gpus.md)"
     elif share < least:
@@ -195,7 +192,7 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
     ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
     check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
     learner = learner_memory(shape, config, ranks, "cuda" if cuda else "cpu")
-    held = learner.offloaded + (0 if cuda else learner.phases[learner.peak].total() - CONTEXTS)
+    held = learner.offloaded + (0 if cuda else learner.phases["update"].total() - CONTEXTS)
     if ranks_here * held > (memory := psutil.virtual_memory().total):
         problem = f"needs {ranks_here * held / GIB:.0f} GiB of CPU memory, this machine has {memory / GIB:.0f}"
         raise InputError(f"{config.data.model}: {problem}; try --lora-rank 32, or more machines (docs/gpus.md)")
@@ -249,15 +246,15 @@ class Inputs:
     lines: list[str]
 
 
-def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, at_once: int, size: int) -> float:
-    """Return the seconds in which samplers on `size` of the GPUs each draw `answers` in bf16, `at_once` per sampler.
+def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, size: int, most: int = MOST_SEQUENCES) -> float:
+    """Return the seconds in which samplers on `size` GPUs each draw `answers` together, `most` at once per sampler, in bf16.
 
     Finished answers are replaced while others wait. The last ones take until the longest possible answer is done.
     """
     answers = ceil(answers / max(1, (planning.gpus or 1) // size))  # of a sampler
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
-    passes = max(0, answers / at_once - 1) * mean + inputs.longest_answer  # each draws a token of all answers at work
+    passes = max(0, answers / most - 1) * mean + inputs.longest_answer  # each draws a token of all answers at work
     cache = 4 * shape.key_heads * shape.head_size * shape.layers * (PROMPT_TOKENS + mean)  # bytes read for a token
     reading = (passes * 2 * shape.parameters + answers * mean * cache) / (bandwidth * BANDWIDTH_USE)
     computing = answers * mean * 2 * shape.parameters / (operations * SAMPLING_USE)
@@ -287,9 +284,9 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     evaluations = ceil(inputs.steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
     answers = batch.questions_per_step * batch.samples_per_question
     seconds = {
-        "sampling": inputs.steps * sampling_seconds(inputs, planning, answers, plan.sequences, sharing),
+        "sampling": inputs.steps * sampling_seconds(inputs, planning, answers, sharing, plan.sequences),
         "updates": inputs.steps * batch.ppo_iterations * update,
-        "evaluations": evaluations * sampling_seconds(inputs, planning, inputs.eval_answers, plan.sequences, sharing),
+        "evaluations": evaluations * sampling_seconds(inputs, planning, inputs.eval_answers, sharing, plan.sequences),
         "start": START_SECONDS,
     }
     return seconds, lines
@@ -403,8 +400,7 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         inputs = evaluation_inputs(ckpt, suite)
         seconds = {}
         if config.planning.gpu:
-            answers, gpus = inputs.eval_answers, config.tensor_parallel
-            sampling = sampling_seconds(inputs, config.planning, answers, MOST_SEQUENCES, gpus)
+            sampling = sampling_seconds(inputs, config.planning, inputs.eval_answers, config.tensor_parallel)
             seconds = {"sampling": sampling, "start": START_SECONDS}
         settings = flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}
         print_plan(settings, inputs.lines, seconds, config.planning)

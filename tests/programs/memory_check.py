@@ -90,7 +90,7 @@ def main() -> None:
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         plan = learner_memory(shape, config, ranks, device="cpu")
-        counted = plan.phases[plan.peak].total() + plan.offloaded - CONTEXTS  # all in the same memory, without CUDA
+        counted = plan.phases["update"].total() + plan.offloaded - CONTEXTS  # all in the same memory, without CUDA
         report[name] = {"measured": taken, "counted": counted}
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
