@@ -117,7 +117,7 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     # Activations in elements per token. For its backward pass, a layer saves those of norms, attention and feed-forward
     # layer, or with gradient checkpointing only its input.
     of_layer = 11 * shape.hidden + 4 * shape.intermediate
-    saved = 4 * shape.hidden + shape.layers * (shape.hidden if hardware.gradient_checkpointing else of_layer)
+    saved = 5 * shape.hidden + shape.layers * (shape.hidden if hardware.gradient_checkpointing else of_layer)
     backward = 4 * shape.hidden + 2 * shape.intermediate + of_layer * hardware.gradient_checkpointing  # of one layer
     longest = longest_sequence(config, None)
     answers = batch.questions_per_step * batch.samples_per_question // ranks
@@ -247,7 +247,7 @@ class Inputs:
 
 
 def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, size: int, most: int = MOST_SEQUENCES) -> float:
-    """Return the seconds in which samplers on `size` GPUs each draw `answers` together, `most` at once per sampler, in bf16.
+    """Return the seconds in which samplers on `size` GPUs each draw `answers` in bf16, `most` at once per sampler.
 
     Finished answers are replaced while others wait. The last ones take until the longest possible answer is done.
     """
