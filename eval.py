@@ -28,7 +28,7 @@ def main() -> None:
     with error_line():
         config = parse_command(EvalConfig, prog="eval.py")
         if config.planning.dry_run:
-            from bnpo.planning.dry_run import dry_run_evaluation
+            from bnpo.planning import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run
@@ -91,7 +91,6 @@ def print_scores(results: dict) -> None:
                 f"{scores['problems']} x {scores['repetitions']}",
                 *pass1_cells(scores, scores["problems"]),
                 f"{100 * scores['pass_at_k'][largest_k]:.1f}",
-                f"{100 * scores['majority']:.1f}",
                 f"{scores['mean_tokens']:.0f}",
                 f"{100 * scores['truncated']:.1f}",
                 f"{100 * scores['no_box']:.1f}",
@@ -102,7 +101,7 @@ def print_scores(results: dict) -> None:
         rows.append(("average", "", *pass1_cells(results["average"], problems)))
     names = [rule.rpartition(":")[2] for rule in rules]
     pass1 = names if len(names) > 1 else ["pass@1"]
-    columns = ("data set", "problems", *pass1, "detectable", "pass@k", "majority", "tokens", "cut off", "no box")
+    columns = ("data set", "problems", *pass1, "detectable", "pass@k", "tokens", "cut off", "no box")
     title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the rule {names[0]}"
     if len(names) > 1:
         title += f"; pass@1 also by {', '.join(names[1:])}"

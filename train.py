@@ -38,7 +38,7 @@ def run(argv: list[str]) -> None:
     config, preset_line = parse_train_config(argv, expects_cuda())  # wrong flags are refused before torch is imported
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
-        from bnpo.planning.dry_run import dry_run_training
+        from bnpo.planning import dry_run_training
 
         return dry_run_training(config) if rank == 0 else None
     from bnpo.ranks import end_on_gpus, has_cuda

@@ -23,8 +23,7 @@ setup_environment()
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import sampling_seeds, stop_token_ids
-from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import Samples
+from bnpo.evaluation.protocol import Evaluation, Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
@@ -55,8 +54,9 @@ def main() -> None:
         bare.append(time.perf_counter() - started)
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
-            samples = Samples(Path(folder), keys)
-            for record in evaluation.graded(keys, sampler.sample(**evaluation.sampling(keys)), grader):
+            samples = Samples(Path(folder), keys, {})
+            records = evaluation.records(keys, sampler.sample(**evaluation.sampling(keys)))
+            for record in evaluation.grade(records, grader):
                 samples.add(record)
             samples.close()
             ours.append(time.perf_counter() - started)

@@ -29,7 +29,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning.memory import ASLEEP, CONTEXTS, GRAPHS, read_shape
+    from bnpo.planning import ASLEEP, CONTEXTS, GRAPHS, ModelShape
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -39,7 +39,7 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     rows["nccl_gib"] = used_gib() - rows["context_gib"]
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(folder)
-        shape = read_shape(Path(folder))  # cannot be read when there is a learner, as transformers then partitions
+        shape = ModelShape(Path(folder))  # cannot be read when there is a learner, as transformers then partitions
         learner, config = measured(open_learner, "learner", rows)(folder, "--preset", "paper-1.5b")
         counted = measure_update(learner, shape, config, rows)
         without_sampler = used_gib()
@@ -70,12 +70,12 @@ def open_ranks() -> None:
 def open_learner(folder: str, *flags: str):
     """Return a learner of the model in `folder` as the only rank, and its config."""
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import read_shape
+    from bnpo.planning import ModelShape
     from bnpo.policy.learner import Learner
 
     open_ranks()
     config, _ = parse_train_config([*flags, "--model", folder], has_cuda=True)
-    return Learner(folder, read_shape(Path(folder)).vocabulary, config), config
+    return Learner(folder, ModelShape(Path(folder)).vocabulary, config), config
 
 
 def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
@@ -83,7 +83,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning.memory import CONTEXTS, learner_memory
+    from bnpo.planning import CONTEXTS, learner_memory
     from bnpo.policy.learner import Experience
     from bnpo.policy.speed import gpu_name, peak_tflops
 
@@ -100,7 +100,7 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     plan = learner_memory(shape, config, ranks=1)
-    counted = plan.phases[plan.peak].total() - CONTEXTS  # torch does not allocate the contexts
+    counted = plan.phases["update"].total() - CONTEXTS  # torch does not allocate the contexts
     rows["update_counted_gib"] = counted / GIB
     return {"update_allocated_gib": rows["update_counted_gib"]}
 

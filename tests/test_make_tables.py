@@ -10,8 +10,7 @@ import pytest
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
 from bnpo.files import InputError
-from bnpo.planning.dry_run import checkpoints
-from bnpo.planning.memory import read_shape
+from bnpo.planning import ModelShape, checkpoints
 from conftest import json_lines, refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import PAPER_SCORES, combine, leader, make_tables, to_markdown
@@ -314,7 +313,7 @@ def test_a_checkpoint_has_the_size_that_was_planned(reproduced):
     config = reproduce.chosen_rows(tiny(reproduced, rows=("grpo",)))[0].train
     files = (run / "last").resolve().rglob("*")
     size = sum(file.stat().st_size for file in files if file.is_file() and "tokenizer" not in file.name)
-    assert size == pytest.approx(checkpoints(config, read_shape(run / "last"), 2)[0], rel=0.02)
+    assert size == pytest.approx(checkpoints(config, ModelShape(run / "last"), 2)[0], rel=0.02)
 
 
 @pytest.mark.sampler

@@ -9,14 +9,12 @@ from transformers import AutoTokenizer
 import compare as compare_script
 from bnpo.config import TINY_MODEL, Planning
 from bnpo.evaluation.program import EvalConfig
-from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.records import Samples, claim_results_folder, key_of
+from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
     compare,
     describe_difference,
     describe_score,
     detectable,
-    majority_vote,
     paired_bootstrap,
     pass_at_1,
     pass_at_k,
@@ -25,7 +23,7 @@ from bnpo.evaluation.scores import (
 )
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
-from bnpo.planning.dry_run import dry_run_evaluation
+from bnpo.planning import dry_run_evaluation
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():
@@ -56,21 +54,6 @@ def test_pass_at_k_ends():
     assert pass_at_k(correct, 4) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(
-    ("correct", "answers", "share"),
-    [
-        ([1, 1, 0], ["2", "2.0", "3"], 1.0),
-        ([1, 0, 0], ["2", "3", "3"], 0.0),
-        ([1, 0, 0], ["2", "3", "4"], 1 / 3),
-        ([0, 0, 0], [None, None, None], 0.0),
-        ([1, 0, 0], ["2", None, None], 1.0),
-        ([1, 0, 0], [None, None, None], 1.0),
-    ],
-)
-def test_majority(correct, answers, share):
-    assert majority_vote(np.array([correct]), [answers]) == pytest.approx(share)
-
-
 def test_the_bootstrap_interval_covers_and_p_values_are_uniform_under_no_difference():
     rng = np.random.default_rng(1)
     reports = [paired_bootstrap({"x": rng.normal(0, 0.3, 100)}, seed=i)["x"] for i in range(300)]
@@ -90,7 +73,7 @@ def test_the_bootstrap_sees_a_difference_and_its_average():
 
 def test_summary():
     def record(index, run, correct, answer, tokens, finish_reason):
-        fields = {"index": index, "repetition": run, "correct": correct, "answer": answer, "vote": answer}
+        fields = {"index": index, "repetition": run, "correct": correct, "answer": answer}
         fields |= {"verdicts": {"default": correct, "paper": "timeout"}}
         return fields | {"tokens": tokens, "finish_reason": finish_reason}
 
@@ -112,7 +95,6 @@ def test_summary():
         },
         "sd_repetitions": pytest.approx(0.5 / np.sqrt(2)),
         "pass_at_k": {"1": 0.25, "2": 0.5},
-        "majority": 0.25,
         "mean_tokens": 25.0,
         "truncated": 0.25,
         "no_box": 0.25,
@@ -192,7 +174,7 @@ def records(evaluation):
     for key in evaluation.sample_keys():
         right = key[2] == 0
         answer, reason = "5" if right else None, "length" if key == ("arithmetic", 2, 1) else "stop"
-        fields = dict(zip(("dataset", "index", "repetition"), key, strict=True)) | {"answer": answer, "vote": answer}
+        fields = dict(zip(("dataset", "index", "repetition"), key, strict=True)) | {"answer": answer}
         fields |= {"correct": right, "verdicts": {"default": right, "paper": False}}
         rows.append(fields | {"tokens": 10, "finish_reason": reason})
     return rows
@@ -201,13 +183,19 @@ def records(evaluation):
 def test_scores(evaluation, records):
     result = score_all(evaluation.suite, records[::-1], {"seed": 0})  # in any order
     arithmetic = result["results"]["arithmetic"]
-    assert (arithmetic["pass1"], arithmetic["no_box"], arithmetic["majority"]) == (0.5, 0.5, 1.0)
+    assert (arithmetic["pass1"], arithmetic["no_box"]) == (0.5, 0.5)
     assert arithmetic["truncated"] == pytest.approx(1 / 6)
     by_rule = {"default": {"pass1": 0.5, "se": 0.0}, "paper": {"pass1": 0.0, "se": 0.0}}
     assert arithmetic["by_rule"] == by_rule
     assert result["average"] == {"pass1": 0.5, "se": 0.0, "by_rule": by_rule}
     assert result["grading_failures"] == {}
     assert compare(evaluation.suite, records, records[::-1], seed=0)["arithmetic"]["difference"] == 0
+
+
+def claimed(folder, protocol) -> dict:
+    samples = Samples(folder, [], protocol)
+    samples.close()
+    return samples.protocol
 
 
 def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluation):
@@ -217,58 +205,59 @@ def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluat
     other = Evaluation.prepare(evaluation.suite, tokenizer, seed=0)
     first, second = (one.protocol("x", TINY_MODEL, None, "float32") for one in (evaluation, other))
     assert {key for key in first if first[key] != second[key]} == {"prompts_sha256"}
-    claim_results_folder(tmp_path / "out", first)
+    claimed(tmp_path / "out", first)
     with pytest.raises(InputError, match=r"holds results of another evaluation \(different prompts_sha256; see proto"):
-        claim_results_folder(tmp_path / "out", second)
+        claimed(tmp_path / "out", second)
 
 
 def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
-    samples = Samples(tmp_path, evaluation.sample_keys())
+    samples = Samples(tmp_path, evaluation.sample_keys(), {})
     for record in records[:4]:
         samples.add(record)
     samples.close()
     path = tmp_path / "samples.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    again = Samples(tmp_path, evaluation.sample_keys())
+    again = Samples(tmp_path, evaluation.sample_keys(), {})
     again.close()
     assert list(again.records) == [key_of(record) for record in records[:3]]
     assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
 
 
 def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
-    first = Samples(tmp_path, evaluation.sample_keys())
+    first = Samples(tmp_path, evaluation.sample_keys(), {})
     with pytest.raises(InputError, match="another evaluation is writing it"):
-        Samples(tmp_path, evaluation.sample_keys())
+        Samples(tmp_path, evaluation.sample_keys(), {})
     first.close()
-    Samples(tmp_path, evaluation.sample_keys()).close()
+    Samples(tmp_path, evaluation.sample_keys(), {}).close()
 
 
 @pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "repetition": 0}', "[]", "nonsense", "twice"])
 def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, line):
     first = json.dumps(records[0])
+    write_json(tmp_path / "protocol.json", {})
     (tmp_path / "samples.jsonl").write_text(f"{first}\n{first if line == 'twice' else line}\n")
     with pytest.raises(InputError, match=r"samples\.jsonl:2: "):
-        Samples(tmp_path, evaluation.sample_keys())
+        Samples(tmp_path, evaluation.sample_keys(), {})
 
 
 def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     folder = tmp_path / "results"
     protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"repetitions": 16}}
     protocol |= {"run": {"steps": 2}}
-    claim_results_folder(folder, protocol)
-    assert claim_results_folder(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
+    claimed(folder, protocol)
+    assert claimed(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
     (folder / "samples.jsonl").write_text("precious")
     for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"repetitions": 1}}, "suite")):
         with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):
-            claim_results_folder(folder, protocol | change)
+            claimed(folder, protocol | change)
     assert (folder / "samples.jsonl").read_text() == "precious"
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="is not empty and holds no evaluation"):
-        claim_results_folder(tmp_path, {})
+        claimed(tmp_path, {})
     blocked = tmp_path / "thesis.tex" / "results"
     with pytest.raises(InputError, match="cannot be written"):
-        claim_results_folder(blocked, {})
+        claimed(blocked, {})

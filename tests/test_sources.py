@@ -16,7 +16,7 @@ from bnpo.config import parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources, questions_at
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
-from bnpo.planning.dry_run import training_inputs
+from bnpo.planning import training_inputs
 from conftest import refused
 from hub import COMMIT, hub
 

@@ -8,7 +8,7 @@ import torch
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.planning.memory import check_sampler_ranks, read_shape
+from bnpo.planning import ModelShape, check_sampler_ranks
 from bnpo.policy.weight_sync import comparable
 from conftest import json_lines, report_of, run_ranks
 
@@ -159,7 +159,7 @@ def test_a_shard_is_compared_with_its_part_of_the_whole():
 @pytest.mark.parametrize(("size", "ranks_here"), [(3, 4), (5, 5), (3, 3)])
 def test_what_cannot_be_shared_is_refused(size, ranks_here):
     """Three ranks do not divide four, five not the 12 heads, three not the width."""
-    shape = read_shape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
+    shape = ModelShape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
     for fitting in (1, 2, 4):  # of two key heads, ranks hold the same
         check_sampler_ranks(shape, fitting, 4)
     message = f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's 12 heads and its"

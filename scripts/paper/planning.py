@@ -7,13 +7,14 @@ from pathlib import Path
 
 from bnpo.config import Planning, check_config, flat_settings
 from bnpo.evaluation.program import chosen_suite
-from bnpo.planning.dry_run import (
+from bnpo.planning import (
+    START_SECONDS,
     Inputs,
     checkpoints,
     data_sheet,
     evaluation_inputs,
-    evaluation_seconds,
     plan_training,
+    sampling_seconds,
     training_inputs,
 )
 from paper.rows import Row
@@ -67,7 +68,8 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
 def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     """Return what a row needs on the GPUs of `planning`."""
     evaluation, training = inputs
-    hours = sum(evaluation_seconds(replace(row.evaluate, planning=planning), evaluation).values()) / 3600
+    sampling = sampling_seconds(evaluation, planning, evaluation.eval_answers, row.evaluate.tensor_parallel)
+    hours = (sampling + START_SECONDS) / 3600
     if row.train is None:
         return RowCost(0, 0, hours)
     seconds, _ = plan_training(replace(row.train, planning=planning), training)

@@ -76,12 +76,12 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning.memory import CONTEXTS, learner_memory, read_shape
+    from bnpo.planning import CONTEXTS, ModelShape, learner_memory
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")
     model, ranks = sys.argv[-1], dist.get_world_size()
-    shape, report = read_shape(Path(model)), {}
+    shape, report = ModelShape(Path(model)), {}
     has_bf16 = not {"avx512bw", "bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text().split())
     for name in sys.argv[1:-1] or SETTINGS:
         flags = SETTINGS[name]
@@ -90,8 +90,8 @@ def main() -> None:
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         plan = learner_memory(shape, config, ranks, device="cpu")
-        counted = plan.phases[plan.peak].total() + plan.offloaded - CONTEXTS  # all in the same memory, without CUDA
-        report[name] = {"measured": taken, "phase": plan.peak, "counted": counted}
+        counted = plan.phases["update"].total() + plan.offloaded - CONTEXTS  # all in the same memory, without CUDA
+        report[name] = {"measured": taken, "counted": counted}
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.barrier()

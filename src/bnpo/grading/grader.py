@@ -13,7 +13,7 @@ import numpy as np
 from bnpo.files import InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
-from mathequal import MAX_LENGTH, TIME_LIMIT, final_answer, instant_verdict, simple_number
+from mathequal import TIME_LIMIT, final_answer, instant_verdict
 
 MAX_WORKERS = 16
 
@@ -124,13 +124,6 @@ class Grader:
             return _finished(self._inline[function](text, reference))
         source = self._sources[function]
         return self._workers.submit("bnpo.grading.rewards:users_reward", function, source, text, reference)
-
-    def vote(self, answer: str | None) -> Future:
-        """Return the future of the string that a final answer counts as in a majority vote. None: there is none."""
-        if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
-            return _finished(answer)
-        number = simple_number(answer)
-        return self._workers.submit("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
 
     def close(self) -> None:
         """End the worker processes."""

@@ -18,7 +18,7 @@ from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
-from bnpo.planning.memory import MemoryPlan, plan_here
+from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.folder import MERGED, adapter_base, check_model, load_tokenizer, model_folder, model_hash
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from bnpo.data import WATCHED, watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
-from bnpo.planning.memory import sampler_share
+from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import describe_adapter
 from bnpo.policy.patches import gloo_with_one_thread
