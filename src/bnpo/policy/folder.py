@@ -197,12 +197,6 @@ def check_model(folder: Path, longest: int) -> None:
     Only config.json is read. `prove_start` later finds what this does not see.
     """
     config = model_config(folder)
-    if reason := _of_config(config, longest) or _of_code(config):
-        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
-
-
-def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
-    """Return what in config.json keeps the model from being trained, or None."""
     others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     sizes = {getattr(config, name, None) for name in ("qk_head_dim", "v_head_dim")}
     rope = getattr(config, "rope_parameters", None) or {}
@@ -218,26 +212,8 @@ def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
         "keys and values of its attention differ in size": len(sizes) > 1,
         longrope: has_longrope,
     }
-    return next((reason for reason, found in reasons.items() if found), None)
-
-
-def _of_code(config: "PretrainedConfig") -> str | None:
-    """Return what in the model's classes keeps it from being trained, or None."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    try:
-        with torch.device("meta"):  # without memory
-            model = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # of any kind: this is the code of all families
-        return f"transformers cannot make it ({line_of(error)})"
-    if not model.is_backend_compatible():
-        return "its code does not run with the learner's attention"
-    if any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
-        return "it has convolutions over tokens, as in state-space models and linear attention"
-    if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
-        return "the learner's attention has no attention sinks"
-    return None
+    if reason := next((reason for reason, found in reasons.items() if found), None):
+        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class Learner:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
         batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
         with torch.no_grad():
-            logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
+            logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
@@ -143,7 +143,7 @@ class Learner:
         for mini_batch in mini_batches[1:]:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
+                    logprobs = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
                 old_logprobs |= micro_batch.by_answer(logprobs)
         # Sums over tokens stay on the device until the end, so they are copied once.
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
@@ -168,15 +168,13 @@ class Learner:
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
         """Gather the SUMS of all ranks, and return loss, number of trained tokens, and means over these tokens."""
         of_ranks = np.array(gather(sums.tolist()))  # [ranks, SUMS]
-        tokens, loss, low, high, gap, entropy, _ = of_ranks.sum(axis=0).tolist()
+        tokens, loss, low, high, gap, _ = of_ranks.sum(axis=0).tolist()
         metrics = {"loss": loss, "tokens/trained": tokens}
         if tokens:
             metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
             metrics["clipped_high"] = high / tokens
             metrics["sampler_learner_gap_mean"] = gap / tokens  # |learner's - sampler's log-probability|
             metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
-            if self.config.logging.exact_entropy:
-                metrics["entropy_trained"] = entropy / tokens
         return metrics
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
@@ -198,7 +196,7 @@ class Learner:
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs, entropy = self._engine(micro_batch, *drawn, self.config.logging.exact_entropy)
+            logprobs = self._engine(micro_batch, *drawn)
             # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 old_logprobs |= micro_batch.by_answer(logprobs.detach())
@@ -217,13 +215,11 @@ class Learner:
             self._engine.backward(loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
                 gap = (old - sampler_logprobs).abs().double()
-                entropy = torch.zeros_like(gap) if entropy is None else entropy.double()
-                of_loss = loss.detach().double(), *clipped
-                sums[:6] += torch.stack([gap.new_tensor(len(gap)), *of_loss, gap.sum(), entropy.sum()])
-                sums[6] = torch.maximum(sums[6], gap.max())
+                sums[:5] += torch.stack([gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()])
+                sums[5] = torch.maximum(sums[5], gap.max())
 
 
-SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "entropy", "largest gap")
+SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "largest gap")
 """Sums over the trained tokens of all updates of a step, and the largest gap between sampler and learner."""
 
 REDUCE_BUCKET = 50_000_000

@@ -28,10 +28,8 @@ class LogprobHead(torch.nn.Module):
         self.weight, self.bias = head.weight, getattr(head, "bias", None)
         self.vocab_size, self.steps = vocab_size, steps
 
-    def forward(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None, with_entropy: bool
-    ):
-        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None):
+        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps}
         return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
@@ -43,8 +41,8 @@ class Policy(torch.nn.Module):
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model.config))
 
-    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None, with_entropy: bool = False):
-        """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
+    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None) -> torch.Tensor:
+        """Return log-probabilities [answer tokens] of the answers in `batch`."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[None],
@@ -52,7 +50,7 @@ class Policy(torch.nn.Module):
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
-        return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
+        return self.head(hidden_before_targets, batch.targets, temperature, top_k)
 
 
 def elements(module: torch.nn.Module) -> int:
