@@ -1,7 +1,6 @@
 """The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 8), and the tokens' weights."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -126,22 +125,17 @@ def _as_drawn(
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product a b in fp32, of matrices in any format. Only GPUs have one for 16-bit matrices."""
+    """Return the matrix product a b in fp32, of matrices in any format."""
     if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
-    with products_in_bf16() if a.dtype == torch.bfloat16 else nullcontext():
-        return a.float() @ b.float()
-
-
-@contextmanager
-def products_in_bf16() -> Iterator[None]:
-    """Let CPUs multiply fp32 matrices of bf16 numbers in their units for bf16, which are faster. Sums stay in fp32."""
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    on_cpu = torch.backends.mkldnn.matmul
+    before = on_cpu.fp32_precision
+    if a.dtype == torch.bfloat16:
+        on_cpu.fp32_precision = "bf16"  # the units for bf16, which are faster, take such numbers; sums stay in fp32
     try:
-        yield
+        return a.float() @ b.float()
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+        on_cpu.fp32_precision = before
 
 
 def clipped_surrogate(

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,9 +16,6 @@ from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-BEYOND_LORA = ("use_dora", "modules_to_save", "target_parameters", "lora_bias", "trainable_token_indices")
-BEYOND_LORA += ("layer_replication",)
-"""Settings of peft's adapters that do more than add B A to linear layers."""
 MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
@@ -61,13 +58,12 @@ def check_weights(folder: Path) -> None:
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):  # compares the size with the header
-                continue
+                pass
         except Exception as error:  # SafetensorError, or one of the system
-            reason = line_of(error)
-        with suppress(OSError), file.open("rb") as opened:  # OSError: it cannot be read, as `reason` says
-            if opened.read(8) == b"version ":  # https://git-lfs.github.com/spec/v1
-                raise InputError(f"{file}: is a git-lfs pointer, not the weights; run `git lfs pull` in its folder")
-        raise InputError(f"{file}: is damaged, perhaps cut off ({reason}); download or copy it again")
+            raise InputError(
+                f"{file}: is damaged, perhaps cut off, or only a git-lfs pointer ({line_of(error)}); download or copy "
+                "it again, or run `git lfs pull` in its folder"
+            ) from error
 
 
 def local_folder(model: str) -> Path | None:
@@ -98,15 +94,16 @@ def adapter_base(folder: Path) -> Path | None:
     if not file.is_file():
         return None
     settings = read_json(file, "it must be that of a peft adapter")
-    extras = [name for name in BEYOND_LORA if settings.get(name)]
+    check_weights(folder)
+    names = [name for name in ("target_parameters", "layer_replication") if settings.get(name)]  # have no own tensors
     for weights in folder.glob("adapter_model.safetensors"):
         with safe_open(weights, framework="np") as tensors:
-            names = list(tensors.keys())
-        extras += [name for name in names if re.search("lora_embedding_|embed_tokens|lm_head", name)]
-    if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
-        raise InputError(f"{folder}: is no plain LoRA adapter {extras or ''}; merge it with peft and name the result")
+            names += tensors.keys()
+    others = [name for name in names if not re.search(r"\.\d+\..*\.lora_[AB]\.weight$", name)]
+    if settings.get("peft_type") != "LORA" or others:
+        raise InputError(f"{folder}: is no plain LoRA adapter {others[:1]}; merge it with peft and name the result")
     try:
-        return model_folder(settings["base_model_name_or_path"] or "(no name)", settings.get("revision"))
+        return model_folder(settings.get("base_model_name_or_path") or "(no name)", settings.get("revision"))
     except InputError as error:
         cure = "put it there, or correct base_model_name_or_path in adapter_config.json"
         raise InputError(f"{folder}: the base model of this LoRA adapter was not found ({error}); {cure}") from error

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 
-from bnpo.algorithm.loss import products_in_bf16
+from bnpo.algorithm.loss import head_output
 
 # DeepSpeed 0.19
 
@@ -141,8 +140,7 @@ def hold_wide_head(model: torch.nn.Module) -> None:
             return own(head, hidden, bias)
         if not held:
             held["weight"] = head.weight.float()
-        with products_in_bf16():
-            return F.linear(hidden.float(), held["weight"])  # [tokens, head rows], exact products, summed up in fp32
+        return head_output(hidden, held["weight"], None)  # [tokens, head rows]
 
     processor._apply_head = apply_head
     model.forget_wide_head = held.clear
