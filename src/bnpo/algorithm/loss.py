@@ -98,7 +98,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
                 product = _product(d.t(), hidden[part])
                 weight_gradient = product if weight_gradient is None else weight_gradient.add_(product)
-        of_weight = weight_gradient.to(weight.dtype) if trained else None
+        of_weight = None if weight_gradient is None else weight_gradient.to(weight.dtype)
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 6
 

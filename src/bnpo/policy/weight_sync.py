@@ -52,11 +52,6 @@ def layer_number(name: str) -> int | None:
     return int(number[1]) if number else None
 
 
-def is_compared(name: str, layers: int) -> bool:
-    """Return whether a sync compares the weight `name`, one of a middle layer or of none, in a model of `layers`."""
-    return layer_number(name) in (None, (layers - 1) // 2)
-
-
 def check_equal(
     weights: Mapping[str, torch.Tensor], sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0
 ) -> None:
@@ -97,12 +92,12 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
 
 def refresh_sampler(learner: Learner, sampler: Sampler, step: int) -> None:
     """Wake the sampler with the learner's weights. Raises SyncError if some did not arrive. A collective."""
-    layers = learner.model.config.num_hidden_layers
-    compared: dict[str, torch.Tensor] = {}
+    middle_layer = (learner.model.config.num_hidden_layers - 1) // 2
+    compared: dict[str, torch.Tensor] = {}  # the weights of one layer, and all that are in no layer
 
     def weights() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in whole_weights(learner.model, tied_too=True):
-            if is_compared(name, layers):
+            if layer_number(name) in (None, middle_layer):
                 compared[name] = tensor
             yield name, tensor
 
