@@ -17,7 +17,7 @@ from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
 from bnpo.planning.memory import DTYPE_BYTES, GIB, ModelShape, check_sampler_ranks, plan_memory, read_shape
-from bnpo.policy.folder import check_context, check_model, load_tokenizer, local_folder, model_folder
+from bnpo.policy.folder import check_model, load_tokenizer, local_folder, model_config, model_folder
 from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import GPUS
 
@@ -126,7 +126,7 @@ def find_model(name: str, longest: int) -> tuple[Path, ModelShape, PreTrainedTok
         folder = local_folder(name) or ROOT / "data" / "models" / Path(name).name
         if not (folder / "config.json").is_file():
             raise
-    check_context(folder, longest)
+    model_config(folder, longest)
     tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
     return folder, read_shape(folder), tokenizer
 

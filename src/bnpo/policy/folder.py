@@ -156,10 +156,9 @@ def load_tokenizer(folder: Path, longest: int):
     """
     from transformers import AutoTokenizer  # imports torch
 
-    check_context(folder, longest)
+    rows = model_config(folder, longest).get_text_config().vocab_size
     with running(f"{folder}: its tokenizer", "transformers"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = model_config(folder).get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
     unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
     if len(tokenizer) - unused > rows:
@@ -170,22 +169,22 @@ def load_tokenizer(folder: Path, longest: int):
     return tokenizer
 
 
-def check_context(folder: Path, longest: int) -> None:
-    """Raise InputError if prompt plus answer of `longest` tokens do not fit the context, or the model is unknown."""
-    context = getattr(model_config(folder).get_text_config(), "max_position_embeddings", longest)
+def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
+    """Return the configuration of the model in `folder`.
+
+    Raises InputError if transformers does not know it, or if prompt and answer of `longest` tokens do not fit into it.
+    """
+    from transformers import AutoConfig  # imports torch
+
+    with running(str(folder / "config.json"), "transformers"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    context = getattr(config.get_text_config(), "max_position_embeddings", longest)
     if longest > context:
         raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
             f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
         )
-
-
-def model_config(folder: Path) -> "PretrainedConfig":
-    """Return the configuration of the model in `folder`. Raises InputError if transformers does not know the model."""
-    from transformers import AutoConfig  # imports torch
-
-    with running(str(folder / "config.json"), "transformers"):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return config
 
 
 def check_model(folder: Path, longest: int) -> None:

@@ -144,13 +144,3 @@ def hold_wide_head(model: torch.nn.Module) -> None:
 
     processor._apply_head = apply_head
     model.forget_wide_head = held.clear
-
-
-def rank_no_tokens() -> None:
-    """Keep vLLM from counting on CPUs, for every drawn token, how many others are more likely.
-
-    Nobody reads these ranks, 5 to 7 % of sampling with SmolLM2-135M. Remove it when vLLM ranks only on request.
-    """
-    from vllm.v1.sample import sampler
-
-    sampler.batched_count_greater_than = lambda logprobs, _: torch.zeros(len(logprobs), dtype=torch.int64)
