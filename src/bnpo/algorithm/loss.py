@@ -165,8 +165,7 @@ def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tenso
 def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np.ndarray:
     """Return the weights [answers] that the tokens of each answer have in the loss of the batch of all ranks.
 
-    `lengths` [answers] are the tokens of each answer. `norm_length` is the constant divisor of
-    `seq-mean-token-sum-norm` (Dr. GRPO).
+    `lengths` [answers] are their tokens, `norm_length` the constant divisor of `seq-mean-token-sum-norm` (Dr. GRPO).
 
     >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
     array([0.5       , 0.16666667])

@@ -24,8 +24,7 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as Qwen/Qwen2.5-Math-1.5B,
-    which is downloaded, if not `weights` without them. Raises InputError if there is no such folder, it holds no model,
-    or the download fails.
+    which is downloaded, if not `weights` without them. Raises InputError for what is no model or cannot be downloaded.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model)

@@ -131,8 +131,8 @@ class Learner:
 
         Return metrics, which are equal on all ranks, and a dict from the index of each answer that this rank trained on
         to its log-probabilities [tokens] before the update. Answers whose advantage is exactly 0 have no gradient and
-        are not passed through the model, but they count in the loss's mean. An update whose loss or gradient norm is
-        not finite is skipped on all ranks.
+        are not passed through the model, but they count in the loss's mean. An update with a loss or norm that is not
+        finite is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
@@ -232,8 +232,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     # stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
     # leave prefetched weights gathered, and the weight sync fails.
     zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
-    if dist.get_world_size() == 1:
-        zero["reduce_scatter"] = False  # nothing to scatter, and it would copy all gradients
+    zero["reduce_scatter"] = dist.get_world_size() > 1  # one rank has nothing to scatter, and would copy all gradients
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
@@ -248,8 +247,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         "fp16": fp16,
-        # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions
-        # would be lost.
+        # Accumulate and reduce gradients in fp32. In bf16 small contributions to a sum would be lost.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "gradient_clipping": config.update.max_grad_norm,

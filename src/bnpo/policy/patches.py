@@ -1,4 +1,7 @@
-"""Every patch of a library and every use of its private names in the policy: what, why, and when it can go."""
+"""Every patch of a library and every use of its private names in the policy: what, why, and when it can go.
+
+First DeepSpeed 0.19, then transformers 5, then vLLM 0.32 on CPUs and under a launcher.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +10,11 @@ import torch
 
 from bnpo.algorithm.loss import head_output
 
-# DeepSpeed 0.19
-
 
 def compile_no_ops() -> None:
     """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all programs share.
 
-    A program that is killed meanwhile leaves a lock file there, for which all later ones wait. Remove it when
-    `deepspeed.initialize` compiles nothing.
+    A program that is killed meanwhile leaves a lock file there, for which later ones wait. Remove it when it does not.
     """
     import deepspeed
 
@@ -72,9 +72,6 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
             setattr(module, name, getattr(exact_module, name).to(getattr(module, name).device))
 
 
-# transformers 5
-
-
 def keep_uncompiled(model: torch.nn.Module) -> None:
     """Keep vLLM from compiling the learner's model.
 
@@ -95,9 +92,6 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if ("drop" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-# vLLM 0.32, on CPUs and under a launcher
 
 
 def exchange_without_files() -> None:

@@ -26,9 +26,8 @@ class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
     `tokenizer` says which tokens end an answer, and from which id on the rows of the head are padding. Under a launcher
-    every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these runs the same
-    requests on its shard of the weights, so they must call `sample` and `score` together. Every rank passes its own
-    prompts and gets the answers to them.
+    every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these runs all requests
+    on its shard of the weights, so they must call `sample` and `score` together, every rank with its own prompts.
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):

@@ -45,8 +45,7 @@ def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
     """
     prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]  # [groups]
     tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens, A P
-    # between the two.
+    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P with one in the answer.
     answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
     double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
     # An embedding that is not tied to the head is only a look-up table.
