@@ -17,17 +17,18 @@ from transformers import AutoTokenizer
 
 from bnpo.config import parse_train_config
 from bnpo.data import encode_prompt
+from bnpo.files import RunError
 from bnpo.policy.learner import Experience, Learner
-from bnpo.policy.sampler import Sampler, SamplingError
+from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import SyncError, check_equal, layer_number, measure_sync, refresh_sampler, whole_weights
+from bnpo.policy.weight_sync import check_equal, layer_number, measure_sync, refresh_sampler, whole_weights
 from bnpo.ranks import gather
 
 
 def error_of(check: Callable[[], object]) -> str | None:
     try:
         check()
-    except (SyncError, SamplingError) as error:
+    except RunError as error:
         return str(error)
 
 

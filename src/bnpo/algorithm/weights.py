@@ -48,10 +48,8 @@ def weight_values(text: str, p: np.ndarray, m: int, n: int, flag: str = "--weigh
     try:
         with np.errstate(all="ignore"):
             values = evaluate(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, MemoryError):
-        raise InputError(f"{shown} is no expression. {ALLOWED}") from None
-    except (OverflowError, RecursionError):
-        raise InputError(f"{shown} is too large to evaluate") from None
+    except (SyntaxError, ValueError, MemoryError, OverflowError, RecursionError):
+        raise InputError(f"{shown} is no expression, or is too large to evaluate. {ALLOWED}") from None
     allowed = (values >= 0) & (values <= LARGEST_WEIGHT)  # nan is not
     if not allowed.all():
         where, value = p[~allowed][0], values[~allowed][0]

@@ -18,10 +18,6 @@ from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, 
 from bnpo.ranks import gather
 
 
-class SamplingError(RunError):
-    """The engine returned no answers to some of the prompts, or other answers on another of its ranks."""
-
-
 class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
@@ -82,7 +78,7 @@ class Sampler:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its answers are finished.
 
         Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to each prompt
-        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises SamplingError.
+        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -122,9 +118,9 @@ class Sampler:
                     yield SampledGroup(i - first, greedy, answers)
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
-            raise SamplingError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
+            raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
         if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
+            raise RunError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""

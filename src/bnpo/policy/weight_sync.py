@@ -22,10 +22,6 @@ LEAST_TOKENS = 32
 """Tokens that are compared after a sync, at least. If the answer is shorter, they begin in its prompt."""
 
 
-class SyncError(RunError):
-    """Sampler and learner disagree after a weight sync."""
-
-
 def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a ZeRO-3 partitioned model, in layer order, and then its buffers. A collective.
 
@@ -55,7 +51,7 @@ def layer_number(name: str) -> int | None:
 def check_equal(
     weights: Mapping[str, torch.Tensor], sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0
 ) -> None:
-    """Raise SyncError on all ranks if a tensor of the sampler differs from the learner's in any bit. A collective.
+    """Raise RunError on all ranks if a tensor of the sampler differs from the learner's in any bit. A collective.
 
     `weights` are the learner's compared ones, the embedding first. `sampler_tensors` are those that the sampler holds:
     shards if several ranks share it, of which this one has number `place`. Bits are compared because an update at a
@@ -72,7 +68,7 @@ def check_equal(
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
-            raise SyncError(
+            raise RunError(
                 f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler differ from the "
                 "learner's: an update was lost, or only a part of the weights arrived"
             )
@@ -91,7 +87,7 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
 
 
 def refresh_sampler(learner: Learner, sampler: Sampler, step: int) -> None:
-    """Wake the sampler with the learner's weights. Raises SyncError if some did not arrive. A collective."""
+    """Wake the sampler with the learner's weights. Raises RunError if some did not arrive. A collective."""
     middle_layer = (learner.model.config.num_hidden_layers - 1) // 2
     compared: dict[str, torch.Tensor] = {}  # the weights of one layer, and all that are in no layer
 
@@ -111,7 +107,7 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
     """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
     Each rank takes its longest answer, and the next longest if one differs by more than `bound`: rounding is unusually
-    large in some answers, while lost weights move all. A collective. Raises SyncError if COMPARED_ANSWERS do.
+    large in some answers, while lost weights move all. A collective. Raises RunError if COMPARED_ANSWERS do.
     """
     sampling, ranks = learner.config.sampling, dist.get_world_size()
     own_answers = np.array_split(np.arange(len(experience.answers)), ranks)[dist.get_rank()]
@@ -126,7 +122,7 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
         difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks continue, or none
         if difference <= bound:
             return difference
-    raise SyncError(
+    raise RunError(
         f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of the longest "
         f"answers differ by {difference:.2g} per token, more than the {bound:.2g} that rounding explains. The sampler "
         "lacks the learner's weights (a lost update, a head left behind), or their arithmetic differs more than at the "
