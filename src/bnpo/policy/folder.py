@@ -129,9 +129,9 @@ def whole_model(folder: Path) -> Iterator[Path]:
 def model_hash(folder: Path) -> str:
     """Return the SHA-256 of names and contents of a model's files: weights, configuration, tokenizer."""
     total = hashlib.sha256()
-    kinds = (".json", ".safetensors", ".jinja", ".txt")
-    for path in sorted(path for path in folder.iterdir() if path.suffix in kinds):
-        total.update(f"{path.name} {file_hash(path)}\n".encode())
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja", ".txt"):
+            total.update(f"{path.name} {file_hash(path)}\n".encode())
     return total.hexdigest()
 
 

@@ -1,7 +1,7 @@
 """The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 
 import deepspeed
@@ -48,23 +48,16 @@ def layer_number(name: str) -> int | None:
     return int(number[1]) if number else None
 
 
-def check_equal(
-    weights: Mapping[str, torch.Tensor], sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0
-) -> None:
+def check_equal(weights: dict[str, torch.Tensor], held: dict[str, torch.Tensor], step: int, place: int) -> None:
     """Raise RunError on all ranks if a tensor of the sampler differs from the learner's in any bit. A collective.
 
-    `weights` are the learner's compared ones, the embedding first. `sampler_tensors` are those that the sampler holds:
-    shards if several ranks share it, of which this one has number `place`. Bits are compared because an update at a
-    learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so that `measure_sync`
-    alone would not see that an update was lost.
+    `weights` are the learner's compared ones, the embedding first. `held` are those that the sampler holds: shards if
+    several ranks share it, of which this one has number `place`. Bits are compared because an update at a learning rate
+    of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does: `measure_sync` alone would miss its loss.
     """
-    differing = [
-        name
-        for name, tensor in sampler_tensors.items()
-        if not torch.equal(*comparable(weights[name].to(tensor.dtype), tensor, place))
-    ]
+    differing = [name for name, own in held.items() if not torch.equal(*comparable(weights[name], own, place))]
     embedding = next(iter(weights))
-    if embedding not in sampler_tensors:  # nor would its changes be seen in a later version of vLLM
+    if embedding not in held:  # nor would its changes be seen in a later version of vLLM
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
@@ -82,7 +75,7 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
     """
     sizes = zip(held.shape, whole.shape, strict=True)
     shard = [slice(place * size, place * size + size) if size < total else slice(None) for size, total in sizes]
-    whole = whole[tuple(shard)]  # nothing, if the shard is nothing but padding
+    whole = whole[tuple(shard)].to(held.dtype)  # nothing, if the shard is nothing but padding
     return whole, held[tuple(map(slice, whole.shape))]
 
 
