@@ -145,8 +145,9 @@ class Learner:
                 with torch.no_grad():
                     logprobs = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
                 old_logprobs |= micro_batch.by_answer(logprobs)
-        # Sums over tokens stay on the device until the end, so they are copied once.
-        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
+        # Over the trained tokens of all updates: their number, loss, clipped low, clipped high and gap, and the largest
+        # gap between sampler and learner. They stay on the device until the end, so they are copied once.
+        sums = torch.zeros(6, dtype=torch.float64, device=self.device)
         norms: list[float] = []
         for _ in range(batch.ppo_iterations):
             for mini_batch in mini_batches:
@@ -166,8 +167,8 @@ class Learner:
         return metrics, old_logprobs
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
-        """Gather the SUMS of all ranks, and return loss, number of trained tokens, and means over these tokens."""
-        of_ranks = np.array(gather(sums.tolist()))  # [ranks, SUMS]
+        """Gather `sums` of all ranks, and return loss, number of trained tokens, and means over these tokens."""
+        of_ranks = np.array(gather(sums.tolist()))  # [ranks, 6]
         tokens, loss, low, high, gap, _ = of_ranks.sum(axis=0).tolist()
         metrics = {"loss": loss, "tokens/trained": tokens}
         if tokens:
@@ -218,9 +219,6 @@ class Learner:
                 sums[:5] += torch.stack([gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()])
                 sums[5] = torch.maximum(sums[5], gap.max())
 
-
-SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "largest gap")
-"""Sums over the trained tokens of all updates of a step, and the largest gap between sampler and learner."""
 
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""

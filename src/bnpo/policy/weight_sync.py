@@ -53,7 +53,7 @@ def check_equal(weights: dict[str, torch.Tensor], held: dict[str, torch.Tensor],
 
     `weights` are the learner's compared ones, the embedding first. `held` are those that the sampler holds: shards if
     several ranks share it, of which this one has number `place`. Bits are compared because an update at a learning rate
-    of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does: `measure_sync` alone would miss its loss.
+    of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so `measure_sync` may not see it.
     """
     differing = [name for name, own in held.items() if not torch.equal(*comparable(weights[name], own, place))]
     embedding = next(iter(weights))
