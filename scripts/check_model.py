@@ -2,10 +2,10 @@
 
     python scripts/check_model.py MODEL    # a folder or a hub name; about half a minute for models up to 8B
 
-First the code of the model's layers is checked, without weights. Then learner and sampler compute the log-probabilities
-of an answer, and both are compared with the model's own code. This takes the weights if they are in the folder and fit
-into memory. Otherwise it takes random weights of two layers of the model's shape, with fewer tokens: a folder with
-config.json and a tokenizer is enough. A hub name downloads these files only.
+First config.json is checked. Then learner and sampler compute the log-probabilities of an answer, and both are compared
+with the model's own code. This takes the weights if they are in the folder and fit into memory. Otherwise it takes
+random weights of two layers of the model's shape, with fewer tokens: a folder with config.json and a tokenizer is
+enough. A hub name downloads these files only.
 """
 
 import argparse

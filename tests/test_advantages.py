@@ -163,7 +163,7 @@ TWO_REWARDS = np.array([[[0.0, 3], [-1, 3]]])
 @pytest.mark.parametrize(
     ("method", "rewards", "extra", "message"),
     [
-        (Method("ppo"), BLANK, {}, "known: bnpo, beta, curverl, eb, gdpo, grpo, maxrl, opo, reinforce,"),
+        (Method("ppo"), BLANK, {}, "known: bnpo, beta, curverl, eb, weight, opo, reinforce_pp,"),
         (Method("bnpo"), np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
         (Method("bnpo"), np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan.*--reward-range"),
         (Method("bnpo"), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, r"reward 0 .* is -1.0, outside \[0, 1\]"),

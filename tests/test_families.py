@@ -62,7 +62,7 @@ def refuse_family(folder: Path, family: str) -> str:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("family", ["cohere2", "diffllama"])
+@pytest.mark.parametrize("family", ["cohere2", "diffllama", "gpt_oss"])
 def test_others_are_refused_in_one_line_before_the_first_update(family, tmp_path):
     refuse_family(tmp_path, family)
 
@@ -132,7 +132,7 @@ def test_a_folder_without_one_of_its_shards(model):
     [
         (lambda whole: whole[: len(whole) // 2], "model.safetensors: is damaged, perhaps cut off"),
         (lambda whole: whole[:5], "model.safetensors: is damaged, perhaps cut off"),
-        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a git-lfs pointer"),
+        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "only a git-lfs pointer"),
         (lambda whole: b"<html>not found</html>", "model.safetensors: is damaged"),
     ],
 )

@@ -131,20 +131,6 @@ def test_updates_are_those_of_plain_pytorch(report, wide_model, wide_layers, set
     assert np.abs(difference).max() < 0.01 * np.abs(moved).max()
 
 
-def test_exact_entropy_is_that_of_the_softmax(report):
-    experience, model = (
-        fixed_experience("importance"),
-        AutoModelForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32),
-    )
-    entropies = []
-    for prompt, answer, advantage in zip(experience.prompts, experience.answers, experience.advantages, strict=True):
-        if advantage:
-            with torch.no_grad():
-                logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1, : VOCABULARY[0]] / 0.7
-            entropies += torch.distributions.Categorical(logits=logits).entropy().tolist()
-    assert report["importance"]["metrics"][0]["entropy_trained"] == pytest.approx(np.mean(entropies), rel=1e-5)
-
-
 def test_updates_that_are_not_finite_are_skipped_and_counted(report):
     # In how many of the updates; those around them are plain PyTorch's, by the test above.
     settings = [setting for setting in SETTINGS if setting in report]

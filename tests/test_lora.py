@@ -185,17 +185,25 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
     for changes, message in (
         ({"base_model_name_or_path": "/nowhere/model"}, "the base model of this LoRA adapter was not found"),
         ({"base_model_name_or_path": None}, "was not found"),
-        ({"use_dora": True}, "is no plain LoRA adapter"),
         ({"peft_type": "IA3"}, "is no plain LoRA adapter"),
-        ({"lora_bias": True}, "is no plain LoRA adapter"),
-        ({"trainable_token_indices": [1]}, "is no plain LoRA adapter"),
+        ({"target_parameters": ["mlp.experts.down_proj"]}, r"is no plain LoRA adapter \[.target_parameters.\]"),
     ):
         write_json(adapter / "adapter_config.json", settings | changes)
         with pytest.raises(InputError, match=message), whole_model(model_folder(str(adapter))):
             pass
     write_json(adapter / "adapter_config.json", settings)
-    for name in ("base_model.model.lm_head.lora_A.weight", "base_model.model.model.embed_tokens.lora_embedding_A"):
-        save_file({name: torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    layer = "base_model.model.model.layers.0.mlp.up_proj"
+    for name in (
+        "base_model.model.lm_head.lora_A.weight",
+        "base_model.model.model.embed_tokens.lora_embedding_A",
+        f"{layer}.lora_magnitude_vector",  # of DoRA
+        f"{layer}.lora_B.bias",
+        f"{layer}.bias",
+        f"{layer}.ia3_l",
+    ):
+        save_file(
+            {f"{layer}.lora_A.weight": torch.zeros(1), name: torch.zeros(1)}, adapter / "adapter_model.safetensors"
+        )
         with pytest.raises(InputError, match=f"is no plain LoRA adapter .*{name}"):
             model_folder(str(adapter))
     (adapter / "adapter_model.safetensors").unlink()

@@ -99,7 +99,7 @@ def test_many_requests_are_handed_to_the_engine_in_turn(sampler, tokenizer, monk
 
 
 def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
-    from bnpo.policy.sampler import SamplingError
+    from bnpo.files import RunError
 
     engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
     step = engine.step
@@ -110,7 +110,7 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "step", abort_one_then_step)
-        with pytest.raises(SamplingError, match=r"no answers from vLLM to 1 prompts, of tokens \[12, 13, 12\]$"):
+        with pytest.raises(RunError, match=r"no answers from vLLM to 1 prompts, of tokens \[12, 13, 12\]$"):
             sample(sampler, prompts, range(4), n=2, max_tokens=9)
     assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
 

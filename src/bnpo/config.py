@@ -199,9 +199,6 @@ class LoggingSettings:
     """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: none."""
     watch_questions: NotNegative[int] = 8
     """Number of fixed training questions that are answered again every --rollouts-every steps. 0: none."""
-    exact_entropy: bool = False
-    """Also log `entropy_trained`, the exact entropy at the tokens that are trained on. `entropy` is always logged, and
-    estimated from sampled tokens."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Weights & Biases; WANDB_PROJECT names the project. metrics.jsonl is written in any case."""
 
@@ -278,7 +275,7 @@ PRESETS = {
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 """Settings that --config does not take from the config.json of another run."""
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
-FREE |= {"exact_entropy", "rollouts_every", "watch_questions", "wandb"}
+FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
 
 

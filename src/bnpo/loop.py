@@ -29,7 +29,7 @@ def train(config: TrainConfig) -> None:
 def one_step(
     progress: Progress, task: Task, learner: Learner, sampler: Sampler, sync_bound: float, config: TrainConfig
 ) -> Step:
-    """Make the step after `progress` and return what it did, the same on all ranks. Raises SamplingError, SyncError."""
+    """Make the step after `progress` and return what it did, the same on all ranks. Raises RunError."""
     stopwatch, number = Stopwatch(), progress.step  # from 0
     with stopwatch("total"):
         # Sample m answers to each of n questions. Answers are graded while others are still sampled.

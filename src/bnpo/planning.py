@@ -27,7 +27,7 @@ from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import check_context, check_model, load_tokenizer, local_folder, model_folder
+from bnpo.policy.folder import check_model, load_tokenizer, local_folder, model_config, model_folder
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
@@ -315,7 +315,7 @@ def find_model(name: str, longest: int):
         folder = local_folder(name) or ROOT / "data" / "models" / Path(name).name
         if not (folder / "config.json").is_file():
             raise
-    check_context(folder, longest)
+    model_config(folder, longest)
     tokenizer = load_tokenizer(folder, longest) if any(folder.glob("tokenizer*")) else None
     return folder, ModelShape(folder), tokenizer
 

@@ -21,8 +21,7 @@ from bnpo.files import InputError, line_of
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a run after its step. SIGHUP comes from a terminal that is closed."""
 ECHO_SECONDS = 1.0
-"""Signals this soon after the first one count as the same request. Ctrl-C reaches a rank twice: from the terminal, and
-as SIGTERM from the launcher."""
+"""Signals this soon after the first one count as the same request: the launcher passes Ctrl-C on, as SIGTERM."""
 LAUNCHER_SECONDS = 10.0
 """Time in which the launcher of a rank notices that another of its ranks has ended."""
 
@@ -74,8 +73,7 @@ class Ranks:
     """A context for the ranks that the launcher started. It connects them, and catches STOP_SIGNALS.
 
     The first signal is a request to stop, the second ends the process. Signals that were ignored when the process
-    started, as nohup ignores SIGHUP, stay ignored. If an exception leaves the context, rank 0 calls `on_failure` with
-    its kind and message.
+    started, as nohup ignores SIGHUP, stay ignored. If an exception leaves the context, rank 0 calls `on_failure`.
     """
 
     def __init__(self) -> None:

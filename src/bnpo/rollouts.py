@@ -60,12 +60,7 @@ class Rollouts:
 
 
 def collect(
-    task: Task,
-    draws: Sequence[np.ndarray],
-    step: int,
-    sampler: Sampler,
-    config: TrainConfig,
-    stopwatch: Stopwatch,
+    task: Task, draws: list[np.ndarray], step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> Rollouts:
     """Sample and grade answers to this rank's share of the questions, and return the rollouts of all ranks.
 

@@ -16,7 +16,7 @@ SETTINGS = {
     "one update": "",
     "two iterations": "--ppo-iterations 2",
     "mini-batches": "--ppo-iterations 2 --mini-batches 3 --aggregation token-mean --offload-optimizer",
-    "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7 --exact-entropy",
+    "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7",
     # One of three updates a pass must be skipped: its fp32 gradient is not finite, or its loss alone.
     "infinite gradient": "--ppo-iterations 2 --mini-batches 3",
     "infinite loss": "--ppo-iterations 2 --mini-batches 3 --temperature 1e25",

@@ -38,7 +38,7 @@ def gradients(model: str, *flags: str) -> dict:
     from learner_check import fixed_experience
 
     from bnpo.config import parse_train_config
-    from bnpo.policy.learner import SUMS, Learner
+    from bnpo.policy.learner import Learner
 
     config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
     learner = Learner(model, VOCABULARY, config)
@@ -47,7 +47,7 @@ def gradients(model: str, *flags: str) -> dict:
             with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
                 if dist.get_rank() == 0:
                     parameter.data.copy_(torch.eye(SIZE))
-    learner._accumulate_gradient(fixed_experience("one update"), np.arange(12), {}, torch.zeros(len(SUMS)))
+    learner._accumulate_gradient(fixed_experience("one update"), np.arange(12), {}, torch.zeros(6))
     found = {}
     for name, parameter in learner.model.named_parameters():
         layer = name.removesuffix(".weight").removesuffix(".lora_B.default")

@@ -17,17 +17,18 @@ from transformers import AutoTokenizer
 
 from bnpo.config import parse_train_config
 from bnpo.data import encode_prompt
+from bnpo.files import RunError
 from bnpo.policy.learner import Experience, Learner
-from bnpo.policy.sampler import Sampler, SamplingError
+from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import SyncError, check_equal, is_compared, measure_sync, refresh_sampler, whole_weights
+from bnpo.policy.weight_sync import check_equal, layer_number, measure_sync, refresh_sampler, whole_weights
 from bnpo.ranks import gather
 
 
 def error_of(check: Callable[[], object]) -> str | None:
     try:
         check()
-    except (SyncError, SamplingError) as error:
+    except RunError as error:
         return str(error)
 
 
@@ -62,8 +63,8 @@ class Pair:
     def compared(self) -> dict:
         """The learner's weights that `refresh_sampler` compares."""
         model = self.learner.model
-        layers = model.config.num_hidden_layers
-        return {name: whole for name, whole in whole_weights(model, tied_too=True) if is_compared(name, layers)}
+        parts = (None, (model.config.num_hidden_layers - 1) // 2)
+        return {name: whole for name, whole in whole_weights(model, tied_too=True) if layer_number(name) in parts}
 
     def errors(self, experience: Experience) -> list[str | None]:
         """Of the two checks: by log-probabilities, and by bits."""

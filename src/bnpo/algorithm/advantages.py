@@ -1,12 +1,12 @@
 """Advantages of a whole batch: check the rewards, map them to [0, 1], sum or separate them, call the estimator."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from bnpo.algorithm.beta import BetaFit
-from bnpo.algorithm.estimators import ABSENT, ALGORITHMS, NEEDS_LENGTHS, ON_UNIT_INTERVAL, Batch, Method
+from bnpo.algorithm.estimators import ABSENT, ALGORITHMS, Batch, Method, NeedsLengths, OnUnitInterval
 
 ROUNDING = 1e-6  # advantages up to this size are rounding errors, as where all rewards are 0.1: they are not rescaled
 
@@ -28,8 +28,8 @@ def compute_advantages(
 
     Each reward is mapped from its range [lowest, highest] to [0, 1], as the paper's section on limitations allows. With
     `method.decompose` the advantages of each reward are computed separately, then averaged (Eq. 17). Otherwise the
-    rewards of an answer are summed, or averaged for the algorithms in ON_UNIT_INTERVAL, with `method.reward_weights`.
-    remax needs `greedy_rewards`, the algorithms in NEEDS_LENGTHS the tokens per answer.
+    rewards of an answer are summed, or averaged for the algorithms of `OnUnitInterval`, with `method.reward_weights`.
+    remax needs `greedy_rewards`, those of `NeedsLengths` the tokens per answer.
 
     >>> rewards = [[[1, 1], [0, 1]]]  # one question has two answers, which differ in the first of two rewards
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
@@ -49,7 +49,7 @@ def compute_advantages(
         if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
             raise ValueError(f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per question")
         greedy = _to_unit_interval(np.reshape(greedy_rewards, (n, 1, k)), ranges, "greedy answer")
-    if algo in NEEDS_LENGTHS and (lengths is None or np.shape(lengths) != (n, m)):
+    if algo in get_args(NeedsLengths) and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     tokens = ABSENT if lengths is None else np.asarray(lengths)  # [n, m]
 
@@ -60,7 +60,7 @@ def compute_advantages(
     weighted, fits = [], []  # weighted: parts x [n, m]
     for part, outer_weight in zip(parts, outer_weights, strict=True):
         inner_weights = np.ones(1) if method.decompose else weights
-        divisor = inner_weights.sum() if algo in ON_UNIT_INTERVAL else 1.0
+        divisor = inner_weights.sum() if algo in get_args(OnUnitInterval) else 1.0
         combined, combined_greedy = ((r[:, :, part] * inner_weights).sum(axis=2) / divisor for r in (rewards, greedy))
         batch = Batch(combined, method, rewards[:, :, part], inner_weights, combined_greedy[:, 0], tokens)
         weighted.append(outer_weight * ALGORITHMS[algo](batch))

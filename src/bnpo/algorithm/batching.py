@@ -79,8 +79,7 @@ class Lengths:
             group = np.flatnonzero(self.groups == number)  # answer indices
             prompt = self.prompt_tokens[group[0]]
             costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
-            # `costs` has a repeated prompt for each answer. The first answer passes the whole prompt instead, so the
-            # difference is subtracted from the limit.
+            # The first answer of a piece has the whole prompt instead, so the difference is subtracted from the limit.
             pieces += [group[items] for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
         return pieces
 
@@ -93,8 +92,7 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     """Return the micro-batches of every rank, each as an array of answer indices.
 
     A micro-batch costs at most `budget` tokens or has one answer. A group is cut only if it costs more than the budget
-    or if a cut lowers the highest load of a rank. All ranks have the same number of micro-batches, at least one. Some
-    may be empty.
+    or if a cut lowers the highest load of a rank. All ranks have equally many, at least one; some may be empty.
     """
 
     def divide(limit: float) -> list[list[np.ndarray]]:

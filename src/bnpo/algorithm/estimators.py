@@ -14,23 +14,12 @@ from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_de
 from bnpo.algorithm.weights import weight_values
 from bnpo.files import InputError
 
-Algorithm = Literal[
-    "bnpo",
-    "beta",
-    "curverl",
-    "eb",
-    "gdpo",
-    "grpo",
-    "maxrl",
-    "opo",
-    "reinforce",
-    "reinforce_pp",
-    "reinforce_pp_baseline",
-    "remax",
-    "rloo",
-    "shrinkage",
-    "weight",
-]
+OnUnitInterval = Literal["bnpo", "beta", "curverl", "eb", "weight"]
+"""Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
+NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]
+"""Estimators that need `Batch.lengths`."""
+Others = Literal["gdpo", "grpo", "maxrl", "reinforce", "remax", "rloo", "shrinkage"]
+Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]
 """The estimators by the names that --algo takes, which are those of their functions."""
 MAX_BETA_PARAMETER = 100.0
 """Largest alpha and beta that a user may set. Up to here 1/f is finite at every accuracy of up to 1,000 answers."""
@@ -105,7 +94,7 @@ class Batch(NamedTuple):
     separate_rewards: np.ndarray = ABSENT  # [n, m, K], before they were combined; for gdpo
     reward_weights: np.ndarray = ABSENT  # [K]; for gdpo
     greedy_rewards: np.ndarray = ABSENT  # [n]; for remax
-    lengths: np.ndarray = ABSENT  # [n, m], tokens of each answer; for NEEDS_LENGTHS
+    lengths: np.ndarray = ABSENT  # [n, m], tokens of each answer; for `NeedsLengths`
 
     @property
     def accuracies(self) -> np.ndarray:
@@ -315,8 +304,5 @@ def curverl(batch: Batch) -> np.ndarray:
 
 ALGORITHMS: dict[str, Callable[[Batch], np.ndarray]] = {name: globals()[name] for name in get_args(Algorithm)}
 """The function of each estimator, by its name."""
-NEEDS_LENGTHS = ("opo", "reinforce_pp", "reinforce_pp_baseline")  # estimators that need `Batch.lengths`
-ON_UNIT_INTERVAL = ("bnpo", "beta", "curverl", "eb", "weight")
-"""Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
 WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")
 """Estimators that learn from one answer per question. The advantages of the others are then all 0."""

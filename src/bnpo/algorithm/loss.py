@@ -1,7 +1,6 @@
 """The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 8), and the tokens' weights."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,78 +23,62 @@ def token_logprobs(
     top_k: int | None = None,
     bias: torch.Tensor | None = None,  # [head rows]
     steps: LogitSteps | None = None,
-    with_entropy: bool = False,
     chunk: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return log pi(target) [tokens] in fp32 at `temperature`, and the entropy of pi [tokens], or None.
+) -> torch.Tensor:
+    """Return log pi(target) [tokens] in fp32 at `temperature`.
 
     The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are padding rows of the
     embedding: they have probability 0, as in the sampler. With `top_k`, so have all but the `top_k` most likely tokens
-    and the target. The entropy has no gradient. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the
-    backward pass too.
+    and the target. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the backward pass too.
     """
     chunk = chunk or LOGIT_CHUNK[hidden.device.type]
     if steps:
         chunk //= 4  # their backward pass needs the logits before and after, and a gradient of each
     chunk_tokens = max(1, chunk // len(weight))
     parts = [slice(begin, begin + chunk_tokens) for begin in range(0, len(targets), chunk_tokens)]
-    settings = vocab_size, temperature, top_k, steps, with_entropy, parts
-    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, bias, targets, *settings)
-    return logprobs, entropy if with_entropy else None
+    return _TokenLogprobs.apply(hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, parts)
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all tokens.
+    """Log-probabilities whose backward pass computes the logits again.
 
     With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T hidden. This is our own
     code because torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, with_entropy, parts):
+    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, parts):
         ctx.drawn = vocab_size, temperature, top_k
         ctx.steps, ctx.parts = steps, parts
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
-        entropy = torch.empty_like(logprobs if with_entropy else logprobs[:0])  # [tokens] or [0]
-        only_chunk = None  # probabilities [tokens, head rows], kept for the backward pass
-        wide_weight = _widened(weight)
         for part in parts:
-            logits = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
+            logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
             few_rows = logits.split(max(1, len(logits) // 16))  # of which the copies that torch makes are small
             normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
-            if with_entropy:
-                entropy[part] = torch.cat([torch.special.entr(rows.softmax(dim=1)).sum(dim=1) for rows in few_rows])
-            if len(parts) == 1 and not steps and any(ctx.needs_input_grad):
-                only_chunk = logits.sub_(normalizers[:, None]).exp_()
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, only_chunk)
-        ctx.mark_non_differentiable(entropy)
-        return logprobs, entropy
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
+        return logprobs
 
     @staticmethod
-    def backward(ctx, upstream, _):
-        hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
+    def backward(ctx, upstream):
+        hidden, weight, bias, targets, normalizers = ctx.saved_tensors
         _, temperature, _ = ctx.drawn
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
         weight_gradient = None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
-        wide_weight = _widened(weight) if only_chunk is None else None
         for part in ctx.parts:
             scale = upstream[part, None] / temperature  # [chunk tokens, 1]
-            # -scale * pi, written over the logits or the kept probabilities to save memory.
-            if only_chunk is not None:
-                d = only_chunk.mul_(-scale)  # [chunk tokens, head rows]
-            else:
-                logits = output = head_output(hidden[part], wide_weight, bias)  # [chunk tokens, head rows]
-                if ctx.steps:
-                    with torch.enable_grad():
-                        after_steps = ctx.steps(output.requires_grad_())
-                    logits = after_steps.detach().clone()
-                logits = _as_drawn(logits, targets[part], *ctx.drawn)
-                d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
+            logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+            if ctx.steps:
+                with torch.enable_grad():
+                    after_steps = ctx.steps(output.requires_grad_())
+                logits = after_steps.detach().clone()
+            logits = _as_drawn(logits, targets[part], *ctx.drawn)
+            # -scale * pi, written over the logits to save memory.
+            d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
             d = d.scatter_add_(1, targets[part, None], scale)  # one at the target, less pi, times scale
             if ctx.steps:
                 [d] = torch.autograd.grad(after_steps, output, d)
@@ -109,11 +92,9 @@ class _TokenLogprobs(torch.autograd.Function):
                 # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
                 product = _product(d.t(), hidden[part])
                 weight_gradient = product if weight_gradient is None else weight_gradient.add_(product)
+        of_weight = None if weight_gradient is None else weight_gradient.to(weight.dtype)
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
-        of_weight = None
-        if trained:  # without answers there is no product
-            of_weight = torch.zeros_like(weight) if weight_gradient is None else weight_gradient.to(weight.dtype)
-        return hidden_gradient, of_weight, of_bias, *[None] * 7
+        return hidden_gradient, of_weight, of_bias, *[None] * 6
 
 
 def head_output(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -137,28 +118,18 @@ def _as_drawn(
     return logits
 
 
-def _widened(weight: torch.Tensor) -> torch.Tensor:
-    """Return `weight` in fp32 on CPUs, which have no product of 16-bit matrices with an fp32 result."""
-    return weight if weight.is_cuda else weight.float()
-
-
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product a b in fp32. On CPUs `b` may be widened to fp32 beforehand."""
+    """Return the matrix product a b in fp32, of matrices in any format."""
     if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
-    with products_in_bf16() if a.dtype == torch.bfloat16 else nullcontext():
-        return a.float() @ b.float()
-
-
-@contextmanager
-def products_in_bf16() -> Iterator[None]:
-    """Let CPUs multiply fp32 matrices of bf16 numbers in their units for bf16, which are faster. Sums stay in fp32."""
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    on_cpu = torch.backends.mkldnn.matmul
+    before = on_cpu.fp32_precision
+    if a.dtype == torch.bfloat16:
+        on_cpu.fp32_precision = "bf16"  # the units for bf16, which are faster, take such numbers; sums stay in fp32
     try:
-        yield
+        return a.float() @ b.float()
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+        on_cpu.fp32_precision = before
 
 
 def clipped_surrogate(
@@ -194,8 +165,7 @@ def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tenso
 def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np.ndarray:
     """Return the weights [answers] that the tokens of each answer have in the loss of the batch of all ranks.
 
-    `lengths` [answers] are the tokens of each answer. `norm_length` is the constant divisor of
-    `seq-mean-token-sum-norm` (Dr. GRPO).
+    `lengths` [answers] are their tokens, `norm_length` the constant divisor of `seq-mean-token-sum-norm` (Dr. GRPO).
 
     >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
     array([0.5       , 0.16666667])

@@ -5,7 +5,6 @@ docs/study/theory.md derives the formulas.
 """
 
 import ast
-import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -13,13 +12,7 @@ import scipy  # `scipy.stats` is loaded on first use
 
 from bnpo.files import InputError
 
-OPERATORS: dict[type, Callable] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
+OPERATORS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power}
 FUNCTIONS: dict[str, Callable] = {"sqrt": np.sqrt, "log": np.log, "exp": np.exp}
 ALLOWED = "Use p, m, n, numbers, + - * / ** and sqrt, log, exp, as in (1 - p)**0.5 / p"
 ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])  # at which tables show values
@@ -55,10 +48,8 @@ def weight_values(text: str, p: np.ndarray, m: int, n: int, flag: str = "--weigh
     try:
         with np.errstate(all="ignore"):
             values = evaluate(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, MemoryError):
-        raise InputError(f"{shown} is no expression. {ALLOWED}") from None
-    except (OverflowError, RecursionError):
-        raise InputError(f"{shown} is too large to evaluate") from None
+    except (SyntaxError, ValueError, MemoryError, OverflowError, RecursionError):
+        raise InputError(f"{shown} is no expression, or is too large to evaluate. {ALLOWED}") from None
     allowed = (values >= 0) & (values <= LARGEST_WEIGHT)  # nan is not
     if not allowed.all():
         where, value = p[~allowed][0], values[~allowed][0]

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,9 +16,6 @@ from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-BEYOND_LORA = ("use_dora", "modules_to_save", "target_parameters", "lora_bias", "trainable_token_indices")
-BEYOND_LORA += ("layer_replication",)
-"""Settings of peft's adapters that do more than add B A to linear layers."""
 MERGED = "merged"
 """Subfolder of an adapter's folder for the model with the adapter in its weights."""
 
@@ -27,8 +24,7 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as Qwen/Qwen2.5-Math-1.5B,
-    which is downloaded, if not `weights` without them. Raises InputError if there is no such folder, it holds no model,
-    or the download fails.
+    which is downloaded, if not `weights` without them. Raises InputError for what is no model or cannot be downloaded.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model)
@@ -61,13 +57,12 @@ def check_weights(folder: Path) -> None:
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):  # compares the size with the header
-                continue
+                pass
         except Exception as error:  # SafetensorError, or one of the system
-            reason = line_of(error)
-        with suppress(OSError), file.open("rb") as opened:  # OSError: it cannot be read, as `reason` says
-            if opened.read(8) == b"version ":  # https://git-lfs.github.com/spec/v1
-                raise InputError(f"{file}: is a git-lfs pointer, not the weights; run `git lfs pull` in its folder")
-        raise InputError(f"{file}: is damaged, perhaps cut off ({reason}); download or copy it again")
+            raise InputError(
+                f"{file}: is damaged, perhaps cut off, or only a git-lfs pointer ({line_of(error)}); download or copy "
+                "it again, or run `git lfs pull` in its folder"
+            ) from error
 
 
 def local_folder(model: str) -> Path | None:
@@ -98,15 +93,16 @@ def adapter_base(folder: Path) -> Path | None:
     if not file.is_file():
         return None
     settings = read_json(file, "it must be that of a peft adapter")
-    extras = [name for name in BEYOND_LORA if settings.get(name)]
+    check_weights(folder)
+    names = [name for name in ("target_parameters", "layer_replication") if settings.get(name)]  # have no own tensors
     for weights in folder.glob("adapter_model.safetensors"):
         with safe_open(weights, framework="np") as tensors:
-            names = list(tensors.keys())
-        extras += [name for name in names if re.search("lora_embedding_|embed_tokens|lm_head", name)]
-    if settings.get("peft_type") != "LORA" or settings.get("bias") != "none" or extras:
-        raise InputError(f"{folder}: is no plain LoRA adapter {extras or ''}; merge it with peft and name the result")
+            names += tensors.keys()
+    others = [name for name in names if not re.search(r"\.\d+\..*\.lora_[AB]\.weight$", name)]
+    if settings.get("peft_type") != "LORA" or others:
+        raise InputError(f"{folder}: is no plain LoRA adapter {others[:1]}; merge it with peft and name the result")
     try:
-        return model_folder(settings["base_model_name_or_path"] or "(no name)", settings.get("revision"))
+        return model_folder(settings.get("base_model_name_or_path") or "(no name)", settings.get("revision"))
     except InputError as error:
         cure = "put it there, or correct base_model_name_or_path in adapter_config.json"
         raise InputError(f"{folder}: the base model of this LoRA adapter was not found ({error}); {cure}") from error
@@ -133,9 +129,9 @@ def whole_model(folder: Path) -> Iterator[Path]:
 def model_hash(folder: Path) -> str:
     """Return the SHA-256 of names and contents of a model's files: weights, configuration, tokenizer."""
     total = hashlib.sha256()
-    kinds = (".json", ".safetensors", ".jinja", ".txt")
-    for path in sorted(path for path in folder.iterdir() if path.suffix in kinds):
-        total.update(f"{path.name} {file_hash(path)}\n".encode())
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja", ".txt"):
+            total.update(f"{path.name} {file_hash(path)}\n".encode())
     return total.hexdigest()
 
 
@@ -159,10 +155,9 @@ def load_tokenizer(folder: Path, longest: int):
     """
     from transformers import AutoTokenizer  # imports torch
 
-    check_context(folder, longest)
+    rows = model_config(folder, longest).get_text_config().vocab_size
     with running(f"{folder}: its tokenizer", "transformers"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = model_config(folder).get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
     unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
     if len(tokenizer) - unused > rows:
@@ -173,22 +168,22 @@ def load_tokenizer(folder: Path, longest: int):
     return tokenizer
 
 
-def check_context(folder: Path, longest: int) -> None:
-    """Raise InputError if prompt plus answer of `longest` tokens do not fit the context, or the model is unknown."""
-    context = getattr(model_config(folder).get_text_config(), "max_position_embeddings", longest)
+def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
+    """Return the configuration of the model in `folder`.
+
+    Raises InputError if transformers does not know it, or if prompt and answer of `longest` tokens do not fit into it.
+    """
+    from transformers import AutoConfig  # imports torch
+
+    with running(str(folder / "config.json"), "transformers"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    context = getattr(config.get_text_config(), "max_position_embeddings", longest)
     if longest > context:
         raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
             f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
         )
-
-
-def model_config(folder: Path) -> "PretrainedConfig":
-    """Return the configuration of the model in `folder`. Raises InputError if transformers does not know the model."""
-    from transformers import AutoConfig  # imports torch
-
-    with running(str(folder / "config.json"), "transformers"):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return config
 
 
 def check_model(folder: Path, longest: int) -> None:
@@ -197,12 +192,6 @@ def check_model(folder: Path, longest: int) -> None:
     Only config.json is read. `prove_start` later finds what this does not see.
     """
     config = model_config(folder)
-    if reason := _of_config(config, longest) or _of_code(config):
-        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
-
-
-def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
-    """Return what in config.json keeps the model from being trained, or None."""
     others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     sizes = {getattr(config, name, None) for name in ("qk_head_dim", "v_head_dim")}
     rope = getattr(config, "rope_parameters", None) or {}
@@ -218,26 +207,8 @@ def _of_config(config: "PretrainedConfig", longest: int) -> str | None:
         "keys and values of its attention differ in size": len(sizes) > 1,
         longrope: has_longrope,
     }
-    return next((reason for reason, found in reasons.items() if found), None)
-
-
-def _of_code(config: "PretrainedConfig") -> str | None:
-    """Return what in the model's classes keeps it from being trained, or None."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    try:
-        with torch.device("meta"):  # without memory
-            model = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # of any kind: this is the code of all families
-        return f"transformers cannot make it ({line_of(error)})"
-    if not model.is_backend_compatible():
-        return "its code does not run with the learner's attention"
-    if any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
-        return "it has convolutions over tokens, as in state-space models and linear attention"
-    if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
-        return "the learner's attention has no attention sinks"
-    return None
+    if reason := next((reason for reason, found in reasons.items() if found), None):
+        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class Learner:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
         batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
         with torch.no_grad():
-            logprobs, _ = self._engine(batch, temperature=1.0)  # [tokens of the answers]
+            logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
     def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
@@ -131,8 +131,8 @@ class Learner:
 
         Return metrics, which are equal on all ranks, and a dict from the index of each answer that this rank trained on
         to its log-probabilities [tokens] before the update. Answers whose advantage is exactly 0 have no gradient and
-        are not passed through the model, but they count in the loss's mean. An update whose loss or gradient norm is
-        not finite is skipped on all ranks.
+        are not passed through the model, but they count in the loss's mean. An update with a loss or norm that is not
+        finite is skipped on all ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
@@ -143,10 +143,11 @@ class Learner:
         for mini_batch in mini_batches[1:]:
             for micro_batch in self._micro_batches(experience, mini_batch):
                 with torch.no_grad():
-                    logprobs, _ = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
+                    logprobs = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
                 old_logprobs |= micro_batch.by_answer(logprobs)
-        # Sums over tokens stay on the device until the end, so they are copied once.
-        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
+        # Over the trained tokens of all updates: their number, loss, clipped low, clipped high and gap, and the largest
+        # gap between sampler and learner. They stay on the device until the end, so they are copied once.
+        sums = torch.zeros(6, dtype=torch.float64, device=self.device)
         norms: list[float] = []
         for _ in range(batch.ppo_iterations):
             for mini_batch in mini_batches:
@@ -166,17 +167,15 @@ class Learner:
         return metrics, old_logprobs
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
-        """Gather the SUMS of all ranks, and return loss, number of trained tokens, and means over these tokens."""
-        of_ranks = np.array(gather(sums.tolist()))  # [ranks, SUMS]
-        tokens, loss, low, high, gap, entropy, _ = of_ranks.sum(axis=0).tolist()
+        """Gather `sums` of all ranks, and return loss, number of trained tokens, and means over these tokens."""
+        of_ranks = np.array(gather(sums.tolist()))  # [ranks, 6]
+        tokens, loss, low, high, gap, _ = of_ranks.sum(axis=0).tolist()
         metrics = {"loss": loss, "tokens/trained": tokens}
         if tokens:
             metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
             metrics["clipped_high"] = high / tokens
             metrics["sampler_learner_gap_mean"] = gap / tokens  # |learner's - sampler's log-probability|
             metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
-            if self.config.logging.exact_entropy:
-                metrics["entropy_trained"] = entropy / tokens
         return metrics
 
     def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
@@ -198,7 +197,7 @@ class Learner:
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs, entropy = self._engine(micro_batch, *drawn, self.config.logging.exact_entropy)
+            logprobs = self._engine(micro_batch, *drawn)
             # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 old_logprobs |= micro_batch.by_answer(logprobs.detach())
@@ -217,14 +216,9 @@ class Learner:
             self._engine.backward(loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
                 gap = (old - sampler_logprobs).abs().double()
-                entropy = torch.zeros_like(gap) if entropy is None else entropy.double()
-                of_loss = loss.detach().double(), *clipped
-                sums[:6] += torch.stack([gap.new_tensor(len(gap)), *of_loss, gap.sum(), entropy.sum()])
-                sums[6] = torch.maximum(sums[6], gap.max())
+                sums[:5] += torch.stack([gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()])
+                sums[5] = torch.maximum(sums[5], gap.max())
 
-
-SUMS = ("tokens", "loss", "clipped low", "clipped high", "gap", "entropy", "largest gap")
-"""Sums over the trained tokens of all updates of a step, and the largest gap between sampler and learner."""
 
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
@@ -236,8 +230,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     # stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
     # leave prefetched weights gathered, and the weight sync fails.
     zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
-    if dist.get_world_size() == 1:
-        zero["reduce_scatter"] = False  # nothing to scatter, and it would copy all gradients
+    zero["reduce_scatter"] = dist.get_world_size() > 1  # one rank has nothing to scatter, and would copy all gradients
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
@@ -252,8 +245,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         "fp16": fp16,
-        # Accumulate and reduce gradients in fp32. In bf16 every partial sum would be rounded, and small contributions
-        # would be lost.
+        # Accumulate and reduce gradients in fp32. In bf16 small contributions to a sum would be lost.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "gradient_clipping": config.update.max_grad_norm,

@@ -28,10 +28,8 @@ class LogprobHead(torch.nn.Module):
         self.weight, self.bias = head.weight, getattr(head, "bias", None)
         self.vocab_size, self.steps = vocab_size, steps
 
-    def forward(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None, with_entropy: bool
-    ):
-        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps, "with_entropy": with_entropy}
+    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None):
+        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps}
         return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
@@ -43,8 +41,8 @@ class Policy(torch.nn.Module):
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model.config))
 
-    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None, with_entropy: bool = False):
-        """Return log-probabilities [answer tokens] of the answers in `batch`, and the entropies there or None."""
+    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None) -> torch.Tensor:
+        """Return log-probabilities [answer tokens] of the answers in `batch`."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[None],
@@ -52,7 +50,7 @@ class Policy(torch.nn.Module):
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
-        return self.head(hidden_before_targets, batch.targets, temperature, top_k, with_entropy)
+        return self.head(hidden_before_targets, batch.targets, temperature, top_k)
 
 
 def elements(module: torch.nn.Module) -> int:
@@ -123,33 +121,25 @@ def attention(
     tokens_per_run, keys_per_run = (shapes * counts).tolist()
     # split, not slices: each slice would get a gradient as long as the whole row.
     parts = query.split(tokens_per_run), key.split(keys_per_run), value.split(keys_per_run)
-    runs = zip(*parts, counts.tolist(), strict=True)
-    return torch.cat([_attend_equal_shapes(*run, scaling, sliding_window) for run in runs])[None].to(dtype), None
+    outputs = []
+    for *run, count in zip(*parts, counts.tolist(), strict=True):  # `count` sequences of one shape
+        # [count, heads, tokens, head size] for the query; [count, key heads, keys, head size] for key and value
+        query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in run)
+        tokens, keys = query.shape[2], key.shape[2]
+        mask = causal_lower_right(tokens, keys)
+        if sliding_window is not None and sliding_window < keys:
+            own_key = keys - tokens  # place of the first token's own key
+            mask = torch.ones(tokens, keys, dtype=torch.bool, device=query.device)
+            mask = mask.tril(own_key).triu(own_key - sliding_window + 1)
+        out = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[None].to(dtype), None
 
 
 def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return x[index] for x [tokens, heads, head size]."""
     # GPUs add up the gradient of an embedding look-up in fp32 and in a fixed order.
     return F.embedding(index, x.flatten(1)).unflatten(1, x.shape[1:])
-
-
-def _attend_equal_shapes(
-    query: torch.Tensor,  # [count * tokens, heads, head size]
-    key: torch.Tensor,  # [count * keys, key heads, head size]
-    value: torch.Tensor,  # [count * keys, key heads, head size]
-    count: int,
-    scaling: float,
-    window: int | None,
-) -> torch.Tensor:
-    """Return the attention of `count` sequences of one shape, [count * tokens, heads, head size]."""
-    query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (query, key, value))
-    tokens, keys = query.shape[2], key.shape[2]
-    mask = causal_lower_right(tokens, keys)
-    if window is not None and window < keys:
-        own_key = keys - tokens  # place of the first token's own key
-        mask = torch.ones(tokens, keys, dtype=torch.bool, device=query.device).tril(own_key).triu(own_key - window + 1)
-    out = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
-    return out.transpose(1, 2).flatten(0, 1)
 
 
 AttentionInterface.register(ATTENTION, attention)

@@ -1,21 +1,20 @@
-"""Every patch of a library and every use of its private names in the policy: what, why, and when it can go."""
+"""Every patch of a library and every use of its private names in the policy: what, why, and when it can go.
+
+First DeepSpeed 0.19, then transformers 5, then vLLM 0.32 on CPUs and under a launcher.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 
-from bnpo.algorithm.loss import products_in_bf16
-
-# DeepSpeed 0.19
+from bnpo.algorithm.loss import head_output
 
 
 def compile_no_ops() -> None:
     """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all programs share.
 
-    A program that is killed meanwhile leaves a lock file there, for which all later ones wait. Remove it when
-    `deepspeed.initialize` compiles nothing.
+    A program that is killed meanwhile leaves a lock file there, for which later ones wait. Remove it when it does not.
     """
     import deepspeed
 
@@ -73,9 +72,6 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
             setattr(module, name, getattr(exact_module, name).to(getattr(module, name).device))
 
 
-# transformers 5
-
-
 def keep_uncompiled(model: torch.nn.Module) -> None:
     """Keep vLLM from compiling the learner's model.
 
@@ -96,9 +92,6 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if ("drop" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-# vLLM 0.32, on CPUs and under a launcher
 
 
 def exchange_without_files() -> None:
@@ -141,18 +134,7 @@ def hold_wide_head(model: torch.nn.Module) -> None:
             return own(head, hidden, bias)
         if not held:
             held["weight"] = head.weight.float()
-        with products_in_bf16():
-            return F.linear(hidden.float(), held["weight"])  # [tokens, head rows], exact products, summed up in fp32
+        return head_output(hidden, held["weight"], None)  # [tokens, head rows]
 
     processor._apply_head = apply_head
     model.forget_wide_head = held.clear
-
-
-def rank_no_tokens() -> None:
-    """Keep vLLM from counting on CPUs, for every drawn token, how many others are more likely.
-
-    Nobody reads these ranks, 5 to 7 % of sampling with SmolLM2-135M. Remove it when vLLM ranks only on request.
-    """
-    from vllm.v1.sample import sampler
-
-    sampler.batched_count_greater_than = lambda logprobs, _: torch.zeros(len(logprobs), dtype=torch.int64)

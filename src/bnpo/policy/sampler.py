@@ -13,22 +13,17 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload, rank_no_tokens
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload
 from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
 from bnpo.ranks import gather
-
-
-class SamplingError(RunError):
-    """The engine returned no answers to some of the prompts, or other answers on another of its ranks."""
 
 
 class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
     `tokenizer` says which tokens end an answer, and from which id on the rows of the head are padding. Under a launcher
-    every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these runs the same
-    requests on its shard of the weights, so they must call `sample` and `score` together. Every rank passes its own
-    prompts and gets the answers to them.
+    every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these runs all requests
+    on its shard of the weights, so they must call `sample` and `score` together, every rank with its own prompts.
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
@@ -61,7 +56,6 @@ class Sampler:
                 **_device_arguments(settings),
             )
         if not self._on_gpu:
-            rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
         self.place = get_tp_group().rank_in_group if launched else 0  # among the ranks that share its engine
@@ -84,7 +78,7 @@ class Sampler:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its answers are finished.
 
         Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to each prompt
-        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises SamplingError.
+        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -124,9 +118,9 @@ class Sampler:
                     yield SampledGroup(i - first, greedy, answers)
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
-            raise SamplingError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
+            raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
         if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise SamplingError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
+            raise RunError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""

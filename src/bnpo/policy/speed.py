@@ -16,12 +16,8 @@ GPUS: dict[str, tuple[float, float, float]] = {
     "A800": (312, 0, 0),
     "H20": (148, 95.0, 4.0),
     "H100": (989, 79.1, 3.35),
-    "H100 NVL": (835, 0, 0),
-    "H100 PCIe": (756, 0, 0),
     "H200": (989, 139.7, 4.8),
-    "H200 NVL": (835, 0, 0),
     "H800": (989, 0, 0),
-    "H800 PCIe": (756, 0, 0),
     "GH200": (989, 0, 0),
     "B200": (2250, 0, 0),
     "L40S": (362, 44.3, 0.864),
@@ -29,14 +25,13 @@ GPUS: dict[str, tuple[float, float, float]] = {
     "RTX 5080": (112.6, 15.4, 0.96),
     "RTX 5090": (209.5, 31.3, 1.79),
     "RTX PRO 6000": (503.8, 94.9, 1.79),
-    "RTX PRO 6000 Max Q": (438.9, 0, 0),
 }
 """GPUs by words of their names: peak in 10^12 dense bf16 operations per second with fp32 accumulation, GiB of memory as
-torch reports it, rounded down, and bandwidth in 10^12 bytes per second (of SXM versions). 0: no dry run knows this GPU.
+torch reports it, rounded down, and bandwidth in 10^12 bytes per second. 0: no dry run knows this GPU.
 
 From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
-OTHER_CHIPS = {"D", "Laptop", "MIG"}
-"""Words in the name of a smaller GPU, or of a slice of a GPU, whose peak is not known."""
+OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "PCIe", "PCIE", "Max"}
+"""Words in the name of a slower variant of a GPU, or of a slice of one, whose peak is not known."""
 TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
 """Prefixes of metrics that differ between runs with equal results."""
 
@@ -50,8 +45,7 @@ def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
     """
     prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]  # [groups]
     tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 in an answer of A tokens, A P
-    # between the two.
+    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P with one in the answer.
     answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
     double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
     # An embedding that is not tied to the head is only a look-up table.
@@ -77,11 +71,8 @@ class Stopwatch:
 def peak_tflops(gpu: str) -> float | None:
     """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it is not known."""
     words = set(re.findall(r"\w+", gpu))
-    known = [name for name in GPUS if words.issuperset(name.split())]
-    if not known or words & OTHER_CHIPS:
-        return None
-    # The longest name is that of a variant, such as H100 PCIe.
-    return GPUS[max(known, key=len)][0]
+    peaks = [sheet[0] for name, sheet in GPUS.items() if words.issuperset(name.split())]
+    return peaks[0] if peaks and not words & OTHER_CHIPS else None
 
 
 def gpu_name() -> str:
@@ -89,13 +80,8 @@ def gpu_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
-def speed_metrics(
-    metrics: dict[str, float],
-    stopwatch: Stopwatch,
-    sampling: np.ndarray,  # seconds that each rank sampled [ranks]
-    gpu: str,
-) -> dict[str, float]:
-    """Return the speed metrics of a step, from its other `metrics`."""
+def speed_metrics(metrics: dict[str, float], stopwatch: Stopwatch, sampling: np.ndarray, gpu: str) -> dict[str, float]:
+    """Return the speed metrics of a step, from its other `metrics` and the seconds that each rank sampled [ranks]."""
     speed = {f"seconds/{phase}": value for phase, value in stopwatch.seconds.items()}
     speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
     # The other ranks wait for the slowest one.

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from bnpo.algorithm.loss import head_output
-from bnpo.config import TrainConfig
 from bnpo.files import InputError
 from bnpo.policy.folder import running
 from bnpo.policy.learner import Learner
@@ -71,10 +70,21 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartChec
     ]
     # The largest of all ranks, or nan: all ranks raise, or none.
     *differences, largest_rounding = map(float, np.max(gather(own_differences), axis=0))
-    bound = learner.config.hardware.sync_tolerance or max(SMALLEST_BOUND, LATER_FACTOR * largest_rounding)
-    check = StartCheck(*differences, sync_bound=bound)
-    _refuse_differences(check, learner.config)
-    return check
+    tolerance, dtype = learner.config.hardware.sync_tolerance, learner.config.hardware.dtype
+    sync_bound = tolerance or max(SMALLEST_BOUND, LATER_FACTOR * largest_rounding)
+    check = StartCheck(*differences, sync_bound=sync_bound)
+    bound = tolerance or max(SMALLEST_BOUND, ROUNDING_FACTOR * check.rounding)
+    if check.learner <= bound and check.apart <= bound:
+        return check
+    wrong = "vLLM computes" if check.learner <= bound else "the learner computes"
+    cure = "use another model, or set --sync-tolerance if you know the reason"
+    if dtype == "float16" and np.isnan([check.learner, check.sampler]).any():
+        cure = "its activations overflow in float16, so use --dtype bfloat16 or float32"
+    raise InputError(
+        f"{model}: {wrong} this model otherwise than its own code in transformers. The log-probabilities of a text "
+        f"differ from the model's own by {check.learner:.2g} per token in the learner and by {check.sampler:.2g} in "
+        f"the sampler. Rounding in {dtype} explains {check.rounding:.2g}, and more than {bound:.2g} is refused; {cure}"
+    )
 
 
 def _text(learner: Learner, ids: list[int]) -> tuple[list[int], list[int]]:
@@ -86,26 +96,6 @@ def _text(learner: Learner, ids: list[int]) -> tuple[list[int], list[int]]:
     ids = (ids * length)[: max(2, length)]
     split = max(len(ids) // 2, len(ids) - COMPARED_TOKENS)
     return ids[:split], ids[split:]
-
-
-def _refuse_differences(check: StartCheck, config: TrainConfig) -> None:
-    """Raise InputError if learner or sampler are further from the model's own code than rounding explains."""
-    bound = config.hardware.sync_tolerance or max(SMALLEST_BOUND, ROUNDING_FACTOR * check.rounding)
-    if check.learner <= bound and check.apart <= bound:
-        return
-    model, dtype = config.data.model, config.hardware.dtype
-    if dtype == "float16" and np.isnan([check.learner, check.sampler]).any():
-        raise InputError(
-            f"{model}: its activations overflow in float16: the log-probabilities of an answer are nan. Use --dtype "
-            "bfloat16 or float32"
-        )
-    wrong = "vLLM computes" if check.learner <= bound else "the learner computes"
-    raise InputError(
-        f"{model}: {wrong} this model otherwise than its own code in transformers. The log-probabilities of a text "
-        f"differ from the model's own by {check.learner:.2g} per token in the learner and by {check.sampler:.2g} in "
-        f"the sampler. Rounding in {dtype} explains {check.rounding:.2g}, and more than {bound:.2g} is refused; use "
-        "another model, or set --sync-tolerance if you know the reason"
-    )
 
 
 def own_score(learner: Learner, prompt: list[int], *answers: list[int], rounded: bool = False) -> np.ndarray:

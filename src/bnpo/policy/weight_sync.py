@@ -1,7 +1,7 @@
 """The weight sync: ZeRO-3 parameters -> whole tensors -> vLLM, and the checks that the weights arrived."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 
 import deepspeed
@@ -20,10 +20,6 @@ COMPARED_ANSWERS = 3
 """Answers per rank that must differ after a sync before it counts as failed."""
 LEAST_TOKENS = 32
 """Tokens that are compared after a sync, at least. If the answer is shorter, they begin in its prompt."""
-
-
-class SyncError(RunError):
-    """Sampler and learner disagree after a weight sync."""
 
 
 def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -52,32 +48,20 @@ def layer_number(name: str) -> int | None:
     return int(number[1]) if number else None
 
 
-def is_compared(name: str, layers: int) -> bool:
-    """Return whether a sync compares the weight `name`, one of a middle layer or of none, in a model of `layers`."""
-    return layer_number(name) in (None, (layers - 1) // 2)
+def check_equal(weights: dict[str, torch.Tensor], held: dict[str, torch.Tensor], step: int, place: int) -> None:
+    """Raise RunError on all ranks if a tensor of the sampler differs from the learner's in any bit. A collective.
 
-
-def check_equal(
-    weights: Mapping[str, torch.Tensor], sampler_tensors: Mapping[str, torch.Tensor], step: int, place: int = 0
-) -> None:
-    """Raise SyncError on all ranks if a tensor of the sampler differs from the learner's in any bit. A collective.
-
-    `weights` are the learner's compared ones, the embedding first. `sampler_tensors` are those that the sampler holds:
-    shards if several ranks share it, of which this one has number `place`. Bits are compared because an update at a
-    learning rate of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so that `measure_sync`
-    alone would not see that an update was lost.
+    `weights` are the learner's compared ones, the embedding first. `held` are those that the sampler holds: shards if
+    several ranks share it, of which this one has number `place`. Bits are compared because an update at a learning rate
+    of 1e-6 changes log-probabilities by less than the arithmetic of bf16 does, so `measure_sync` may not see it.
     """
-    differing = [
-        name
-        for name, tensor in sampler_tensors.items()
-        if not torch.equal(*comparable(weights[name].to(tensor.dtype), tensor, place))
-    ]
+    differing = [name for name, own in held.items() if not torch.equal(*comparable(weights[name], own, place))]
     embedding = next(iter(weights))
-    if embedding not in sampler_tensors:  # nor would its changes be seen in a later version of vLLM
+    if embedding not in held:  # nor would its changes be seen in a later version of vLLM
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
-            raise SyncError(
+            raise RunError(
                 f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler differ from the "
                 "learner's: an update was lost, or only a part of the weights arrived"
             )
@@ -91,18 +75,18 @@ def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[tor
     """
     sizes = zip(held.shape, whole.shape, strict=True)
     shard = [slice(place * size, place * size + size) if size < total else slice(None) for size, total in sizes]
-    whole = whole[tuple(shard)]  # nothing, if the shard is nothing but padding
+    whole = whole[tuple(shard)].to(held.dtype)  # nothing, if the shard is nothing but padding
     return whole, held[tuple(map(slice, whole.shape))]
 
 
 def refresh_sampler(learner: Learner, sampler: Sampler, step: int) -> None:
-    """Wake the sampler with the learner's weights. Raises SyncError if some did not arrive. A collective."""
-    layers = learner.model.config.num_hidden_layers
-    compared: dict[str, torch.Tensor] = {}
+    """Wake the sampler with the learner's weights. Raises RunError if some did not arrive. A collective."""
+    middle_layer = (learner.model.config.num_hidden_layers - 1) // 2
+    compared: dict[str, torch.Tensor] = {}  # the weights of one layer, and all that are in no layer
 
     def weights() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in whole_weights(learner.model, tied_too=True):
-            if is_compared(name, layers):
+            if layer_number(name) in (None, middle_layer):
                 compared[name] = tensor
             yield name, tensor
 
@@ -116,7 +100,7 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
     """Return the mean difference between sampler and learner over the tokens of one answer, the largest of the ranks.
 
     Each rank takes its longest answer, and the next longest if one differs by more than `bound`: rounding is unusually
-    large in some answers, while lost weights move all. A collective. Raises SyncError if COMPARED_ANSWERS do.
+    large in some answers, while lost weights move all. A collective. Raises RunError if COMPARED_ANSWERS do.
     """
     sampling, ranks = learner.config.sampling, dist.get_world_size()
     own_answers = np.array_split(np.arange(len(experience.answers)), ranks)[dist.get_rank()]
@@ -131,7 +115,7 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
         difference = float(np.max(gather(own_difference)))  # the largest, or nan: all ranks continue, or none
         if difference <= bound:
             return difference
-    raise SyncError(
+    raise RunError(
         f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of the longest "
         f"answers differ by {difference:.2g} per token, more than the {bound:.2g} that rounding explains. The sampler "
         "lacks the learner's weights (a lost update, a head left behind), or their arithmetic differs more than at the "
