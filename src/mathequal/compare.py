@@ -358,27 +358,22 @@ _RULES: dict[tuple[type, type], Callable[..., bool]] = {
     **{(Equation, other): _equation_and_value for other in (Scalar, Word, Group, Region, Relation)},
     **dict.fromkeys(_SETS, _sets),
 }  # the rule of each two types, in either order
-
-_KINDS = {"Word": "the word", "Equation": "an equation", "Relation": "a condition", "Region": "a set of numbers"}
-_GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
-_GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
+_KINDS = {Word: "the word", Equation: "an equation", Relation: "a condition", Region: "a set of numbers"}
 
 
 def reason(reference: str, answer: str) -> str:
     """Return "equal", or how both are read, which shows why they are different."""
     if mathequal.equal(reference, answer):
         return "equal"
-    if not (reference.strip() and answer.strip()):
-        return "different: an empty answer equals nothing"
-    if max(len(reference), len(answer)) > mathequal.MAX_LENGTH:
-        return f"different: not letter by letter the same, and one has more than {mathequal.MAX_LENGTH} characters"
+    lengths = len(reference.strip()), len(answer.strip())
+    if not min(lengths) or max(lengths) > mathequal.MAX_LENGTH:
+        return f"different: one is empty or has more than {mathequal.MAX_LENGTH} characters"
     return f"different: the reference is {_described(read(reference))}, the answer is {_described(read(answer))}"
 
 
 def _described(answer: Value) -> str:
     if isinstance(answer, Group):
-        kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
-        return f"{kind} ({'; '.join(map(_described, answer.items))})"
+        return f"{answer.opening}{'; '.join(map(_described, answer.items))}{answer.closing}"
     if isinstance(answer, Scalar):
         return f"{shown(answer.latex)} {answer.unit}".strip()
-    return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
+    return f"{_KINDS[type(answer)]} {getattr(answer, 'text', '')}".strip()

@@ -12,7 +12,7 @@ from itertools import product
 from mathequal import values
 from mathequal.text import spelled
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, Word, is_constant
-from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, plain_number, shown
+from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, shown
 
 # \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
 _BRACKET = r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]"
@@ -361,14 +361,3 @@ _READERS = [
     _group,
     values.read_based,
 ]
-
-
-def normal_form(text: str) -> str:
-    r"""Return one text for answers that read alike, whatever their spelling and unit. Equal answers may still differ.
-
-    >>> normal_form(r"$\dfrac12\text{ cm}^2$.") == normal_form("1/2")
-    True
-    """
-    value = read(text)
-    exact = plain_number(value.latex) if isinstance(value, Scalar) else None
-    return repr(value) if exact is None else str(exact)

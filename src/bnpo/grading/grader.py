@@ -13,7 +13,7 @@ import numpy as np
 from bnpo.files import InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from bnpo.grading.workers import Failure, Workers
-from mathequal import MAX_LENGTH, final_answer, instant_verdict, simple_number
+from mathequal import final_answer, instant_verdict
 
 TIME_LIMIT = 5.0
 """Seconds of processor time for one verdict in a worker or one call of a user's function."""
@@ -141,10 +141,7 @@ class Grader:
 
     def vote(self, answer: str | None) -> Future:
         """Return the future of the string that a final answer counts as in a majority vote. None: there is none."""
-        if answer is None or len(answer) > MAX_LENGTH:  # too long for a formula: counts as it is written
-            return _finished(answer)
-        number = simple_number(answer)
-        return self._remembered("mathequal.read:normal_form", answer) if number is None else _finished(str(number))
+        return _finished(answer)
 
     def close(self) -> None:
         """End the worker processes."""
