@@ -6,7 +6,6 @@ No text is ever evaluated as Python.
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from itertools import product
 
 import pint
@@ -146,12 +145,9 @@ def _scalars(first: Scalar, second: Scalar) -> bool:
     return same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
 
 
-@lru_cache(maxsize=1)
-def _registry() -> pint.UnitRegistry:
-    registry = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
-    registry.define("dollar = [money]")
-    registry.define("cent = 1/100 dollar")
-    return registry
+_REGISTRY = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
+_REGISTRY.define("dollar = [money]")
+_REGISTRY.define("cent = 1/100 dollar")
 
 
 def same_quantity(first: Scalar, second: Scalar) -> bool:
@@ -161,7 +157,7 @@ def same_quantity(first: Scalar, second: Scalar) -> bool:
         return False
     else:
         try:
-            factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
+            factor = str(_REGISTRY.Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
         except pint.PintError:  # of another dimension, or without a size: euros
             return False
     return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)

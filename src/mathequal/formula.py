@@ -21,7 +21,7 @@ from sympy.core.function import AppliedUndef
 
 from mathequal.text import rewrite, table
 from mathequal.values import TRIGONOMETRY, Scalar, Value
-from mathequal.words import FUNCTIONS, GREEK, decimal_places, fewest_decimal_places, is_rounded, plain_number
+from mathequal.words import FUNCTIONS, GREEK, decimal_places, plain_number
 
 # Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
@@ -231,11 +231,8 @@ class _Parser(_Latex2Sympy):
 
 
 def _mixed_number(match: re.Match) -> str:
-    r"""Return 1+\frac12 for 1\frac12 and 1 1/2, but a product for 2\frac31. 2 3/1 is neither."""
-    is_proper = 0 < int(match[2]) < int(match[3])
-    if not is_proper and "frac" not in match[0]:
-        raise Undefined(match[0])
-    joint = "+" if is_proper else r"\cdot "
+    r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
+    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
     return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
@@ -247,8 +244,7 @@ _VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 _REWRITES = table(
     # 1,000
     (r"(?<=\d),(?=\d{3})", ""),
-    # 1 1/2 and 1\frac{1}{2}
-    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
+    # 1\frac{1}{2}
     (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
     # 5/6\pi is \frac{5}{6}\pi
     (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
@@ -383,21 +379,27 @@ def same_value(first: Scalar, second: Scalar) -> bool:
         return texts[0] == texts[1] != ""
     if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
         return True
-    decimals = fewest_decimal_places(first.latex, second.latex)
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
         return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(map(same_values, one, other))
-    return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
+    places = decimal_places(first.latex), decimal_places(second.latex)
+    decimals = min(places) if all(places) else max(places)
+    return one == other or _is_rounded(one, other, decimals) or same_values(one, other)
 
 
 def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
-    if first.free_symbols or second.free_symbols:
+    """Whether one number may be the other rounded to `decimals` places.
+
+    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333` is not.
+    """
+    if decimals < 6 or first.free_symbols or second.free_symbols:
         return False
     # Few digits tell most numbers apart, and many can take seconds.
     for digits in (DIGITS, MORE_DIGITS):
         with mp.workdps(digits):
             one, other = value(first, {}), value(second, {})
-            if one.imag or other.imag or not is_rounded(one.real, other.real, decimals):
+            limit = min(mpmath.mpf(10) ** -decimals / 2, max(abs(one), abs(other)) / 10**5)
+            if one.imag or other.imag or abs(one - other) > limit:
                 return False
     return True
 

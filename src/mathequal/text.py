@@ -39,7 +39,7 @@ CHARACTERS = str.maketrans(
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
     | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
-    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
+    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan 元 yuan 圆 yuan")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
     | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
@@ -76,8 +76,6 @@ def rewrite(text: str, rows: Table) -> str:
 _NAMED = r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?"
 _ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
 _CIRCLE = r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)"
-# Commands that set words in some font
-_TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 _UNIT = r"(?:[kcmdn]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)@end(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
 
@@ -116,8 +114,7 @@ BEFORE_WORDS = table(
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
     (r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
-    # 7 元, 7 个: the words for yuan, and for things that are counted
-    (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
+    # 7 个: words for things that are counted
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
@@ -137,8 +134,7 @@ BEFORE_WORDS = table(
     # \AA, 5'' and ^\circ F
     (r"\\text\s*\{\s*\\AA\s*\}|\\AA@end|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
     (r"(?<=\d)\s*(?:''|\^\{\\prime\s*\\prime\})", r"\\text{ arcsecond}"),
-    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?C@end\s*\}}?", r"\\text{ celsius}"),
-    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?F@end\s*\}}?", r"\\text{ fahrenheit}"),
+    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?([CF])@end\s*\}}?", r"\\text{ deg\1}"),
     # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
@@ -165,8 +161,7 @@ BEFORE_WORDS = table(
     # \mathrm{sin} is \sin
     (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({PLAIN_COMMANDS}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
-    (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
-    (r"\\text\s*\{", r"\\text{"),
+    (r"\\(?:text(?:normal|bf|it|rm|sf|tt)?|math(?:rm|sf)|[mh]box|operatorname\*?)\s*\{", r"\\text{"),
     # 7^{\text{th}}
     (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}@end", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}

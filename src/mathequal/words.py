@@ -73,22 +73,6 @@ def decimal_places(latex: str) -> int:
     return max(len(match[2]) - int(match[3] or 0), 0) if match and match[2] else 0
 
 
-def fewest_decimal_places(first: str, second: str) -> int:
-    """Return the decimals of the shorter one of two formulas that are decimals, 0 if none is."""
-    places = [decimal_places(first), decimal_places(second)]
-    return min(places) if all(places) else max(places)
-
-
-def is_rounded(first: Fraction, second: Fraction, decimals: int) -> bool:
-    """Whether one number may be the other rounded to `decimals` places.
-
-    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333` is not.
-    """
-    difference = abs(first - second)
-    within_last_place = difference * 2 * 10**decimals <= 1
-    return decimals >= 6 and within_last_place and difference * 10**5 <= max(abs(first), abs(second))
-
-
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
@@ -128,7 +112,7 @@ inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha, knot, mile/hou
 second sec s, minute min, hour hr h,
 day, week, month mo, year yr, decade, century centuries, pound lb gbp, ounce oz, ton, tonne, gallon gal, quart qt, pint,
 cup, tablespoon, teaspoon, angstrom å, erg, atmosphere atm, bar, calorie cal, joule j, watt w, volt v, newton n,
-hertz hz, pascal pa, kelvin, celsius, fahrenheit, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
+hertz hz, pascal pa, kelvin, celsius degc, fahrenheit degf, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
 liter litre l, meter metre m, gram gm g, byte, bit
 """
 _SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
