@@ -126,11 +126,11 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
-    found: list[Point] = []
-    for number, limits in enumerate(_RANGES):
-        point = {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
-        found.append(point | {"": mpmath.mpf(number)})
-    return found
+    return [
+        {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
+        | {"": mpmath.mpf(number)}
+        for number, limits in enumerate(_RANGES)
+    ]
 
 
 def is_real(number: mpmath.mpc) -> bool:
@@ -246,8 +246,8 @@ _REWRITES = table(
     (r"(?<=\d),(?=\d{3})", ""),
     # 1\frac{1}{2}
     (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
-    # 5/6\pi is \frac{5}{6}\pi
-    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
+    # 5/6\pi is \frac{5}{6}\pi, but 1 5/6 is no product
+    (r"(?<![\d.^_/])(?<!\d )(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know
@@ -298,17 +298,14 @@ def expression(latex: str) -> sympy.Basic:
         raise
     except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
         raise Undefined(latex) from error
-    if isinstance(parsed, sympy.MatrixBase):
-        meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
-        return sympy.ImmutableMatrix(parsed.xreplace(meanings))
-    if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
+    if not isinstance(parsed, sympy.Expr | sympy.MatrixBase) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
     # x(2) is a product, x(0) is none
     while calls := [call for call in parsed.atoms(AppliedUndef) if 0 not in call.args]:
         products = {call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args) for call in calls}
         parsed = parsed.xreplace(products)
-    meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
-    return parsed.xreplace(meanings)
+    parsed = parsed.xreplace({symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols})
+    return sympy.ImmutableMatrix(parsed) if isinstance(parsed, sympy.MatrixBase) else parsed
 
 
 # f(2), g'(x), h(f(1)) from the inside: what these three letters are applied to
@@ -375,10 +372,9 @@ _NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
 def same_value(first: Scalar, second: Scalar) -> bool:
     """Whether two formulas have one value, whatever their units."""
     texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
-    if texts[0] == texts[1] or "" in texts:
-        return texts[0] == texts[1] != ""
-    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
-        return True
+    is_one_choice = len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold()
+    if texts[0] == texts[1] or is_one_choice or "" in texts:
+        return "" not in texts
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
         return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(map(same_values, one, other))
@@ -398,8 +394,9 @@ def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
     for digits in (DIGITS, MORE_DIGITS):
         with mp.workdps(digits):
             one, other = value(first, {}), value(second, {})
-            limit = min(mpmath.mpf(10) ** -decimals / 2, max(abs(one), abs(other)) / 10**5)
-            if one.imag or other.imag or abs(one - other) > limit:
+            difference = abs(one - other)
+            is_near = difference * 2 * 10**decimals <= 1 and difference * 10**5 <= max(abs(one), abs(other))
+            if one.imag or other.imag or not is_near:
                 return False
     return True
 

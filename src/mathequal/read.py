@@ -47,13 +47,6 @@ def split(formula: str, pattern: str) -> tuple[list[str], list[str]]:
     return [*parts, formula[start:].strip()], separators
 
 
-def split_at_commas(formula: str) -> list[str]:
-    """Return the items of a list. In `1,000, 2,000` only commas with a space separate."""
-    has_spaces = re.search(r",\s", formula)
-    has_grouped_digits = re.search(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", formula)
-    return split(formula, _COMMA_OUTSIDE_NUMBERS if has_spaces and has_grouped_digits else ",")[0]
-
-
 def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
     """Return items with those of every list, such as a plus-minus sign makes, in its place."""
     parts: list[Value] = []
@@ -195,7 +188,10 @@ def _list(text: str) -> Value | None:
     if text.count(",") == grouping_commas and not re.search(_LIST_JOINT, text):
         return None
     sublists = [part for part in split(text, _LIST_JOINT)[0] if part]
-    items_of_sublists = [split_at_commas(sublist) for sublist in sublists]
+    # In `1,000, 2,000` only commas with a space separate.
+    has_grouped_digits = re.search(r",\s", text) and re.search(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", text)
+    comma = _COMMA_OUTSIDE_NUMBERS if has_grouped_digits else ","
+    items_of_sublists = [split(sublist, comma)[0] for sublist in sublists]
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
         parts = _parts(sublists)
         are_points = all(

@@ -4,7 +4,7 @@ A text such as `\text{ cm}`, and a word in plain letters, is moved into Unicode'
 formulas reads it as a product of letters.
 
 The rows of a table are applied in their order, and each row to what the rows before it have left. The order matters:
-`\text\s*\{` can only be tidied after `\textbf{` has become `\text{`.
+`_{\text{red}}` can only be read after `\textbf{` has become `\text{`.
 """
 
 import re
@@ -75,7 +75,6 @@ def rewrite(text: str, rows: Table) -> str:
 
 _NAMED = r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?"
 _ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
-_CIRCLE = r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)"
 _UNIT = r"(?:[kcmdn]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)@end(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
 
@@ -134,7 +133,7 @@ BEFORE_WORDS = table(
     # \AA, 5'' and ^\circ F
     (r"\\text\s*\{\s*\\AA\s*\}|\\AA@end|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
     (r"(?<=\d)\s*(?:''|\^\{\\prime\s*\\prime\})", r"\\text{ arcsecond}"),
-    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?([CF])@end\s*\}}?", r"\\text{ deg\1}"),
+    (r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?:\\(?:mathrm|text|rm)\s*\{\s*)?([CF])@end\s*\}?", r"\\text{ deg\1}"),
     # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg

@@ -145,12 +145,10 @@ def read_words(text: str) -> Value | None:
     if not re.fullmatch(rf"(?={WORD})(?:{PRIVATE}|[\s\d])*", text) or _PREFACE.match(text):
         return None
     phrase = _bare(shown(text))
-    number = words.number_in_words(phrase)
-    if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
-        return Scalar(r"\infty" if number is None else str(number))
     amount, _, name = phrase.rpartition(" ")
-    if unit(name) and (number := words.number_in_words(amount)) is not None:  # ten hours
-        return Scalar(str(number), unit(name) or "")
+    number = words.number_in_words(amount if unit(name) else phrase)  # ten hours
+    if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
+        return Scalar(r"\infty" if number is None else str(number), unit(name) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
