@@ -153,12 +153,11 @@ _REGISTRY.define("cent = 1/100 dollar")
 def same_quantity(first: Scalar, second: Scalar) -> bool:
     if {first.unit, second.unit} == {"degree", "radian"}:
         factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
-    elif re.search("celsius|fahrenheit|kelvin", first.unit + second.unit):  # no factor converts them
-        return False
     else:
         try:
-            factor = str(_REGISTRY.Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
-        except pint.PintError:  # of another dimension, or without a size: euros
+            one, other = (_REGISTRY.Quantity(Fraction(1), scalar.unit) for scalar in (first, second))
+            factor = str((one / other).to("").magnitude)
+        except pint.PintError:  # of another dimension, without a size (euros), or degrees Celsius, which have no factor
             return False
     return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 

@@ -11,15 +11,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
+from html.entities import name2codepoint
 
 from mathequal.words import AND, GREEK, OR, PLAIN_COMMANDS, PRIVATE, WORD, moved, number_in_words, without_sentence
-
-# α: \\alpha, from its name GREEK SMALL LETTER ALPHA
-_GREEK_LETTERS = {
-    chr(code): unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda")
-    for code in range(0x391, 0x3CA)
-    if " LETTER " in unicodedata.name(chr(code), "")
-}
 
 
 def _spellings(pairs: str) -> dict[str, str]:
@@ -30,7 +24,8 @@ def _spellings(pairs: str) -> dict[str, str]:
 
 
 CHARACTERS = str.maketrans(
-    {letter: rf"\{name if letter.islower() else name.capitalize()} " for letter, name in _GREEK_LETTERS.items()}
+    # α to Ω, by their names in HTML, where ς is sigmaf
+    {code: rf"\{name.removesuffix('f')} " for name, code in name2codepoint.items() if "Α" <= chr(code) <= "ω"}
     # full-width signs, subscripts, fractions
     | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
     | {sign: f"_{{{value}}}" for value, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
