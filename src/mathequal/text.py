@@ -231,10 +231,7 @@ AFTER_WORDS = table(
     # 0 (mod 128), 3 \pmod 7
     (r"\(\s*\\?b?mod\s*\{?(\w+)\}?\s*\)|\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1\2}"),
     # 10 (mod 7) is 3 (mod 7)
-    (
-        r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
-        lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
-    ),
+    (r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}", lambda m: rf"{int(m[1]) % int(m[2])}\pmod{{{m[2]}}}"),
     # f: x \mapsto 2x
     (r"@start(?:([a-zA-Z])\s*:\s*)?([a-z])\s*\\mapsto@end", lambda match: f"{match[1] or 'f'}({match[2]})="),
     # f(x) \equiv 1
@@ -259,7 +256,6 @@ AFTER_WORDS = table(
     (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
     (r"\{([,:])\}", r"\1"),
 )
-
 
 # 10 080, 10\,080, 10,\!080 and 10{,}080 are one number.
 _SEPARATOR = r"(?:\{,\}|\s*,\s*\\!|\\!\s*,|\\[,;: ]|~|\s)\s*"

@@ -75,7 +75,6 @@ class Region:
 REALS = Group("(", ")", (Scalar(r"-\infty"), Scalar(r"\infty")))
 Value = Scalar | Word | Equation | Relation | Group | Region
 
-
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)
 
@@ -210,7 +209,6 @@ def read_based(text: str) -> Scalar | None:
 _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?\d\}}?)*)")
 # 5 m: perhaps metres, perhaps a product, as is 5m
 _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
-
 
 # 2 hours 30, before minutes
 _LARGER = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)")

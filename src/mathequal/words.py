@@ -36,7 +36,6 @@ GREEK = (
 PLAIN_COMMANDS = rf"{FUNCTIONS}|pi|theta|alpha|beta|phi|lambda|omega"
 """Commands that are also read without a backslash: `2pi` is `2\\pi`."""
 
-
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
 _NUMBER = re.compile(
     r"[+]?(-?(?:\d{1,500}|\d{1,3}(?:,\d{3}){1,9})?(?:\.(\d{1,500}))?)(?:\s*\\cdot\s*10\^\{?(-?\d|(?<=\{)-?\d\d)\}?)?",
@@ -80,7 +79,6 @@ _TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for dig
 
 NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
-
 
 _PARTS = ("half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
@@ -136,10 +134,9 @@ _NO_UNIT = re.compile(
     r"|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?|square ?roots?|roots?|score|scores|gross"
     r"|squared|cubed|factorials?|dozens?|infinity|choose|bases?|mod|modulus|sqrt|hundreds?|thousands?|\w*illions?"
     r"|lakhs?|crores?|myriads?|googols?|reciprocals?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved"
-    r"|inverses?|negatives?"
-    r"|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?|nines?|if|when|where|for"
-    r"|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|plus|versus|vs|this|thus|are|even|odd"
-    r"|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
+    r"|inverses?|negatives?|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?"
+    r"|nines?|if|when|where|for|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|versus|vs"
+    r"|this|thus|are|even|odd|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
     r"|[\d=<>+^\\!()]"
 )
 # Other words count things if one of them is a plural: "5 apples", "5 cups of tea"
