@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 __all__ = ["MAX_LENGTH", "accuracy_reward", "compute_score", "equal", "explain", "final_answer"]
-__all__ += ["instant_verdict", "parse", "simple_number", "start_equal", "submit", "verify"]
+__all__ += ["instant_verdict", "parse", "start_equal", "submit", "verify"]
 
 MAX_LENGTH = 500
 """Characters. A longer answer is right only if it is the reference letter by letter (the longest of MATH has 159)."""
@@ -71,14 +71,8 @@ def final_answer(text: str, tags: bool = False) -> str | None:
     return None
 
 
-def simple_number(text: str) -> Fraction | None:
-    """Return the value of digits with at most a minus sign and a decimal point, None for anything else.
-
-    >>> simple_number("-1.50"), simple_number("1/2")
-    (Fraction(-3, 2), None)
-    """
-    digits = text.removeprefix("-").replace(".", "", 1)
-    return Fraction(text) if len(text) < 32 and digits.isascii() and digits.isdigit() else None
+# Digits with at most a minus sign and a decimal point
+_SIMPLE_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)", re.ASCII)
 
 
 def instant_verdict(reference: str, answer: str) -> bool | None:
@@ -89,12 +83,10 @@ def instant_verdict(reference: str, answer: str) -> bool | None:
     reference, answer = reference.strip(), answer.strip()
     if reference == answer or max(len(reference), len(answer)) > MAX_LENGTH or not (reference and answer):
         return reference == answer != ""
-    one, other = simple_number(reference), simple_number(answer)
-    if one is None or other is None:
+    if not (_SIMPLE_NUMBER.fullmatch(reference) and _SIMPLE_NUMBER.fullmatch(answer)):
         return None
-    if one != other and "." in reference and "." in answer:
-        return None  # one may be the other rounded
-    return one == other
+    is_same = Fraction(reference) == Fraction(answer)
+    return None if not is_same and "." in reference and "." in answer else is_same  # one may be the other rounded
 
 
 def equal(reference: str, answer: str) -> bool:

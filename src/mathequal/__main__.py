@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
@@ -41,13 +40,11 @@ def start_verdict(rule: str, reference: str, text: str) -> Future:
 def grade_cases(cases: list[dict], rule: str) -> dict:
     """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that is expected.
 
-    Returns n, agreement (share of the labelled cases, None without any), the cases that disagree, the number of cases
-    without a verdict by the reason (they count as different), and answers per second.
+    Returns n, agreement (share of the labelled cases, None without any), the cases that disagree, and the number of
+    cases without a verdict by the reason (they count as different).
     """
-    started = time.perf_counter()
     calls = [start_verdict(rule, case["gold"], case["prediction"]) for case in cases]
     outcomes = [call.result() for call in calls]
-    seconds = time.perf_counter() - started
     labelled = [(case, outcome is True) for case, outcome in zip(cases, outcomes, strict=True) if "equal" in case]
     wrong = [case for case, verdict in labelled if verdict != case["equal"]]
     return {
@@ -56,18 +53,7 @@ def grade_cases(cases: list[dict], rule: str) -> dict:
         "false_positives": [case for case in wrong if not case["equal"]],
         "false_negatives": [case for case in wrong if case["equal"]],
         "failures": dict(Counter(outcome.kind for outcome in outcomes if not isinstance(outcome, bool))),
-        "per_second": len(cases) / seconds,
     }
-
-
-def print_report(report: dict) -> None:
-    for kind in ("false_positives", "false_negatives"):
-        print(f"{kind.replace('_', ' ')}: {len(report[kind])}")
-        for case in report[kind]:
-            print(f"  gold {case['gold']!r}, prediction {case['prediction']!r}")
-    agreement = "no case is labelled" if report["agreement"] is None else f"agreement {report['agreement']:.4f}"
-    failed = sum(report["failures"].values())
-    print(f"{report['n']} cases, {agreement}, {failed} without a verdict, {report['per_second']:.0f} answers a second")
 
 
 def main() -> None:
@@ -78,7 +64,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="?", type=Path, help=cases_help)
     # REMAINDER, since an answer may begin with a minus sign
     parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")
-    parser.add_argument("--json", action="store_true", help="print the report on cases as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the report on cases as one line of JSON")
     parser.add_argument("--grader", choices=("default", "paper"), default="default", help=rules_help)
     arguments = parser.parse_args()
     pair = arguments.pair or []
@@ -90,10 +76,7 @@ def main() -> None:
         print("equal" if verdict is True else f"different{failure}")
         return
     report = grade_cases(read_cases(arguments.cases), arguments.grader)
-    if arguments.json:
-        print(json.dumps(report, ensure_ascii=False))
-    else:
-        print_report(report)
+    print(json.dumps(report, ensure_ascii=False, indent=None if arguments.json else 2))
 
 
 if __name__ == "__main__":

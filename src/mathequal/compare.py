@@ -6,7 +6,6 @@ No text is ever evaluated as Python.
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from itertools import product
 
 import pint
@@ -146,23 +145,19 @@ def _scalars(first: Scalar, second: Scalar) -> bool:
     return same_value(Scalar(rf"({with_unit.latex})\cdot{_SIZES[with_unit.unit]}"), other)
 
 
-@lru_cache(maxsize=1)
-def _registry() -> pint.UnitRegistry:
-    registry = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
-    registry.define("dollar = [money]")
-    registry.define("cent = 1/100 dollar")
-    return registry
+_REGISTRY = pint.UnitRegistry(non_int_type=Fraction, on_redefinition="ignore")
+_REGISTRY.define("dollar = [money]")
+_REGISTRY.define("cent = 1/100 dollar")
 
 
 def same_quantity(first: Scalar, second: Scalar) -> bool:
     if {first.unit, second.unit} == {"degree", "radian"}:
         factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
-    elif re.search("celsius|fahrenheit|kelvin", first.unit + second.unit):  # no factor converts them
-        return False
     else:
         try:
-            factor = str(_registry().Quantity(Fraction(1), first.unit).to(second.unit).magnitude)
-        except pint.PintError:  # of another dimension, or without a size: euros
+            one, other = (_REGISTRY.Quantity(Fraction(1), scalar.unit) for scalar in (first, second))
+            factor = str((one / other).to("").magnitude)
+        except pint.PintError:  # of another dimension, without a size (euros), or degrees Celsius, which have no factor
             return False
     return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 
@@ -358,27 +353,22 @@ _RULES: dict[tuple[type, type], Callable[..., bool]] = {
     **{(Equation, other): _equation_and_value for other in (Scalar, Word, Group, Region, Relation)},
     **dict.fromkeys(_SETS, _sets),
 }  # the rule of each two types, in either order
-
-_KINDS = {"Word": "the word", "Equation": "an equation", "Relation": "a condition", "Region": "a set of numbers"}
-_GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
-_GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
+_KINDS = {Word: "the word", Equation: "an equation", Relation: "a condition", Region: "a set of numbers"}
 
 
 def reason(reference: str, answer: str) -> str:
     """Return "equal", or how both are read, which shows why they are different."""
     if mathequal.equal(reference, answer):
         return "equal"
-    if not (reference.strip() and answer.strip()):
-        return "different: an empty answer equals nothing"
-    if max(len(reference), len(answer)) > mathequal.MAX_LENGTH:
-        return f"different: not letter by letter the same, and one has more than {mathequal.MAX_LENGTH} characters"
+    lengths = len(reference.strip()), len(answer.strip())
+    if not min(lengths) or max(lengths) > mathequal.MAX_LENGTH:
+        return f"different: one is empty or has more than {mathequal.MAX_LENGTH} characters"
     return f"different: the reference is {_described(read(reference))}, the answer is {_described(read(answer))}"
 
 
 def _described(answer: Value) -> str:
     if isinstance(answer, Group):
-        kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
-        return f"{kind} ({'; '.join(map(_described, answer.items))})"
+        return f"{answer.opening}{'; '.join(map(_described, answer.items))}{answer.closing}"
     if isinstance(answer, Scalar):
         return f"{shown(answer.latex)} {answer.unit}".strip()
-    return f"{_KINDS[type(answer).__name__]} {getattr(answer, 'text', '')}".strip()
+    return f"{_KINDS[type(answer)]} {getattr(answer, 'text', '')}".strip()

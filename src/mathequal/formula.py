@@ -21,7 +21,7 @@ from sympy.core.function import AppliedUndef
 
 from mathequal.text import rewrite, table
 from mathequal.values import TRIGONOMETRY, Scalar, Value
-from mathequal.words import FUNCTIONS, GREEK, decimal_places, fewest_decimal_places, is_rounded, plain_number
+from mathequal.words import FUNCTIONS, GREEK, decimal_places, plain_number
 
 # Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
@@ -126,11 +126,11 @@ def _power(base: mpmath.mpc, exponent: mpmath.mpc) -> mpmath.mpc:
 
 def points(variables: set[str]) -> list[Point]:
     """Return the points at which formulas are compared: the same for the same variables."""
-    found: list[Point] = []
-    for number, limits in enumerate(_RANGES):
-        point = {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
-        found.append(point | {"": mpmath.mpf(number)})
-    return found
+    return [
+        {name: mpmath.mpf(str(Random(f"{name}{number}").uniform(*limits))) for name in variables}
+        | {"": mpmath.mpf(number)}
+        for number, limits in enumerate(_RANGES)
+    ]
 
 
 def is_real(number: mpmath.mpc) -> bool:
@@ -231,11 +231,8 @@ class _Parser(_Latex2Sympy):
 
 
 def _mixed_number(match: re.Match) -> str:
-    r"""Return 1+\frac12 for 1\frac12 and 1 1/2, but a product for 2\frac31. 2 3/1 is neither."""
-    is_proper = 0 < int(match[2]) < int(match[3])
-    if not is_proper and "frac" not in match[0]:
-        raise Undefined(match[0])
-    joint = "+" if is_proper else r"\cdot "
+    r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
+    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
     return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
@@ -247,11 +244,10 @@ _VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 _REWRITES = table(
     # 1,000
     (r"(?<=\d),(?=\d{3})", ""),
-    # 1 1/2 and 1\frac{1}{2}
-    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
+    # 1\frac{1}{2}
     (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
-    # 5/6\pi is \frac{5}{6}\pi
-    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
+    # 5/6\pi is \frac{5}{6}\pi, but 1 5/6 is no product
+    (r"(?<![\d.^_/])(?<!\d )(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know
@@ -302,17 +298,14 @@ def expression(latex: str) -> sympy.Basic:
         raise
     except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
         raise Undefined(latex) from error
-    if isinstance(parsed, sympy.MatrixBase):
-        meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
-        return sympy.ImmutableMatrix(parsed.xreplace(meanings))
-    if not isinstance(parsed, sympy.Expr) or parsed.has(sympy.zoo, sympy.nan):
+    if not isinstance(parsed, sympy.Expr | sympy.MatrixBase) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
     # x(2) is a product, x(0) is none
     while calls := [call for call in parsed.atoms(AppliedUndef) if 0 not in call.args]:
         products = {call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args) for call in calls}
         parsed = parsed.xreplace(products)
-    meanings = {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
-    return parsed.xreplace(meanings)
+    parsed = parsed.xreplace({symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols})
+    return sympy.ImmutableMatrix(parsed) if isinstance(parsed, sympy.MatrixBase) else parsed
 
 
 # f(2), g'(x), h(f(1)) from the inside: what these three letters are applied to
@@ -379,25 +372,31 @@ _NEEDLESS_SPACE = re.compile(r"(?<!\d)\s+|\s+(?![\d.])")
 def same_value(first: Scalar, second: Scalar) -> bool:
     """Whether two formulas have one value, whatever their units."""
     texts = [_NEEDLESS_SPACE.sub("", scalar.latex) for scalar in (first, second)]
-    if texts[0] == texts[1] or "" in texts:
-        return texts[0] == texts[1] != ""
-    if len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold():  # choices
-        return True
-    decimals = fewest_decimal_places(first.latex, second.latex)
+    is_one_choice = len(texts[0]) == 1 and texts[0].casefold() == texts[1].casefold()
+    if texts[0] == texts[1] or is_one_choice or "" in texts:
+        return "" not in texts
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
         return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(map(same_values, one, other))
-    return one == other or (decimals > 0 and _is_rounded(one, other, decimals)) or same_values(one, other)
+    places = decimal_places(first.latex), decimal_places(second.latex)
+    decimals = min(places) if all(places) else max(places)
+    return one == other or _is_rounded(one, other, decimals) or same_values(one, other)
 
 
 def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
-    if first.free_symbols or second.free_symbols:
+    """Whether one number may be the other rounded to `decimals` places.
+
+    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333` is not.
+    """
+    if decimals < 6 or first.free_symbols or second.free_symbols:
         return False
     # Few digits tell most numbers apart, and many can take seconds.
     for digits in (DIGITS, MORE_DIGITS):
         with mp.workdps(digits):
             one, other = value(first, {}), value(second, {})
-            if one.imag or other.imag or not is_rounded(one.real, other.real, decimals):
+            difference = abs(one - other)
+            is_near = difference * 2 * 10**decimals <= 1 and difference * 10**5 <= max(abs(one), abs(other))
+            if one.imag or other.imag or not is_near:
                 return False
     return True
 

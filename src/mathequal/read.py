@@ -12,7 +12,7 @@ from itertools import product
 from mathequal import values
 from mathequal.text import spelled
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, Word, is_constant
-from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, plain_number, shown
+from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, shown
 
 # \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
 _BRACKET = r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]"
@@ -45,13 +45,6 @@ def split(formula: str, pattern: str) -> tuple[list[str], list[str]]:
             separators.append(match[0].strip())
             start = match.end()
     return [*parts, formula[start:].strip()], separators
-
-
-def split_at_commas(formula: str) -> list[str]:
-    """Return the items of a list. In `1,000, 2,000` only commas with a space separate."""
-    has_spaces = re.search(r",\s", formula)
-    has_grouped_digits = re.search(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", formula)
-    return split(formula, _COMMA_OUTSIDE_NUMBERS if has_spaces and has_grouped_digits else ",")[0]
 
 
 def flattened(items: Iterable[Value]) -> tuple[Value, ...]:
@@ -195,7 +188,10 @@ def _list(text: str) -> Value | None:
     if text.count(",") == grouping_commas and not re.search(_LIST_JOINT, text):
         return None
     sublists = [part for part in split(text, _LIST_JOINT)[0] if part]
-    items_of_sublists = [split_at_commas(sublist) for sublist in sublists]
+    # In `1,000, 2,000` only commas with a space separate.
+    has_grouped_digits = re.search(r",\s", text) and re.search(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", text)
+    comma = _COMMA_OUTSIDE_NUMBERS if has_grouped_digits else ","
+    items_of_sublists = [split(sublist, comma)[0] for sublist in sublists]
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
         parts = _parts(sublists)
         are_points = all(
@@ -361,14 +357,3 @@ _READERS = [
     _group,
     values.read_based,
 ]
-
-
-def normal_form(text: str) -> str:
-    r"""Return one text for answers that read alike, whatever their spelling and unit. Equal answers may still differ.
-
-    >>> normal_form(r"$\dfrac12\text{ cm}^2$.") == normal_form("1/2")
-    True
-    """
-    value = read(text)
-    exact = plain_number(value.latex) if isinstance(value, Scalar) else None
-    return repr(value) if exact is None else str(exact)

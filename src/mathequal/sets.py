@@ -64,9 +64,7 @@ def _set_of(region: Value) -> _Set:
         number = _number(parse(region))
         return _Set([number], lambda x: abs(x - number) <= _SAME_END)
     if isinstance(region, Relation | Equation):
-        return _solutions(
-            region.sides, region.operators if isinstance(region, Relation) else ("=",) * len(region.sides)
-        )
+        return _solutions(region.sides, getattr(region, "operators", ("=",) * len(region.sides)))
     if isinstance(region, Group) and len(region.items) == 2 and region.opening + region.closing in _INTERVALS:
         signs = ("<" if region.opening == "(" else r"\le", "<" if region.closing == ")" else r"\le")
         return _solutions((region.items[0], Scalar("x"), region.items[1]), signs)

@@ -4,22 +4,16 @@ A text such as `\text{ cm}`, and a word in plain letters, is moved into Unicode'
 formulas reads it as a product of letters.
 
 The rows of a table are applied in their order, and each row to what the rows before it have left. The order matters:
-`\text\s*\{` can only be tidied after `\textbf{` has become `\text{`.
+`_{\text{red}}` can only be read after `\textbf{` has become `\text{`.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
+from html.entities import name2codepoint
 
 from mathequal.words import AND, GREEK, OR, PLAIN_COMMANDS, PRIVATE, WORD, moved, number_in_words, without_sentence
-
-# α: \\alpha, from its name GREEK SMALL LETTER ALPHA
-_GREEK_LETTERS = {
-    chr(code): unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda")
-    for code in range(0x391, 0x3CA)
-    if " LETTER " in unicodedata.name(chr(code), "")
-}
 
 
 def _spellings(pairs: str) -> dict[str, str]:
@@ -30,7 +24,8 @@ def _spellings(pairs: str) -> dict[str, str]:
 
 
 CHARACTERS = str.maketrans(
-    {letter: rf"\{name if letter.islower() else name.capitalize()} " for letter, name in _GREEK_LETTERS.items()}
+    # α to Ω, by their names in HTML, where ς is sigmaf
+    {code: rf"\{name.removesuffix('f')} " for name, code in name2codepoint.items() if "Α" <= chr(code) <= "ω"}
     # full-width signs, subscripts, fractions
     | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
     | {sign: f"_{{{value}}}" for value, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
@@ -39,7 +34,7 @@ CHARACTERS = str.maketrans(
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
     | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
-    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
+    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan 元 yuan 圆 yuan")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
     | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
@@ -75,9 +70,6 @@ def rewrite(text: str, rows: Table) -> str:
 
 _NAMED = r"\\?(?<![a-zA-Z])(?:(?:operatorname|text|mathrm)\s*\{\s*)?"
 _ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
-_CIRCLE = r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)"
-# Commands that set words in some font
-_TEXT_FONTS = "textnormal|textbf|textit|textrm|textsf|texttt|mathrm|mathsf|mbox|hbox"
 _UNIT = r"(?:[kcmdn]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)@end(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
 
@@ -116,8 +108,7 @@ BEFORE_WORDS = table(
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
     (r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
-    # 7 元, 7 个: the words for yuan, and for things that are counted
-    (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
+    # 7 个: words for things that are counted
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
@@ -137,8 +128,7 @@ BEFORE_WORDS = table(
     # \AA, 5'' and ^\circ F
     (r"\\text\s*\{\s*\\AA\s*\}|\\AA@end|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
     (r"(?<=\d)\s*(?:''|\^\{\\prime\s*\\prime\})", r"\\text{ arcsecond}"),
-    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?C@end\s*\}}?", r"\\text{ celsius}"),
-    (rf"{_CIRCLE}\s*(?:\\(?:mathrm|text|rm)\s*\{{\s*)?F@end\s*\}}?", r"\\text{ fahrenheit}"),
+    (r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?:\\(?:mathrm|text|rm)\s*\{\s*)?([CF])@end\s*\}?", r"\\text{ deg\1}"),
     # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
@@ -165,8 +155,7 @@ BEFORE_WORDS = table(
     # \mathrm{sin} is \sin
     (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({PLAIN_COMMANDS}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
-    (rf"\\(?:{_TEXT_FONTS}|operatorname\*?)\s*\{{", r"\\text{"),
-    (r"\\text\s*\{", r"\\text{"),
+    (r"\\(?:text(?:normal|bf|it|rm|sf|tt)?|math(?:rm|sf)|[mh]box|operatorname\*?)\s*\{", r"\\text{"),
     # 7^{\text{th}}
     (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}@end", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
@@ -242,10 +231,7 @@ AFTER_WORDS = table(
     # 0 (mod 128), 3 \pmod 7
     (r"\(\s*\\?b?mod\s*\{?(\w+)\}?\s*\)|\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1\2}"),
     # 10 (mod 7) is 3 (mod 7)
-    (
-        r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
-        lambda match: rf"{int(match[1]) % int(match[2])}\pmod{{{match[2]}}}",
-    ),
+    (r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}", lambda m: rf"{int(m[1]) % int(m[2])}\pmod{{{m[2]}}}"),
     # f: x \mapsto 2x
     (r"@start(?:([a-zA-Z])\s*:\s*)?([a-z])\s*\\mapsto@end", lambda match: f"{match[1] or 'f'}({match[2]})="),
     # f(x) \equiv 1
@@ -270,7 +256,6 @@ AFTER_WORDS = table(
     (r"(?<![\w}])(\([^()]*,[^()]*\))\s*(?=\([^()]*,[^()]*\))", r"\1,"),
     (r"\{([,:])\}", r"\1"),
 )
-
 
 # 10 080, 10\,080, 10,\!080 and 10{,}080 are one number.
 _SEPARATOR = r"(?:\{,\}|\s*,\s*\\!|\\!\s*,|\\[,;: ]|~|\s)\s*"

@@ -75,7 +75,6 @@ class Region:
 REALS = Group("(", ")", (Scalar(r"-\infty"), Scalar(r"\infty")))
 Value = Scalar | Word | Equation | Relation | Group | Region
 
-
 _FUNCTION = rf"\\(?:{TRIGONOMETRIC})(?![a-zA-Z])"
 TRIGONOMETRY = re.compile(_FUNCTION)
 
@@ -145,12 +144,10 @@ def read_words(text: str) -> Value | None:
     if not re.fullmatch(rf"(?={WORD})(?:{PRIVATE}|[\s\d])*", text) or _PREFACE.match(text):
         return None
     phrase = _bare(shown(text))
-    number = words.number_in_words(phrase)
-    if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
-        return Scalar(r"\infty" if number is None else str(number))
     amount, _, name = phrase.rpartition(" ")
-    if unit(name) and (number := words.number_in_words(amount)) is not None:  # ten hours
-        return Scalar(str(number), unit(name) or "")
+    number = words.number_in_words(amount if unit(name) else phrase)  # ten hours
+    if number is not None or words.INFINITELY_MANY.fullmatch(phrase):
+        return Scalar(r"\infty" if number is None else str(number), unit(name) or "")
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
@@ -212,7 +209,6 @@ def read_based(text: str) -> Scalar | None:
 _NUMBER_WITH_UNIT = re.compile(rf"(.*?)\s*({WORD}(?:{WORD}|[\s/]|\\cdot|\^\{{?-?\d\}}?)*)")
 # 5 m: perhaps metres, perhaps a product, as is 5m
 _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)")
-
 
 # 2 hours 30, before minutes
 _LARGER = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)")

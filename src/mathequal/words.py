@@ -36,7 +36,6 @@ GREEK = (
 PLAIN_COMMANDS = rf"{FUNCTIONS}|pi|theta|alpha|beta|phi|lambda|omega"
 """Commands that are also read without a backslash: `2pi` is `2\\pi`."""
 
-
 # -5, 1.25, .5, 1,500, and 3.1 \cdot 10^{-7} or 2 \cdot 10^5
 _NUMBER = re.compile(
     r"[+]?(-?(?:\d{1,500}|\d{1,3}(?:,\d{3}){1,9})?(?:\.(\d{1,500}))?)(?:\s*\\cdot\s*10\^\{?(-?\d|(?<=\{)-?\d\d)\}?)?",
@@ -73,22 +72,6 @@ def decimal_places(latex: str) -> int:
     return max(len(match[2]) - int(match[3] or 0), 0) if match and match[2] else 0
 
 
-def fewest_decimal_places(first: str, second: str) -> int:
-    """Return the decimals of the shorter one of two formulas that are decimals, 0 if none is."""
-    places = [decimal_places(first), decimal_places(second)]
-    return min(places) if all(places) else max(places)
-
-
-def is_rounded(first: Fraction, second: Fraction, decimals: int) -> bool:
-    """Whether one number may be the other rounded to `decimals` places.
-
-    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333` is not.
-    """
-    difference = abs(first - second)
-    within_last_place = difference * 2 * 10**decimals <= 1
-    return decimals >= 6 and within_last_place and difference * 10**5 <= max(abs(first), abs(second))
-
-
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
@@ -96,7 +79,6 @@ _TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for dig
 
 NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
 """The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
-
 
 _PARTS = ("half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
@@ -128,7 +110,7 @@ inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha, knot, mile/hou
 second sec s, minute min, hour hr h,
 day, week, month mo, year yr, decade, century centuries, pound lb gbp, ounce oz, ton, tonne, gallon gal, quart qt, pint,
 cup, tablespoon, teaspoon, angstrom å, erg, atmosphere atm, bar, calorie cal, joule j, watt w, volt v, newton n,
-hertz hz, pascal pa, kelvin, celsius, fahrenheit, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
+hertz hz, pascal pa, kelvin, celsius degc, fahrenheit degf, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
 liter litre l, meter metre m, gram gm g, byte, bit
 """
 _SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
@@ -152,10 +134,9 @@ _NO_UNIT = re.compile(
     r"|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?|square ?roots?|roots?|score|scores|gross"
     r"|squared|cubed|factorials?|dozens?|infinity|choose|bases?|mod|modulus|sqrt|hundreds?|thousands?|\w*illions?"
     r"|lakhs?|crores?|myriads?|googols?|reciprocals?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved"
-    r"|inverses?|negatives?"
-    r"|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?|nines?|if|when|where|for"
-    r"|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|plus|versus|vs|this|thus|are|even|odd"
-    r"|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
+    r"|inverses?|negatives?|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?"
+    r"|nines?|if|when|where|for|as|with|is|was|has|does|equals|exceeds|unless|perhaps|sometimes|otherwise|versus|vs"
+    r"|this|thus|are|even|odd|[iexyz]|a\.?m|p\.?m|noon|midnight|north|south|east|west|theta|alpha|beta|gamma|pi)\b"
     r"|[\d=<>+^\\!()]"
 )
 # Other words count things if one of them is a plural: "5 apples", "5 cups of tea"

@@ -7,7 +7,6 @@ import pytest
 
 from conftest import python
 from mathequal import MAX_LENGTH, accuracy_reward, compute_score, equal, explain, final_answer, parse, verify
-from mathequal.read import normal_form
 from mathequal.released import released_verdict
 
 
@@ -68,13 +67,6 @@ def test_an_empty_answer_is_never_right():
         assert equal(empty, "") is False
 
 
-def test_normal_form_keeps_rows_of_matrices():
-    column, row, other = (
-        normal_form(rf"\begin{{pmatrix}} {entries} \end{{pmatrix}}") for entries in (r"1 \\ 2", "1 & 2", r"1\\2")
-    )
-    assert column == other != row
-
-
 def test_the_released_rule_on_brace_less_fractions():
     assert released_verdict(r"\frac{3}{4}", r"so $\boxed{\frac{3}{4}}$")
     assert not released_verdict(r"\sec x", r"\boxed{\frac1{\cos x}}")
@@ -88,7 +80,7 @@ def test_labelled_cases_of_other_projects(data_dir):
     result = command(data_dir / "grader_cases.jsonl", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
-    assert set(report) == {"n", "agreement", "false_positives", "false_negatives", "failures", "per_second"}
+    assert set(report) == {"n", "agreement", "false_positives", "false_negatives", "failures"}
     assert (report["n"], report["failures"]) == (148, {})
     assert report["agreement"] >= 0.98
     assert report["false_positives"] == []
@@ -117,13 +109,13 @@ def test_importing_the_package_imports_no_parser():
 
 @pytest.mark.program
 def test_the_report_shows_every_disagreement(tmp_path):
-    cases = tmp_path / "cases.jsonl"
+    file = tmp_path / "cases.jsonl"
     rows = [("1", r"\boxed{1}", True), ("1", "2", True), ("x+1", "1+x", False), ("y", r"\frac{", False)]
-    cases.write_text("".join(json.dumps({"gold": g, "prediction": p, "equal": e}) + "\n" for g, p, e in rows))
-    result = command(cases)
-    assert "false positives: 1\n  gold 'x+1', prediction '1+x'" in result.stdout
-    assert "false negatives: 1\n  gold '1', prediction '2'" in result.stdout
-    assert "4 cases, agreement 0.5000, 0 without a verdict" in result.stdout
+    cases = [dict(zip(("gold", "prediction", "equal"), row, strict=True)) for row in rows]
+    file.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    result = command(file)
+    expected = {"n": 4, "agreement": 0.5, "false_positives": [cases[2]], "false_negatives": [cases[1]], "failures": {}}
+    assert json.loads(result.stdout) == expected
 
 
 @pytest.mark.program
@@ -134,7 +126,7 @@ def test_bad_cases_name_file_and_line(tmp_path):
     assert result.returncode == 1
     assert f"{cases}:2: is no JSON object with the strings gold and prediction" in result.stderr
     cases.write_text('{"gold": "1", "prediction": "1"}\n')
-    assert "no case is labelled" in command(cases).stdout
+    assert json.loads(command(cases).stdout)["agreement"] is None
     assert "--pair" in command().stderr  # which it needs, or cases
 
 
@@ -183,12 +175,12 @@ def test_threads_get_the_verdicts_of_one_thread():
     [
         ("1+1", "2", "equal"),
         (r"\frac12", "0.25", r"different: the reference is \frac{1}{2}, the answer is 0.25"),
-        ("(1,2)", "[1,2]", "different: the reference is a tuple (1; 2), the answer is an interval (1; 2)"),
+        ("(1,2)", "[1,2]", "different: the reference is (1; 2), the answer is [1; 2]"),
         ("5 cm", "5 kg", "different: the reference is 5 centimeter, the answer is 5 kilogram"),
         ("x", r"\frac10", r"different: the reference is x, the answer is \frac{1}{0}"),
         ("yes", "x>2", "different: the reference is the word yes, the answer is a condition"),
-        ("3", [], "different: an empty answer equals nothing"),
-        ("x" * 501, "y", "different: not letter by letter the same, and one has more than 500 characters"),
+        ("3", [], "different: one is empty or has more than 500 characters"),
+        ("x" * 501, "y", "different: one is empty or has more than 500 characters"),
         ("3", HUGE, "no verdict: timeout"),
     ],
 )
