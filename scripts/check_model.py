@@ -121,7 +121,7 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
     from bnpo.policy.sampling import EngineSettings
-    from bnpo.policy.start_check import COMPARED_TOKENS, prove_start
+    from bnpo.policy.weight_sync import COMPARED_TOKENS, prove_start
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     os.environ.setdefault("LOCAL_RANK", "0")  # the launcher's, for DeepSpeed

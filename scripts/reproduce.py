@@ -22,8 +22,7 @@ from pathlib import Path
 from bnpo.config import PRESETS, Planning, check_config, check_planning, flat_settings
 from bnpo.environment import run_program, setup_environment
 from bnpo.files import ROOT, InputError
-from bnpo.report.run_files import open_folder
-from bnpo.report.summary import why_ended
+from bnpo.report.run_files import open_folder, why_ended
 from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
 from paper.tables import make_tables, to_markdown, write_tables

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from bnpo.config import TINY_MODEL
-from bnpo.evaluation.fleet import fleet
+from bnpo.evaluation.program import fleet
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
 from bnpo.policy.sampling import EngineSettings

@@ -23,7 +23,7 @@ from bnpo.grading.rewards import (
     last_number_reward,
 )
 from bnpo.policy.sampling import Answer
-from bnpo.report.summary import summary
+from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, Task, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import check_format

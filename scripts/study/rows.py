@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
-from bnpo.report.summary import why_ended
+from bnpo.report.run_files import why_ended
 from study.design import EVALUATED, command
 
 RESULTS = ROOT / "evals" / "results" / "study"

@@ -24,8 +24,7 @@ from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.model import ATTENTION, attention
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.start_check import prove_start
-from bnpo.policy.weight_sync import measure_sync
+from bnpo.policy.weight_sync import measure_sync, prove_start
 
 
 @contextmanager

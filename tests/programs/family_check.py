@@ -21,8 +21,7 @@ from bnpo.config import parse_train_config
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.start_check import prove_start
-from bnpo.policy.weight_sync import measure_sync, refresh_sampler, whole_weights
+from bnpo.policy.weight_sync import measure_sync, prove_start, refresh_sampler, whole_weights
 from bnpo.runs.checkpoint import Progress, save_checkpoint
 from bnpo.runs.folder import checkpoint_folder
 

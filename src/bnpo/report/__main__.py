@@ -31,7 +31,7 @@ def main(args: Args) -> None:
     if not args.runs:
         raise InputError("no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
     if args.text:
-        from bnpo.report.summary import summary
+        from bnpo.report.run_files import summary
 
         print("\n\n".join(summary(run) for run in args.runs))
         return

@@ -1,9 +1,13 @@
-"""The files of runs and evaluations, also of unfinished ones, read as the data of a page."""
+"""The files of runs and evaluations, also of unfinished or killed ones, read as the data of a page or in a summary."""
 
+import json
+import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, zip_longest
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -13,7 +17,6 @@ from bnpo.config import FREE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name
-from bnpo.report.summary import why_ended
 from mathequal import final_answer
 
 NOT_KNOWN = ("remax", "beta", "weight")
@@ -138,3 +141,43 @@ def eval_problems(config: dict) -> Iterator[tuple[str, list]]:
         for problem, row in zip_longest(problems, rows, fillvalue={}):  # only JSON lines have subjects and levels
             answer = (dataset.get("references") or {}).get(problem.id, problem.answer)
             yield f"{name} {problem.id}", [problem.text, answer, row.get("subject"), row.get("level")]
+
+
+def why_ended(run: Path) -> str:
+    """Return the reason in the run's end.json."""
+    end = run / "end.json"
+    return json.loads(end.read_text(encoding="utf-8"))["why"] if end.exists() else "still running or killed"
+
+
+def summary(run: Path) -> str:
+    """Return a run's last step, why it ended, its first and last scores, what failed, and its seconds per phase.
+
+    Raises InputError for a folder without metrics.
+    """
+    lines = whole_json_lines(run / "metrics.jsonl")
+    if not lines:
+        raise InputError(f"{run}: has no metrics.jsonl with a step in it. Name the folder of a run that has started")
+    values: dict[str, list[float]] = defaultdict(list)  # of every metric, without those of steps that did not log it
+    for line in lines:
+        for name, value in line.items():
+            if value is not None:
+                values[name].append(value)
+    rows = {"run": f"{run}: {why_ended(run)} after step {lines[-1]['step']}"}
+    metrics = {"reward": "reward/mean", "pass@1": "eval/average", "answer tokens": "answers/mean_tokens"}
+    for name, metric in metrics.items():
+        if metric in values:
+            rows[name] = f"{values[metric][0]:.4g} -> {values[metric][-1]:.4g}"
+    kinds = [name for name in values if name == "reward/timeouts" or name.startswith("reward/errors/")]
+    failures = [f"{name.rpartition('/')[2]} {sum(values[name]):.0f}" for name in kinds if any(values[name])]
+    if failures:
+        rows["failed rewards"] = ", ".join(failures)
+    findings = run / "findings.json"
+    if findings.exists():
+        for finding in json.loads(findings.read_text(encoding="utf-8")):
+            rows[f"first steps: {finding['kind']}"] = finding["text"]
+    # `total` is that of a step, in which neither evaluations nor watched questions count.
+    seconds = {name.removeprefix("seconds/"): fmean(values[name]) for name in values if name.startswith("seconds/")}
+    phases = sorted(seconds, key=seconds.get, reverse=True)
+    rows["mean seconds"] = ", ".join(f"{phase} {seconds[phase]:.3g}" for phase in phases)
+    rows["page"] = shlex.join(["python", "-m", "bnpo.report", str(run)])
+    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

@@ -17,10 +17,9 @@ from bnpo.policy.lora import describe_adapter
 from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.speed import Stopwatch
-from bnpo.policy.start_check import prove_start
-from bnpo.policy.weight_sync import refresh_sampler
+from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
-from bnpo.report.summary import summary
+from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
