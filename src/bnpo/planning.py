@@ -180,10 +180,10 @@ def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
     """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
     keys = shape.key_heads  # vLLM repeats key heads if there are too few
     if any(count % size for count in (ranks_here, shape.heads, shape.intermediate)) or (keys % size and size % keys):
-        raise InputError(
-            f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's {shape.heads} heads "
-            f"and its feed-forward width {shape.intermediate}, and divide or be divided by its {keys} key heads"
+        divided = (
+            f"the {ranks_here} ranks of a machine, {shape.heads} heads and feed-forward width {shape.intermediate}"
         )
+        raise InputError(f"--sampler-ranks {size}: must divide {divided}, and divide or be divided by {keys} key heads")
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:

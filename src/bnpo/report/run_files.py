@@ -47,7 +47,7 @@ def run_data(folder: Path, config: dict) -> dict:
         "name": folder.resolve().name,
         "seed": config["seed"],
         "end": why_ended(folder),
-        "config": {name: config[name] for name in sorted(config.keys() - FREE - {"seed", "exact_entropy"})},
+        "config": {name: config[name] for name in sorted(config.keys() - FREE - {"seed"})},
         "rewards": list(map(reward_name, config["rewards"])),
         "lines": whole_json_lines(folder / "metrics.jsonl"),
     }

@@ -179,10 +179,8 @@ def find_checkpoint(run: Path, ranks: int) -> Progress:
     if progress.ranks != ranks and not (trainer / "latest_universal").exists():
         convert = ["python", "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(trainer / "zero")]
         convert += ["--output_folder", str(trainer / "universal")]
-        raise InputError(
-            f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks, or convert it: "
-            f"{shlex.join(convert)}"
-        )
+        problem = f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks"
+        raise InputError(f"{problem}, or convert it: {shlex.join(convert)}")
     return progress
 
 

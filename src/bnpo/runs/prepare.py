@@ -150,10 +150,8 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
 def check_format(rewards: Sequence[str], prompt: str) -> None:
     """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
     if "format" in rewards and prompt.rstrip().endswith("<think>"):
-        raise InputError(
-            "--rewards format: the chat template opens <think> itself, so no answer has that tag; take --thinking off, "
-            "another --template, or a reward of your own"
-        )
+        problem = "--rewards format: the chat template opens <think> itself, so no answer has that tag"
+        raise InputError(f"{problem}; take --thinking off, another --template, or a reward of your own")
 
 
 def input_hashes(config: TrainConfig, model: Path, prompts: list, evaluation: Evaluation | None) -> dict:

@@ -166,10 +166,9 @@ class Run:
                 write_json_lines(self._folder / "rollouts" / name, rollout_rows(task, step.rollouts, step.advantages))
                 write_json_lines(self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks)))
         if bad_steps >= config.update.max_bad_steps:
-            raise RunError(
-                f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step {step.number} "
-                f"(--max-bad-steps). Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
-            )
+            problem = f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step"
+            cure = f"Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
+            raise RunError(f"{problem} {step.number} (--max-bad-steps). {cure}")
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
         if is_best or not self.continues() or step.number % config.folder.save_every == 0:
