@@ -162,6 +162,6 @@ def test_what_cannot_be_shared_is_refused(size, ranks_here):
     shape = ModelShape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
     for fitting in (1, 2, 4):  # of two key heads, ranks hold the same
         check_sampler_ranks(shape, fitting, 4)
-    message = f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, the model's 12 heads and its"
+    message = f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, 12 heads and a width of 8960"
     with pytest.raises(InputError, match=message):
         check_sampler_ranks(shape, size, ranks_here)

@@ -180,9 +180,7 @@ def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
     """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
     keys = shape.key_heads  # vLLM repeats key heads if there are too few
     if any(count % size for count in (ranks_here, shape.heads, shape.intermediate)) or (keys % size and size % keys):
-        divided = (
-            f"the {ranks_here} ranks of a machine, {shape.heads} heads and feed-forward width {shape.intermediate}"
-        )
+        divided = f"the {ranks_here} ranks of a machine, {shape.heads} heads and a width of {shape.intermediate}"
         raise InputError(f"--sampler-ranks {size}: must divide {divided}, and divide or be divided by {keys} key heads")
 
 
