@@ -23,8 +23,7 @@ TINY_MODEL = ROOT / "data" / "tiny-model"
 T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
-Share = Annotated[float, Field(gt=0, le=1)]
-"""A part of a whole, such as of the memory of a GPU."""
+Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Aggregation = Literal["seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -272,8 +271,7 @@ PRESETS = {
     ),
 }
 
-OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
-"""Settings that --config does not take from the config.json of another run."""
+OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}  # not taken from --config
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""

@@ -80,10 +80,7 @@ class EvalConfig:
 
 # The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
-
-
-Job = tuple[Path, Evaluation, Samples]
-"""One model to evaluate, already checked: its folder, what is sampled from it, and the samples so far."""
+Job = tuple[Path, Evaluation, Samples]  # a model to evaluate: its folder, what is sampled from it, the samples so far
 
 
 class Outcome(NamedTuple):

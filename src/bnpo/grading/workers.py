@@ -27,8 +27,7 @@ import psutil
 
 from bnpo.environment import secure_output
 
-MEMORY_LIMIT = 2 << 30
-"""Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
+MEMORY_LIMIT = 2 << 30  # bytes of data a worker may hold; beyond it allocations raise MemoryError
 WALL_CLOCK_FACTOR = 10
 """A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
 on a busy machine the clock must not decide a verdict."""
