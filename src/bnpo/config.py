@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import PrimitiveConstructorSpec
 
 from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
-from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
+from bnpo.data import SYSTEM_PROMPTS, Columns
 from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
@@ -24,6 +24,7 @@ T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
+TEMPERATURES = (0.01, 2.0)  # of vLLM, which uses the lowest for values below it. Evaluations may also use 0.
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Aggregation = Literal["seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -294,7 +295,7 @@ def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
     return replace(validate(TrainConfig, values | groups), planning=config.planning)
 
 
-def validate(settings: type[T], values: dict) -> T:
+def validate(settings: type[T], values: dict, are_flags: bool = True) -> T:
     """Return a settings dataclass from values as JSON holds them. Raises InputError for the first fault."""
     try:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
@@ -302,10 +303,11 @@ def validate(settings: type[T], values: dict) -> T:
         fault = error.errors()[0]
         if not fault["loc"]:  # the only text that JSON cannot hold
             raise InputError("a value has half of a surrogate pair, which is no text") from error
-        name = [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
-        reason = fault["msg"].replace("Input should", "must")
-        value = " ".join(str(fault["input"]).split())[:60]
-        raise InputError(f"--{name}: is {value}, {reason}") from error
+        name = ".".join(map(str, fault["loc"]))
+        if are_flags:
+            name = "--" + [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
+        given = "" if isinstance(fault["input"], dict) else f"is {' '.join(str(fault['input']).split())[:60]}, "
+        raise InputError(f"{name}: {given}{fault['msg'].replace('Input should', 'must')}") from error
 
 
 def check_planning(planning: Planning) -> None:
@@ -314,6 +316,14 @@ def check_planning(planning: Planning) -> None:
     given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
     if given and not planning.dry_run:
         raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")
+
+
+def check_template(template: str, system_prompt: str | None) -> None:
+    """Raise InputError, one line, for a template that is neither known nor a file, and for two system prompts."""
+    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
+        raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
+    if template == "think" and system_prompt:
+        raise InputError("--template think is a system prompt itself: use it without --system-prompt")
 
 
 def preset_config(name: str, has_cuda: bool) -> TrainConfig:
@@ -385,11 +395,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
     if not -math.inf < low < high < math.inf:
         raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
-    template = config.data.template
-    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
-        raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
-    if template == "think" and config.data.system_prompt:
-        raise InputError("--template think is a system prompt itself: use it without --system-prompt")
+    check_template(config.data.template, config.data.system_prompt)
     update, batch = config.update, config.batch
     config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
     if update.lora_rank is None and update.lora_alpha is not None:

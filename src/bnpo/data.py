@@ -268,8 +268,6 @@ THINK_PROMPT = (
 )
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 """By name of the template. None: that of the chat template, as in the paper. `think` is for the format reward."""
-TEMPERATURES = (0.01, 2.0)
-"""Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
 
 
 def chat_template(tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None) -> str:

