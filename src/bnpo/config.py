@@ -47,8 +47,7 @@ class DataSettings:
     """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in:
     `arithmetic` or `word-problems`. Several sources are joined. docs/data.md has all forms."""
     template: str = "chat"
-    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
-    tags. Or the path of a Jinja file."""
+    """`chat`: the tokenizer's template. `think`: the same, with a system prompt that asks for tags. Or a Jinja file."""
     system_prompt: str | None = None
     """System prompt, as text or as the path of a text file. The default is the chat template's, '' is none."""
     thinking: Literal["on", "off"] | None = None
@@ -73,8 +72,7 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw n more, at most
-    this many times. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
-    all."""
+    this many times. The learner takes n of all, first those with unequal rewards. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -191,8 +189,7 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Steps between evaluations, which are also made before the first step and after the last planned one. 0: none. The
-    best checkpoint is named `best`."""
+    """Steps between evaluations, besides those of step 0 and the last step. 0: none. The best checkpoint is `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50

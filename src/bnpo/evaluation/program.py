@@ -224,8 +224,7 @@ def evaluate_live(
 def regrade(folder: Path, rule: str | None) -> Outcome:
     """Grade all samples in the folder of a finished evaluation by all rules, and write its files anew.
 
-    `rule` is that of the scores; None keeps the one of the protocol. Raises InputError if the folder holds no finished
-    evaluation, or if its problems have changed.
+    `rule` is that of the scores; None keeps the old one. Raises InputError, also if the problems have changed.
     """
     protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
     try:
@@ -235,21 +234,20 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
         seed, tags = protocol["seed"], protocol["answer_tags"]
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew") from error
-    evaluation = Evaluation(
-        suite, {name: dataset_problems(suite.datasets[name]) for name in suite.datasets}, seed, tags
-    )
+    problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+    evaluation = Evaluation(suite, problems, seed, tags)
     keys = evaluation.sample_keys()
-    samples, count = Samples(folder, keys, protocol), len(keys)
+    samples = Samples(folder, keys, protocol)
     before = list(samples.records.values())
-    if len(before) < count:
-        found = f"{len(before)} of {count} samples"
+    if len(before) < len(keys):
+        found = f"{len(before)} of {len(keys)} samples"
         raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
     grader = Grader(grader=suite.grader)
-    records = list(tqdm(evaluation.grade(before, grader), total=count, unit="sample"))
+    records = list(tqdm(evaluation.grade(before, grader), total=len(keys), unit="sample"))
     grader.close()
     changes = []
     for old, new in zip(before, records, strict=True):
-        reference = evaluation.problems[new["dataset"]][new["index"]].answer
+        reference = problems[new["dataset"]][new["index"]].answer
         for name, verdict in new["verdicts"].items():
             was = old.get("verdicts", {}).get(name, verdict)  # a rule that has not graded before changes nothing
             if verdict != was:

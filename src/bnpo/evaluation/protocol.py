@@ -36,16 +36,13 @@ key_of = itemgetter("dataset", "index", "repetition")  # of a record; raises Key
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A suite with its problems and encoded prompts by data set, for one model and one seed.
-
-    To grade kept samples again, neither prompts nor the tokenizer are needed.
-    """
+    """A suite with its problems and encoded prompts by data set, for one model and one seed."""
 
     suite: Suite
     problems: dict[str, list[Problem]]
     seed: int
     answer_tags: bool  # whether the prompts ask for answer tags
-    prompts: dict[str, list[list[int]]] = field(default_factory=dict)
+    prompts: dict[str, list[list[int]]] = field(default_factory=dict)  # none, and no tokenizer, to grade samples anew
     tokenizer: Any = None  # of transformers
 
     @classmethod
@@ -154,9 +151,8 @@ class Evaluation:
 class Samples:
     """The folder of an evaluation: its protocol, and the records in samples.jsonl, to which new ones are added.
 
-    Opening it continues an interrupted evaluation under the same protocol: it reads the records, and removes a last
-    line that was cut off. Raises InputError if the folder holds anything else, if a record is not among `keys`, or if
-    another process writes the file.
+    Opening it continues an interrupted evaluation, without a last line that was cut off. Raises InputError if the
+    folder holds something else, a record is not among `keys`, or another process writes the file.
     """
 
     def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):

@@ -164,7 +164,5 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[lis
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
     """Return the most tokens of a prompt plus answer, in training and in the evaluation by `suite` if there is one."""
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
-    if suite:
-        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
-    return longest
+    settings = (config.sampling, suite or config.sampling)
+    return max(part.max_prompt_tokens + part.max_answer_tokens for part in settings)
