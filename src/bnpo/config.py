@@ -176,8 +176,7 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Names of the settings that --resume may change, such as lr,temperature. Settings that change neither a step nor
-    its evaluation, such as --steps or --save-every, need not be named."""
+    """Settings that --resume may change, such as lr,temperature. It always may change --steps and --save-every."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2

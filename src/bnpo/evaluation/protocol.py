@@ -67,8 +67,7 @@ class Evaluation:
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
-        for name in ("grader", "both_rules"):  # the samples do not depend on them
-            del suite[name]
+        del suite["grader"], suite["both_rules"]  # the samples do not depend on them
         if self.suite.template not in SYSTEM_PROMPTS:
             suite["template"] = read_text(self.suite.template)
         for name, problems in self.problems.items():
@@ -200,8 +199,7 @@ def _claim(folder: Path, protocol: dict) -> dict:
     keys = (given | saved).keys() - {"run"}
     differing = ", ".join(sorted(key for key in keys if given.get(key) != saved.get(key)))
     if differing:
-        difference = f"different {differing}; see {path.name}"
-        raise InputError(f"{folder}: holds results of another evaluation ({difference}); {advice}")
+        raise InputError(f"{path}: is of another evaluation (different {differing}); {advice}")
     return saved
 
 
