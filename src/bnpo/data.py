@@ -266,8 +266,7 @@ THINK_PROMPT = (
     "<think> </think> and the answer inside <answer> </answer>: <think> reasoning </think> <answer> answer "
     "</answer>. Write the final result inside the answer tags as \\boxed{}."
 )
-SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
-"""By name of the template. None: that of the chat template, as in the paper. `think` is for the format reward."""
+SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}  # None: that of the chat template, as in the paper
 
 
 def chat_template(tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None) -> str:

@@ -11,8 +11,7 @@ from bnpo.evaluation.suites import Suite
 
 RESAMPLES = 10_000  # of the bootstrap
 DETECTED = 1.96 + 0.84  # standard errors of a difference that a two-sided test at 5 % finds in 80 % of all cases
-Score = dict[str, float]
-"""`pass1` and its standard error `se`, as shares between 0 and 1. docs/evaluation.md lists the other scores."""
+Score = dict[str, float]  # pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
 
 
 def pass_at_1(correct: np.ndarray) -> Score:
