@@ -206,7 +206,7 @@ def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluat
     first, second = (one.protocol("x", TINY_MODEL, None, "float32") for one in (evaluation, other))
     assert {key for key in first if first[key] != second[key]} == {"prompts_sha256"}
     claimed(tmp_path / "out", first)
-    with pytest.raises(InputError, match=r"holds results of another evaluation \(different prompts_sha256; see proto"):
+    with pytest.raises(InputError, match=r"protocol\.json: is of another evaluation \(different prompts_sha256\)"):
         claimed(tmp_path / "out", second)
 
 
@@ -249,7 +249,7 @@ def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     assert claimed(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
     (folder / "samples.jsonl").write_text("precious")
     for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"repetitions": 1}}, "suite")):
-        with pytest.raises(InputError, match=rf"another evaluation \(different {name}; see protocol.json\)"):
+        with pytest.raises(InputError, match=rf"protocol\.json: is of another evaluation \(different {name}\)"):
             claimed(folder, protocol | change)
     assert (folder / "samples.jsonl").read_text() == "precious"
 

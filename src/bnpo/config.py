@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import PrimitiveConstructorSpec
 
 from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
-from bnpo.data import SYSTEM_PROMPTS, TEMPERATURES, Columns
+from bnpo.data import SYSTEM_PROMPTS, Columns
 from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
@@ -23,8 +23,8 @@ TINY_MODEL = ROOT / "data" / "tiny-model"
 T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
-Share = Annotated[float, Field(gt=0, le=1)]
-"""A part of a whole, such as of the memory of a GPU."""
+Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
+TEMPERATURES = (0.01, 2.0)  # of vLLM, which uses the lowest for values below it. Evaluations may also use 0.
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Aggregation = Literal["seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -47,8 +47,7 @@ class DataSettings:
     """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in:
     `arithmetic` or `word-problems`. Several sources are joined. docs/data.md has all forms."""
     template: str = "chat"
-    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
-    tags. Or the path of a Jinja file."""
+    """`chat`: the tokenizer's template. `think`: the same, with a system prompt that asks for tags. Or a Jinja file."""
     system_prompt: str | None = None
     """System prompt, as text or as the path of a text file. The default is the chat template's, '' is none."""
     thinking: Literal["on", "off"] | None = None
@@ -73,8 +72,7 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw n more, at most
-    this many times. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
-    all."""
+    this many times. The learner takes n of all, first those with unequal rewards. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -178,8 +176,7 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Names of the settings that --resume may change, such as lr,temperature. Settings that change neither a step nor
-    its evaluation, such as --steps or --save-every, need not be named."""
+    """Settings that --resume may change, such as lr,temperature. It always may change --steps and --save-every."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
@@ -191,8 +188,7 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Steps between evaluations, which are also made before the first step and after the last planned one. 0: none. The
-    best checkpoint is named `best`."""
+    """Steps between evaluations, besides those of step 0 and the last step. 0: none. The best checkpoint is `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
@@ -272,8 +268,7 @@ PRESETS = {
     ),
 }
 
-OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
-"""Settings that --config does not take from the config.json of another run."""
+OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}  # not taken from --config
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
@@ -296,7 +291,7 @@ def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
     return replace(validate(TrainConfig, values | groups), planning=config.planning)
 
 
-def validate(settings: type[T], values: dict) -> T:
+def validate(settings: type[T], values: dict, are_flags: bool = True) -> T:
     """Return a settings dataclass from values as JSON holds them. Raises InputError for the first fault."""
     try:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
@@ -304,10 +299,11 @@ def validate(settings: type[T], values: dict) -> T:
         fault = error.errors()[0]
         if not fault["loc"]:  # the only text that JSON cannot hold
             raise InputError("a value has half of a surrogate pair, which is no text") from error
-        name = [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
-        reason = fault["msg"].replace("Input should", "must")
-        value = " ".join(str(fault["input"]).split())[:60]
-        raise InputError(f"--{name}: is {value}, {reason}") from error
+        name = ".".join(map(str, fault["loc"]))
+        if are_flags:
+            name = "--" + [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
+        given = "" if isinstance(fault["input"], dict) else f"is {' '.join(str(fault['input']).split())[:60]}, "
+        raise InputError(f"{name}: {given}{fault['msg'].replace('Input should', 'must')}") from error
 
 
 def check_planning(planning: Planning) -> None:
@@ -316,6 +312,14 @@ def check_planning(planning: Planning) -> None:
     given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
     if given and not planning.dry_run:
         raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")
+
+
+def check_template(template: str, system_prompt: str | None) -> None:
+    """Raise InputError, one line, for a template that is neither known nor a file, and for two system prompts."""
+    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
+        raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
+    if template == "think" and system_prompt:
+        raise InputError("--template think is a system prompt itself: use it without --system-prompt")
 
 
 def preset_config(name: str, has_cuda: bool) -> TrainConfig:
@@ -387,11 +391,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
     if not -math.inf < low < high < math.inf:
         raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
-    template = config.data.template
-    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
-        raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
-    if template == "think" and config.data.system_prompt:
-        raise InputError("--template think is a system prompt itself: use it without --system-prompt")
+    check_template(config.data.template, config.data.system_prompt)
     update, batch = config.update, config.batch
     config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
     if update.lora_rank is None and update.lora_alpha is not None:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 # Groups are arguments of `datasets.load_dataset`. A split has no default: a test set must not be `train` by mistake.
 HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revision>[^#]+))?#(?P<split>.+)")
 HUB_FORM = "hub:OWNER/NAME:CONFIG@REVISION#SPLIT, where :CONFIG and @REVISION can be left out"
-Messages = list[dict[str, str]]
-"""A chat, as chat templates take it: dicts with `role` and `content`."""
+Messages = list[dict[str, str]]  # a chat, as chat templates take it: dicts with `role` and `content`
 
 
 @dataclass(frozen=True)
@@ -240,10 +239,8 @@ def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[
 
 DIVISORS = (2, 3, 4, 5, 6, 8)
 MAX_TERMS = 6
-TRAINING_PROBLEMS = 7500
-"""The size of MATH's training set."""
-SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}
-"""Hash buckets of each split, out of 100."""
+TRAINING_PROBLEMS = 7500  # the size of MATH's training set
+SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}  # hash buckets, of 100
 
 
 def draw_arithmetic(rng: np.random.Generator) -> Iterator[tuple[str, str, str]]:
@@ -269,10 +266,7 @@ THINK_PROMPT = (
     "<think> </think> and the answer inside <answer> </answer>: <think> reasoning </think> <answer> answer "
     "</answer>. Write the final result inside the answer tags as \\boxed{}."
 )
-SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
-"""By name of the template. None: that of the chat template, as in the paper. `think` is for the format reward."""
-TEMPERATURES = (0.01, 2.0)
-"""Lowest and highest temperature of vLLM, which uses the lowest for values below it. Evaluations may also use 0."""
+SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}  # None: that of the chat template, as in the paper
 
 
 def chat_template(tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None) -> str:

@@ -19,8 +19,7 @@ from bnpo.files import InputError
 
 T = TypeVar("T")
 
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that every launcher of ranks sets. Programs that are no ranks ignore them."""
+LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by every launcher of ranks
 
 DEFAULTS = {
     # The sampler lives in the learner's process: weights pass by reference, and there is one process to kill.

@@ -17,10 +17,8 @@ from safetensors import SafetensorError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The folder of the checkout, which contains data sets and suites."""
-SMOLLM2 = ROOT / "data" / "models" / "SmolLM2-135M-Instruct"
-"""Where scripts/get_model.py writes the model of the preset `smollm2`."""
+ROOT = Path(__file__).resolve().parents[2]  # the folder of the checkout, which contains data sets and suites
+SMOLLM2 = ROOT / "data" / "models" / "SmolLM2-135M-Instruct"  # written by scripts/get_model.py
 
 
 class RunError(Exception):

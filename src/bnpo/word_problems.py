@@ -17,10 +17,8 @@ import numpy as np
 from bnpo.files import InputError
 
 NAME = "word-problems"
-SMALLEST_RANGE = 9
-"""Below this, too few pairs of numbers are left for the test set."""
-TEST_SHARE = 0.2
-"""Share of all pairs that only test problems have."""
+SMALLEST_RANGE = 9  # below this, too few pairs of numbers are left for the test set
+TEST_SHARE = 0.2  # share of all pairs that only test problems have
 PEOPLE = ("Tom", "Anna", "Ben", "Lucy", "Max", "Emma", "Sam", "Nora")
 THINGS = ("apples", "books", "coins", "pens", "cards", "shells", "stamps", "marbles")
 GAINS = ("buys", "finds", "gets")

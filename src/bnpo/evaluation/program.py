@@ -58,8 +58,7 @@ class EvalConfig:
     limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
-    """Folder for samples.jsonl and results.json, by default evals/results/<suite>-<model>-<hash>. Repeat an interrupted
-    command to continue it."""
+    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. Repeat a command to continue it."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
@@ -80,10 +79,7 @@ class EvalConfig:
 
 # The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
-
-
-Job = tuple[Path, Evaluation, Samples]
-"""One model to evaluate, already checked: its folder, what is sampled from it, and the samples so far."""
+Job = tuple[Path, Evaluation, Samples]  # a model to evaluate: its folder, what is sampled from it, the samples so far
 
 
 class Outcome(NamedTuple):
@@ -227,8 +223,7 @@ def evaluate_live(
 def regrade(folder: Path, rule: str | None) -> Outcome:
     """Grade all samples in the folder of a finished evaluation by all rules, and write its files anew.
 
-    `rule` is that of the scores; None keeps the one of the protocol. Raises InputError if the folder holds no finished
-    evaluation, or if its problems have changed.
+    `rule` is that of the scores; None keeps the old one. Raises InputError, also if the problems have changed.
     """
     protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
     try:
@@ -238,21 +233,20 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
         seed, tags = protocol["seed"], protocol["answer_tags"]
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew") from error
-    evaluation = Evaluation(
-        suite, {name: dataset_problems(suite.datasets[name]) for name in suite.datasets}, seed, tags
-    )
+    problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+    evaluation = Evaluation(suite, problems, seed, tags)
     keys = evaluation.sample_keys()
-    samples, count = Samples(folder, keys, protocol), len(keys)
+    samples = Samples(folder, keys, protocol)
     before = list(samples.records.values())
-    if len(before) < count:
-        found = f"{len(before)} of {count} samples"
+    if len(before) < len(keys):
+        found = f"{len(before)} of {len(keys)} samples"
         raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
     grader = Grader(grader=suite.grader)
-    records = list(tqdm(evaluation.grade(before, grader), total=count, unit="sample"))
+    records = list(tqdm(evaluation.grade(before, grader), total=len(keys), unit="sample"))
     grader.close()
     changes = []
     for old, new in zip(before, records, strict=True):
-        reference = evaluation.problems[new["dataset"]][new["index"]].answer
+        reference = problems[new["dataset"]][new["index"]].answer
         for name, verdict in new["verdicts"].items():
             was = old.get("verdicts", {}).get(name, verdict)  # a rule that has not graded before changes nothing
             if verdict != was:

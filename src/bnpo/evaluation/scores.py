@@ -10,10 +10,8 @@ from bnpo.evaluation.protocol import Record, key_of
 from bnpo.evaluation.suites import Suite
 
 RESAMPLES = 10_000  # of the bootstrap
-DETECTED = 2.8
-"""Standard errors of a difference that a two-sided test at 5 % finds with a probability of 80 %: 1.96 + 0.84."""
-Score = dict[str, float]
-"""`pass1` and its standard error `se`, as shares between 0 and 1. docs/evaluation.md lists the other scores."""
+DETECTED = 1.96 + 0.84  # standard errors of a difference that a two-sided test at 5 % finds in 80 % of all cases
+Score = dict[str, float]  # pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
 
 
 def pass_at_1(correct: np.ndarray) -> Score:
@@ -43,8 +41,7 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
 def detectable(error: float) -> float:
     """Return the smallest true difference to another model that is found with 80 % power, from the error of pass@1.
 
-    It holds for a model whose scores on the problems are unrelated. A comparison with a similar model, such as another
-    checkpoint of the run, is paired by problem and finds smaller differences.
+    It holds for unrelated scores. A comparison with a similar model, which is paired by problem, finds smaller ones.
 
     >>> round(detectable(0.02), 3)
     0.079
@@ -88,10 +85,11 @@ def average(scores: Sequence[Score]) -> Score:
 
 def summarize(records: Sequence[Record], repetitions: int) -> dict:
     """Return all scores of one data set from its records, ordered by problem, `repetitions` of each."""
-    correct = by_problem([record["correct"] for record in records], repetitions)
+    correct = np.reshape([record["correct"] for record in records], (-1, repetitions))  # [problems, repetitions]
     by_rule = {}
     for rule in records[0]["verdicts"]:
-        by_rule[rule] = pass_at_1(by_problem([record["verdicts"][rule] is True for record in records], repetitions))
+        right = [record["verdicts"][rule] is True for record in records]
+        by_rule[rule] = pass_at_1(np.reshape(right, (-1, repetitions)))
     ks = [2**i for i in range(repetitions.bit_length()) if 2**i < repetitions] + [repetitions]
     return {
         "problems": len(correct),
@@ -130,7 +128,7 @@ def compare(suite: Suite, base: Collection[Record], other: Collection[Record], s
     for name, dataset in suite.datasets.items():
         pairs = zip(of_dataset(base, name), of_dataset(other, name), strict=True)
         changes = [float(new["correct"]) - float(old["correct"]) for old, new in pairs]
-        differences[name] = by_problem(changes, dataset.repetitions).mean(axis=1)
+        differences[name] = np.reshape(changes, (-1, dataset.repetitions)).mean(axis=1)  # [problems]
     return paired_bootstrap(differences, seed)
 
 
@@ -139,16 +137,10 @@ def of_dataset(records: Collection[Record], name: str) -> list[Record]:
     return sorted((record for record in records if record["dataset"] == name), key=key_of)
 
 
-def by_problem(values: Sequence[float], repetitions: int) -> np.ndarray:
-    """Return values [problems, repetitions] from those of a data set's records."""
-    return np.array(values, float).reshape(-1, repetitions)
-
-
 def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, dict]:
     """Compare two models on the same problems, from the differences [problems] of their means per problem by data set.
 
-    The problems are drawn again with replacement RESAMPLES times. The interval is that of the percentiles. With several
-    data sets, `average` is their mean.
+    Problems are drawn with replacement. The interval is that of the percentiles, and `average` that of several sets.
     """
     rng = np.random.default_rng(seed)
     resampled, observed = {}, {}

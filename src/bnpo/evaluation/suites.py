@@ -1,6 +1,5 @@
 """Evaluation suites: which data sets are evaluated, and how. A suite is a small JSON file, in evals/ or anywhere."""
 
-import json
 import os
 import re
 from collections import Counter
@@ -9,21 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 
-from bnpo.config import Positive, Share, TrainConfig
-from bnpo.data import (
-    SYSTEM_PROMPTS,
-    TEMPERATURES,
-    Columns,
-    Problem,
-    built_in_problems,
-    chat_template,
-    content_hash,
-    encode_prompt,
-    load_problems,
-)
-from bnpo.files import ROOT, InputError, read_text
+from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
+from bnpo.data import Columns, Problem, built_in_problems, chat_template, content_hash, encode_prompt, load_problems
+from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, last_number
 
 SUITES = ROOT / "evals"
@@ -73,26 +62,21 @@ def load_suite(name: str) -> Suite:
     if not os.path.isfile(path):  # unlike Path.is_file, False for names that are too long
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
         raise InputError(f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json")
+    advice = "evals/paper.json shows the fields"
+    fields = read_json(path, advice)
+    prompt, template = fields.get("system_prompt"), fields.get("template")
     try:
-        fields = json.loads(read_text(path))
-        prompt = fields.get("system_prompt")
         if isinstance(prompt, str) and os.path.isfile(ROOT / prompt):
             fields["system_prompt"] = read_text(ROOT / prompt).strip()
-        suite = TypeAdapter(Suite).validate_json(json.dumps({"name": path.stem, **fields}), strict=True)
+        if isinstance(template, str) and os.path.isfile(ROOT / template):
+            fields["template"] = str(ROOT / template)
+        suite = validate(Suite, {"name": path.stem, **fields}, are_flags=False)
+        check_template(suite.template, suite.system_prompt)
         check_function("grader", suite.grader, GRADERS)
         for dataset in suite.datasets.values():
             dataset.check()
-        if suite.template not in SYSTEM_PROMPTS and not os.path.isfile(ROOT / suite.template):
-            raise ValueError(f"template is {suite.template!r}, known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
-        if suite.template == "think" and suite.system_prompt:
-            raise ValueError("template think is a system prompt itself: use it without system_prompt")
-    except (AttributeError, InputError, TypeError, ValueError) as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):  # its text has several lines
-            fault = error.errors()[0]
-            given = "" if isinstance(fault["input"], dict) else f" is {fault['input']!r}"
-            reason = f"{'.'.join(map(str, fault['loc']))}{given}: {fault['msg'].replace('Input should', 'must')}"
-        raise InputError(f"{path}: not a suite ({reason}); evals/paper.json shows the fields") from error
+    except InputError as error:
+        raise InputError(f"{path}: not a suite ({error}); {advice}") from error
     return suite
 
 
@@ -135,8 +119,7 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     return problems
 
 
-BAD_REFERENCES = 0.01
-"""Share of references that no answer can equal, from which on a run is refused. MATH has 2 empty ones in 7,500."""
+BAD_REFERENCES = 0.01  # a run is refused if no answer can equal more of them. MATH has 2 empty ones in 7,500.
 LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
 
 
@@ -153,18 +136,15 @@ def check_references(problems: Sequence[Problem], sources: Sequence[str], reward
     for fault, faulty in checks.items():
         # A list is no certain fault: answers of some tasks are lists.
         if len(faulty) > (0.5 if fault == "is a list" else BAD_REFERENCES) * len(problems):
-            raise InputError(
-                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled: that of "
-                f"problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}; correct them, or take the answer out of "
-                "its field with --answer-field and --answer-pattern"
-            )
+            problem = f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled"
+            first = f"that of problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}"
+            raise InputError(f"{problem}: {first}; correct them, or set --answer-field and --answer-pattern")
 
 
 def suite_template(suite: Suite, tokenizer) -> str:
     """Return the Jinja template of the suite's prompts. Raises InputError."""
-    template = suite.template if suite.template in SYSTEM_PROMPTS else str(ROOT / suite.template)
     try:
-        return chat_template(tokenizer, template, suite.system_prompt, suite.thinking)
+        return chat_template(tokenizer, suite.template, suite.system_prompt, suite.thinking)
     except InputError as error:
         raise InputError(f"suite {suite.name}: {error}") from error
 
@@ -175,17 +155,14 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[lis
     for problem in problems:
         prompt = encode_prompt(tokenizer, problem.problem, template)
         if len(prompt) > suite.max_prompt_tokens:  # skipping the problem would change the score
-            raise InputError(
-                f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, max_prompt_tokens "
-                f"is {suite.max_prompt_tokens}; raise it in the suite's file"
-            )
+            found = f"the prompt of problem {problem.id} has {len(prompt)} tokens"
+            limit = f"max_prompt_tokens is {suite.max_prompt_tokens}; raise it in the suite's file"
+            raise InputError(f"suite {suite.name}: {found}, {limit}")
         prompts.append(prompt)
     return prompts
 
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
     """Return the most tokens of a prompt plus answer, in training and in the evaluation by `suite` if there is one."""
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
-    if suite:
-        longest = max(longest, suite.max_prompt_tokens + suite.max_answer_tokens)
-    return longest
+    settings = (config.sampling, suite or config.sampling)
+    return max(part.max_prompt_tokens + part.max_answer_tokens for part in settings)

@@ -24,8 +24,7 @@ class Grades:
 
     rewards: np.ndarray  # [answers, K]
     failed: np.ndarray  # [answers], True where at least one reward could not be computed
-    failures: Counter[str]
-    """Failed calls by kind: `timeout`, `death`, `OutOfRange` or an exception's name. Equal calls count once."""
+    failures: Counter[str]  # failed calls by the kind of their Failure, or OutOfRange; equal calls count once
 
 
 class Grader:

@@ -19,10 +19,8 @@ from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
 
-BOTH_RULES = ("default", "paper")
-"""Rules that a suite with `both_rules`, and a regrade, apply to every answer."""
-GRADERS = (*BOTH_RULES, "last_number")
-"""Rules of grading: this project's, that of the paper's released code, or the last number in the text."""
+BOTH_RULES = ("default", "paper")  # a suite with `both_rules`, and a regrade, apply them to every answer
+GRADERS = (*BOTH_RULES, "last_number")  # this project's rule, the paper's released code, the last number of a text
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -69,8 +67,7 @@ REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_numbe
 """Built-in rewards that are fast and safe enough to be called in the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=RELEASED_FORMAT)}
 """Those of `--grader paper`. The authors' released code allows no white space around or between the tags."""
-BUILT_IN = ("accuracy", *REWARDS)
-"""Names of the built-in rewards. `accuracy` may take long, so grader.py has it computed in worker processes."""
+BUILT_IN = ("accuracy", *REWARDS)  # accuracy may take long, so grader.py has it computed in worker processes
 
 
 def reward_name(reward: str) -> str:
@@ -87,10 +84,7 @@ def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
 
 
 def users_reward(reward: str, source: str, text: str, reference: str) -> float:
-    """Return a user's reward of one answer. Runs in a worker.
-
-    Raises ImportError if the file cannot be run, TypeError for what is no number, and what the function raises.
-    """
+    """Return a user's reward. Raises ImportError for its file, TypeError for no number, and what it raises itself."""
     try:
         function = _load(reward, source)
     except (Exception, SystemExit) as error:

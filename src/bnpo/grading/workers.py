@@ -27,11 +27,9 @@ import psutil
 
 from bnpo.environment import secure_output
 
-MEMORY_LIMIT = 2 << 30
-"""Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
+MEMORY_LIMIT = 2 << 30  # bytes of data a worker may hold; beyond it allocations raise MemoryError
 WALL_CLOCK_FACTOR = 10
-"""A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
-on a busy machine the clock must not decide a verdict."""
+"""By the clock, a call may take this many times its limit of processor time: it may sleep, or the machine be busy."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
