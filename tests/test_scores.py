@@ -1,6 +1,7 @@
 """Scores, their errors, what a difference must be to be found, and the files of an evaluation."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -230,6 +231,14 @@ def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
         Samples(tmp_path, evaluation.sample_keys(), {})
     first.close()
     Samples(tmp_path, evaluation.sample_keys(), {}).close()
+
+
+def test_a_full_disk_is_a_line_that_says_how_to_continue(tmp_path, evaluation, records):
+    samples = Samples(tmp_path, evaluation.sample_keys(), {})
+    with open("/dev/full", "w") as full:
+        os.dup2(full.fileno(), samples._file.fileno())
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); free some disk space, then"):
+        samples.add(records[0])
 
 
 @pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "repetition": 0}', "[]", "nonsense", "twice"])

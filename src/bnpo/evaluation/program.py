@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
 from bnpo.environment import setup_environment
-from bnpo.evaluation.protocol import GRADING_PACKAGES, Evaluation, Samples, grader_identity, key_of, versions
+from bnpo.evaluation.protocol import GRADING_PACKAGES, REPEAT, Evaluation, Samples, grader_identity, key_of, versions
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, dataset_problems, load_suite, override
 from bnpo.files import ROOT, InputError, RunError, line_of, read_json, write_json, write_json_lines, writing
@@ -116,7 +116,8 @@ def run(config: EvalConfig) -> Outcome:
         _, _, base = jobs[1]
         paired = compare(suite, base.records.values(), samples.records.values(), config.seed)
         comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
-        write_json(samples.folder / "comparison.json", comparison)
+        with writing(samples.folder, REPEAT):
+            write_json(samples.folder / "comparison.json", comparison)
     return Outcome(samples.folder, results[::-1], comparison)
 
 
@@ -189,7 +190,8 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
                 bar.set_postfix(correct=f"{correct / len(samples.records):.3f}", refresh=False)
     samples.close()
     results = score_all(evaluation.suite, samples.records.values(), samples.protocol)
-    write_json(samples.folder / "results.json", results)
+    with writing(samples.folder, REPEAT):
+        write_json(samples.folder / "results.json", results)
     return results
 
 

