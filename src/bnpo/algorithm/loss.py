@@ -5,9 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-LogitSteps = Callable[[torch.Tensor], torch.Tensor]
-"""What a model does to the output of its head, such as a scale or a soft cap: [tokens, head rows] to the same shape."""
-
+LogitSteps = Callable[[torch.Tensor], torch.Tensor]  # scale or cap the output of a head, [tokens, head rows]
 LOGIT_CHUNK = {"cpu": 2**26, "cuda": 2**28}
 """Number of logits in memory at once, by type of device: 256 MB and 1 GB in fp32, or 440 and 1,766 tokens with a
 vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes the gradient of the whole head."""

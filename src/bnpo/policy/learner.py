@@ -220,8 +220,7 @@ class Learner:
                 sums[5] = torch.maximum(sums[5], gap.max())
 
 
-REDUCE_BUCKET = 50_000_000
-"""Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
+REDUCE_BUCKET = 50_000_000  # elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:
