@@ -84,8 +84,8 @@ class Ranks:
             # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
             dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         except RuntimeError as error:
-            cure = "choose another port with --master_port if it is in use, and correct or unset GLOO_SOCKET_IFNAME, "
-            cure += "NCCL_SOCKET_IFNAME and MASTER_ADDR"
+            variables = "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR"
+            cure = f"choose another --master_port if it is in use, and correct or unset {variables}"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
         # Last: a rank that waits in vain for the others above must end at the first signal.
         # Python handlers run in the main thread, which may wait in a collective. The interpreter writes signal numbers

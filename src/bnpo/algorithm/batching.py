@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 REPEATED_KEY = 1 / 8
-"""Cost of a prompt token, whose key and value are stored again, for each answer after the first. A token that passes
-through the model costs 1: in models with as many key heads as query heads its layers take about eight times as much."""
+"""Cost of a prompt token for each answer after the first, if 1 is that of passing it through the model: key and value,
+about an eighth of a layer's memory in models with as many key heads as query heads, are stored again."""
 
 
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from bnpo.files import InputError
 
 OnUnitInterval = Literal["bnpo", "beta", "curverl", "eb", "weight"]
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
-NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]  # `Batch.lengths`
+NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]  # they need `Batch.lengths`
 Others = Literal["gdpo", "grpo", "maxrl", "reinforce", "remax", "rloo", "shrinkage"]
 Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]  # names that --algo takes, those of the functions below
 MAX_BETA_PARAMETER = 100.0  # alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers
@@ -300,4 +300,4 @@ def curverl(batch: Batch) -> np.ndarray:
 
 
 ALGORITHMS: dict[str, Callable[[Batch], np.ndarray]] = {name: globals()[name] for name in get_args(Algorithm)}
-WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")  # learn from one answer per question, which gives others advantage 0
+WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")  # learn from one answer per question, others do not

@@ -61,10 +61,7 @@ def check_weights(folder: Path) -> None:
 
 
 def local_folder(model: str) -> Path | None:
-    """Return the folder that `model` names, or the last checkpoint of a run's folder. None for a hub name.
-
-    Raises InputError for what is neither.
-    """
+    """Return the folder `model`, of a run its last checkpoint. None for a hub name. Raises InputError for others."""
     folder = Path(model)
     if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
         folder = folder / "last"
@@ -144,10 +141,7 @@ def _settings(folder: Path) -> dict:
 
 
 def load_tokenizer(folder: Path, longest: int):
-    """Return the tokenizer of a model folder.
-
-    Raises InputError if prompt and answer of `longest` tokens do not fit the model, or if it has too few embeddings.
-    """
+    """Return the tokenizer of a model folder. Raises InputError like `model_config`, and for too few embeddings."""
     from transformers import AutoTokenizer  # imports torch
 
     rows = model_config(folder, longest).get_text_config().vocab_size
@@ -162,10 +156,7 @@ def load_tokenizer(folder: Path, longest: int):
 
 
 def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
-    """Return the configuration of the model in `folder`.
-
-    Raises InputError if transformers does not know it, or if prompt and answer of `longest` tokens do not fit into it.
-    """
+    """Return a model's configuration. Raises InputError if it is unknown, or has no room for `longest` tokens."""
     from transformers import AutoConfig  # imports torch
 
     with running(str(folder / "config.json"), "transformers"):

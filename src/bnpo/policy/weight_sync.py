@@ -71,10 +71,8 @@ def check_equal(weights: dict[str, torch.Tensor], held: dict[str, torch.Tensor],
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
-            raise RunError(
-                f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler differ from the "
-                "learner's: an update was lost, or only a part of the weights arrived"
-            )
+            problem = f"{', '.join(names)} of rank {rank}'s sampler differ from the learner's"
+            raise RunError(f"weight sync after step {step} failed: {problem}; some of the update was lost")
 
 
 def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,9 +125,8 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
             return difference
     raise RunError(
         f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of the longest "
-        f"answers differ by {difference:.2g} per token, more than the {bound:.2g} that rounding explains. The sampler "
-        "lacks the learner's weights (a lost update, a head left behind), or their arithmetic differs more than at the "
-        "start; --sync-tolerance sets another bound"
+        f"answers differ by {difference:.2g} per token, more than the {bound:.2g} that rounding explains. Weights were "
+        "lost, or the arithmetic differs more than at the start; --sync-tolerance sets another bound"
     )
 
 
@@ -141,8 +138,7 @@ class StartCheck:
     sampler: float  # between the sampler and the model's own code
     apart: float  # between the two
     rounding: float  # between two runs of the model's own code, one with embeddings off by one rounding
-    sync_bound: float
-    """Largest difference between sampler and learner that is taken for rounding, on any answer after any sync."""
+    sync_bound: float  # largest between the two that is taken for rounding, on any answer after any sync
 
 
 def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartCheck:
