@@ -82,7 +82,7 @@ def collect(
         if has_signal(rewards, reward_weights).sum() >= n:
             break
     return Rollouts(
-        questions=np.concatenate(draws)[: len(groups)],
+        questions=np.concatenate(draws)[: len(groups)],  # those that were asked
         trained=trained_groups(rewards, n, reward_weights),
         answers=[answers for answers, _ in groups],
         rewards=rewards,
