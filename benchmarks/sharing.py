@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 from common import launch, row
@@ -28,13 +29,12 @@ import torch
 import torch.distributed as dist
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences, token_counts
+from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
 from bnpo.policy.learner import Experience
 
-ROUNDS = 3
-"""Measured updates of each kind, after one that warms up."""
+ROUNDS = 3  # measured updates of each kind, after one that warms up
 CASES = {
     "tiny": ("2048", (32, 16, 45, 40)),
     "300_150": ("4096", (8, 16, 300, 150)),
@@ -80,7 +80,8 @@ def packing(shared: bool) -> Iterator[None]:
     if shared:
         yield
         return
-    groups = mock.patch.object(Lengths, "of", lambda *ids: Lengths(*map(token_counts, ids), np.arange(len(ids[0]))))
+    of = Lengths.of
+    groups = mock.patch.object(Lengths, "of", lambda *ids: replace(of(*ids), groups=np.arange(len(ids[0]))))
     with mock.patch.object(module, "collate", whole_sequences), groups:
         yield
 
@@ -91,8 +92,7 @@ def random_batch(questions: int, samples: int, prompt: int, answer: int | None) 
     prompts = [tokens for _ in range(questions) for tokens in [rng.integers(20, 110, prompt).tolist()] * samples]
     uneven = np.exp(rng.uniform(np.log(10), np.log(900), len(prompts))).astype(int)
     answers = [rng.integers(20, 110, answer or length).tolist() for length in uneven]
-    logprobs = [np.full(len(tokens), -3.0) for tokens in answers]
-    return Experience(prompts, answers, logprobs, rng.normal(size=len(prompts)))
+    return Experience(prompts, answers, [np.full(len(ids), -3.0) for ids in answers], rng.normal(size=len(prompts)))
 
 
 def measure(model: str, budget: str, experience: Experience) -> dict[str, float]:

@@ -127,7 +127,7 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     os.environ.setdefault("LOCAL_RANK", "0")  # the launcher's, for DeepSpeed
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     settings = with_settings(PRESETS["tiny"], model=str(folder))
-    learner = Learner(str(folder), tokens, settings, with_optimizer=False)
+    learner = Learner(str(folder), tokens, settings, trains=False)
     longest = settings.sampling.max_prompt_tokens + settings.sampling.max_answer_tokens
     engine = EngineSettings(max_tokens=longest, dtype="float32")
     sampler = Sampler(str(folder), tokenizer, engine)

@@ -50,15 +50,11 @@ def one_step(
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):
             experience = make_experience(task, rollouts, advantages)  # [N]
-            metrics, old_logprobs = learner.update(experience, learning_rate(config, number))
+            lr = config.update.lr * min(1.0, (number + 1) / max(1, config.update.warmup_steps))  # a linear warm-up
+            metrics, old_logprobs = learner.update(experience, lr)
 
         # The new weights into vLLM, and a check that they arrived.
         with stopwatch("sync"):
             refresh_sampler(learner, sampler, number + 1)
             sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)
     return Step(number + 1, place, rollouts, advantages, fits, metrics, old_logprobs, sync_difference, stopwatch)
-
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Return the learning rate of `step` (from 0): a linear rise over the warm-up, then constant."""
-    return config.update.lr * min(1.0, (step + 1) / max(1, config.update.warmup_steps))

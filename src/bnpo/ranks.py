@@ -18,12 +18,9 @@ import torch.distributed as dist
 from bnpo.environment import expects_cuda
 from bnpo.files import InputError, line_of
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run after its step. SIGHUP comes from a terminal that is closed."""
-ECHO_SECONDS = 1.0
-"""Signals this soon after the first one count as the same request: the launcher passes Ctrl-C on, as SIGTERM."""
-LAUNCHER_SECONDS = 10.0
-"""Time in which the launcher of a rank notices that another of its ranks has ended."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP comes from a terminal that is closed
+ECHO_SECONDS = 1.0  # signals this soon after the first repeat its request: the launcher passes Ctrl-C on, as SIGTERM
+LAUNCHER_SECONDS = 10.0  # in which the launcher of a rank notices that another of its ranks has ended
 
 
 def has_cuda(optional: bool = False) -> bool:
@@ -31,9 +28,8 @@ def has_cuda(optional: bool = False) -> bool:
     if torch.version.cuda and expects_cuda() and not torch.cuda.is_available():
         if not optional:
             raise InputError(
-                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine. Update the NVIDIA "
-                "driver, start the container with the NVIDIA runtime (--gpus all), or use the CPU: "
-                "CUDA_VISIBLE_DEVICES= in front of the command"
+                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine. Update its driver, "
+                "start the container with --gpus all, or use the CPU: CUDA_VISIBLE_DEVICES= in front of the command"
             )
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # libraries would fail at the GPU that they see
     return torch.cuda.is_available()
@@ -88,8 +84,8 @@ class Ranks:
             # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo.
             dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         except RuntimeError as error:
-            cure = "choose another port with --master_port if it is in use, and correct or unset GLOO_SOCKET_IFNAME, "
-            cure += "NCCL_SOCKET_IFNAME and MASTER_ADDR"
+            variables = "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR"
+            cure = f"choose another --master_port if it is in use, and correct or unset {variables}"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
         # Last: a rank that waits in vain for the others above must end at the first signal.
         # Python handlers run in the main thread, which may wait in a collective. The interpreter writes signal numbers

@@ -70,10 +70,8 @@ def collect(
     collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
-    asked: list[np.ndarray] = []  # the draws that were used, [n] each
     groups, greedy = [], []  # [q] each: answers and grades, the same for ReMax's greedy answers
     for questions in draws:
-        asked.append(questions)
         own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # perhaps none
         own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
@@ -84,7 +82,7 @@ def collect(
         if has_signal(rewards, reward_weights).sum() >= n:
             break
     return Rollouts(
-        questions=np.concatenate(asked),
+        questions=np.concatenate(draws)[: len(groups)],  # those that were asked
         trained=trained_groups(rewards, n, reward_weights),
         answers=[answers for answers, _ in groups],
         rewards=rewards,

@@ -35,8 +35,7 @@ def compute_advantages(
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
 
-    Raises ValueError for rewards that are ragged, not finite or outside their range, or if the estimator lacks an
-    argument. Raises InputError for wrong settings.
+    Raises ValueError for ragged rewards, rewards out of range, and missing arguments, InputError for wrong settings.
     """
     algo = method.algo
     if algo not in ALGORITHMS:
@@ -83,17 +82,13 @@ def _to_unit_interval(rewards: np.ndarray | Sequence, ranges: np.ndarray | Seque
     except ValueError:  # ragged lists
         rewards = np.empty(0)
     if rewards.ndim != 3 or 0 in rewards.shape:
-        raise ValueError(
-            "rewards must be [questions, answers, rewards], none empty: "
-            "sample the same number of answers to every question, or drop the question"
-        )
+        cure = "sample the same number of answers to every question, or drop the question"
+        raise ValueError(f"rewards must be [questions, answers, rewards], none empty: {cure}")
     low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T  # [K] each
     # A comparison with nan is False, so this also finds rewards that are not finite.
     outside = ~((rewards >= low) & (rewards <= high))  # [n, m, K]
     if outside.any():
         question, answer, k = np.argwhere(outside)[0].tolist()
-        raise ValueError(
-            f"reward {k} of question {question}, {kind} {answer}, is {rewards[question, answer, k]}, outside "
-            f"[{low[k]:g}, {high[k]:g}]: fix the reward function or declare its range with --reward-range"
-        )
+        found = f"reward {k} of question {question}, {kind} {answer}, is {rewards[question, answer, k]}"
+        raise ValueError(f"{found}, outside [{low[k]:g}, {high[k]:g}]: fix the reward function or set --reward-range")
     return (rewards - low) / (high - low)

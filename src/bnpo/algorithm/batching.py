@@ -5,16 +5,16 @@ copies their keys and values for each answer (bnpo.policy.model).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 
 REPEATED_KEY = 1 / 8
-"""Cost of a prompt token for each answer after the first. A token that passes through the model costs 1. The key and
-the value of the prompt token are stored again for each answer. They are about an eighth of a layer's memory in models
-that have as many key heads as query heads."""
+"""Cost of a prompt token for each answer after the first, if 1 is that of passing it through the model: key and value,
+about an eighth of a layer's memory in models with as many key heads as query heads, are stored again."""
 
 
 def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
@@ -65,7 +65,8 @@ class Lengths:
         """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal prompts are one group."""
         numbers: dict[tuple[int, ...], int] = {}  # of the groups, by prompt; a new prompt gets the next number
         groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
-        return cls(token_counts(prompts), token_counts(answers), np.array(groups, dtype=np.int64))
+        of_prompts, of_answers = (np.array([len(ids) for ids in each], dtype=np.int64) for each in (prompts, answers))
+        return cls(of_prompts, of_answers, np.array(groups, dtype=np.int64))
 
     def cost(self, part: np.ndarray) -> float:
         """Return the cost in tokens of the answers with indices `part`, all of one group, in a micro-batch."""
@@ -82,10 +83,6 @@ class Lengths:
             # The first answer of a piece has the whole prompt instead, so the difference is subtracted from the limit.
             pieces += [group[items] for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
         return pieces
-
-
-def token_counts(sequences: Sequence[Sized]) -> np.ndarray:
-    return np.array([len(ids) for ids in sequences], dtype=np.int64)
 
 
 def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
@@ -141,10 +138,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Answers and their prompts in one row without padding. A prompt that several answers share is there once.
-
-    The last token of each answer is not in the row, because it predicts nothing.
-    """
+    """Answers, without their last tokens, and their prompts in one row without padding: a shared prompt once."""
 
     input_ids: torch.Tensor  # [tokens]
     position_ids: torch.Tensor  # [tokens]
@@ -204,7 +198,7 @@ def collate(
         return torch.from_numpy(np.concatenate(parts)).to(device)
 
     def starts(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.tensor([0, *np.cumsum(token_counts(parts))], dtype=torch.int32, device=device)
+        return torch.tensor([0, *accumulate(map(len, parts))], dtype=torch.int32, device=device)
 
     sequences = Sequences(starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys)))
     return MicroBatch(
@@ -213,6 +207,6 @@ def collate(
         sequences=sequences,
         targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
         predicting=tensor(predicting),
-        lengths=token_counts([answer for _, answer in pairs]),
+        lengths=np.array([len(answer) for _, answer in pairs]),
         indices=indices,
     )

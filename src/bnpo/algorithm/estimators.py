@@ -16,13 +16,10 @@ from bnpo.files import InputError
 
 OnUnitInterval = Literal["bnpo", "beta", "curverl", "eb", "weight"]
 """Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others are summed."""
-NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]
-"""Estimators that need `Batch.lengths`."""
+NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]  # they need `Batch.lengths`
 Others = Literal["gdpo", "grpo", "maxrl", "reinforce", "remax", "rloo", "shrinkage"]
-Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]
-"""The estimators by the names that --algo takes, which are those of their functions."""
-MAX_BETA_PARAMETER = 100.0
-"""Largest alpha and beta that a user may set. Up to here 1/f is finite at every accuracy of up to 1,000 answers."""
+Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]  # names that --algo takes, those of the functions below
+MAX_BETA_PARAMETER = 100.0  # alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers
 
 
 @dataclass(frozen=True)
@@ -303,6 +300,4 @@ def curverl(batch: Batch) -> np.ndarray:
 
 
 ALGORITHMS: dict[str, Callable[[Batch], np.ndarray]] = {name: globals()[name] for name in get_args(Algorithm)}
-"""The function of each estimator, by its name."""
-WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")
-"""Estimators that learn from one answer per question. The advantages of the others are then all 0."""
+WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")  # learn from one answer per question, others do not

@@ -5,9 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-LogitSteps = Callable[[torch.Tensor], torch.Tensor]
-"""What a model does to the output of its head, such as a scale or a soft cap: [tokens, head rows] to the same shape."""
-
+LogitSteps = Callable[[torch.Tensor], torch.Tensor]  # scale or cap the output of a head, [tokens, head rows]
 LOGIT_CHUNK = {"cpu": 2**26, "cuda": 2**28}
 """Number of logits in memory at once, by type of device: 256 MB and 1 GB in fp32, or 440 and 1,766 tokens with a
 vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes the gradient of the whole head."""
@@ -40,7 +38,7 @@ def token_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities whose backward pass computes the logits again.
+    """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all tokens.
 
     With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T hidden. This is our own
     code because torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
@@ -52,18 +50,21 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.steps, ctx.parts = steps, parts
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
+        only_chunk = None  # probabilities [tokens, head rows], kept for the backward pass
         for part in parts:
             logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
             few_rows = logits.split(max(1, len(logits) // 16))  # of which the copies that torch makes are small
             normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
+            if len(parts) == 1 and not steps:
+                only_chunk = logits.sub_(normalizers[:, None]).exp_()
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, only_chunk)
         return logprobs
 
     @staticmethod
     def backward(ctx, upstream):
-        hidden, weight, bias, targets, normalizers = ctx.saved_tensors
+        hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
         _, temperature, _ = ctx.drawn
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
@@ -71,15 +72,16 @@ class _TokenLogprobs(torch.autograd.Function):
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
         for part in ctx.parts:
             scale = upstream[part, None] / temperature  # [chunk tokens, 1]
-            logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
-            if ctx.steps:
-                with torch.enable_grad():
-                    after_steps = ctx.steps(output.requires_grad_())
-                logits = after_steps.detach().clone()
-            logits = _as_drawn(logits, targets[part], *ctx.drawn)
-            # -scale * pi, written over the logits to save memory.
-            d = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)  # [chunk tokens, head rows]
-            d = d.scatter_add_(1, targets[part, None], scale)  # one at the target, less pi, times scale
+            probabilities = only_chunk  # [chunk tokens, head rows]
+            if probabilities is None:
+                logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+                if ctx.steps:
+                    with torch.enable_grad():
+                        after_steps = ctx.steps(output.requires_grad_())
+                    logits = after_steps.detach().clone()
+                probabilities = _as_drawn(logits, targets[part], *ctx.drawn).sub_(normalizers[part, None]).exp_()
+            # One at the target, less pi, times scale: written over pi to save memory.
+            d = probabilities.mul_(-scale).scatter_add_(1, targets[part, None], scale)
             if ctx.steps:
                 [d] = torch.autograd.grad(after_steps, output, d)
             if bias is not None:

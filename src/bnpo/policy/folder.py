@@ -16,8 +16,7 @@ from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-MERGED = "merged"
-"""Subfolder of an adapter's folder for the model with the adapter in its weights."""
+MERGED = "merged"  # subfolder of an adapter's folder for the model with the adapter in its weights
 
 
 def model_folder(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
@@ -33,10 +32,8 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
             patterns = ["*.json", "*.txt", "*.jinja", *needed]
             folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
         except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
-            raise InputError(
-                f"{model}: no such local folder, and the download from the model hub failed ({line_of(error)}); "
-                "check the name and the network, or give the path of a downloaded copy"
-            ) from error
+            problem = f"no such local folder, and the download from the model hub failed ({line_of(error)})"
+            raise InputError(f"{model}: {problem}; check name and network, or name a local copy") from error
     adapter_base(folder)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
@@ -59,17 +56,12 @@ def check_weights(folder: Path) -> None:
             with safe_open(file, framework="np"):  # compares the size with the header
                 pass
         except Exception as error:  # SafetensorError, or one of the system
-            raise InputError(
-                f"{file}: is damaged, perhaps cut off, or only a git-lfs pointer ({line_of(error)}); download or copy "
-                "it again, or run `git lfs pull` in its folder"
-            ) from error
+            problem = f"is damaged, perhaps cut off, or only a git-lfs pointer ({line_of(error)})"
+            raise InputError(f"{file}: {problem}; copy it again, or run `git lfs pull` in its folder") from error
 
 
 def local_folder(model: str) -> Path | None:
-    """Return the folder that `model` names, or the last checkpoint of a run's folder. None for a hub name.
-
-    Raises InputError for what is neither.
-    """
+    """Return the folder `model`, of a run its last checkpoint. None for a hub name. Raises InputError for others."""
     folder = Path(model)
     if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
         folder = folder / "last"
@@ -149,10 +141,7 @@ def _settings(folder: Path) -> dict:
 
 
 def load_tokenizer(folder: Path, longest: int):
-    """Return the tokenizer of a model folder.
-
-    Raises InputError if prompt and answer of `longest` tokens do not fit the model, or if it has too few embeddings.
-    """
+    """Return the tokenizer of a model folder. Raises InputError like `model_config`, and for too few embeddings."""
     from transformers import AutoTokenizer  # imports torch
 
     rows = model_config(folder, longest).get_text_config().vocab_size
@@ -161,28 +150,22 @@ def load_tokenizer(folder: Path, longest: int):
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
     unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
     if len(tokenizer) - unused > rows:
-        raise InputError(
-            f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {rows}; take the tokenizer of this model, "
-            "or enlarge the model with resize_token_embeddings"
-        )
+        problem = f"its tokenizer has {len(tokenizer)} tokens, its model {rows}"
+        raise InputError(f"{folder}: {problem}; take the tokenizer of this model, or call resize_token_embeddings")
     return tokenizer
 
 
 def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
-    """Return the configuration of the model in `folder`.
-
-    Raises InputError if transformers does not know it, or if prompt and answer of `longest` tokens do not fit into it.
-    """
+    """Return a model's configuration. Raises InputError if it is unknown, or has no room for `longest` tokens."""
     from transformers import AutoConfig  # imports torch
 
     with running(str(folder / "config.json"), "transformers"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     context = getattr(config.get_text_config(), "max_position_embeddings", longest)
     if longest > context:
-        raise InputError(
-            f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens; "
-            f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
-        )
+        problem = f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, {context} tokens"
+        cure = f"lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by {longest - context}"
+        raise InputError(f"{problem}; {cure}")
     return config
 
 
@@ -217,6 +200,5 @@ def running(model: str, library: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise InputError(
-            f"{model}: {library} cannot run this model ({line_of(error)}); correct that, or use another model"
-        ) from error
+        problem = f"{library} cannot run this model ({line_of(error)})"
+        raise InputError(f"{model}: {problem}; correct that, or use another model") from error

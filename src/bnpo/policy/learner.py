@@ -44,17 +44,15 @@ class Learner:
     """Owns the weights and the optimizer. Every public method is a collective: all ranks must call it together.
 
     `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
-    predicted. If `universal` is true, `load` reads DeepSpeed's "universal" format, which any number of ranks can load.
-    With `with_optimizer=False` it can only score, and needs a fraction of the memory.
+    predicted. If `universal` is true, `load` reads DeepSpeed's conversion for any number of ranks.
+    With `trains=False` it can only score, and needs a fraction of the memory.
     """
 
-    def __init__(
-        self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal=False, with_optimizer=True
-    ):
+    def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal=False, trains=True):
         self.config = config
         patches.compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
-        if not with_optimizer:
+        if not trains:
             del settings["optimizer"]
         # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
         # Left alive, it would partition all later models of this process, also vLLM's.
@@ -87,7 +85,7 @@ class Learner:
         self.device = self._engine.device
         self.policy: Policy = self._engine.module  # the model with its head, partitioned over the ranks
         self.model = self.policy.model  # the Hugging Face model in it
-        if with_optimizer:
+        if trains:
             patches.create_moments(self._engine.optimizer)
 
     def save(self, folder: Path) -> None:
@@ -96,10 +94,7 @@ class Learner:
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` has written with the same number of ranks. Raises InputError for damage.
-
-        A `universal` learner reads <folder>/universal, DeepSpeed's conversion for any number of ranks.
-        """
+        """Read what `save` has written, or <folder>/universal if the learner is so. Raises InputError for damage."""
         self._engine.optimizer.optimizer.state.clear()  # otherwise memory would hold two sets of moments during loading
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
@@ -220,8 +215,7 @@ class Learner:
                 sums[5] = torch.maximum(sums[5], gap.max())
 
 
-REDUCE_BUCKET = 50_000_000
-"""Elements of gradients that are reduced together. DeepSpeed allocates them in fp32, and its default takes 2 GB."""
+REDUCE_BUCKET = 50_000_000  # elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

@@ -80,12 +80,6 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
     model.enable_input_require_grads()
 
 
-def describe_adapter(model: torch.nn.Module) -> str:
-    """Return a line that says which layers of a partitioned model with an adapter are adapted."""
-    trained = sum(parameter.ds_numel for parameter in model.parameters() if parameter.requires_grad)
-    return f"LoRA: {trained:,} trained parameters adapt {', '.join(sorted(model.peft_config[ADAPTER].target_modules))}"
-
-
 def save_adapter(model: torch.nn.Module, folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors, which peft can load. A collective; rank 0 writes."""
     adapter = {name: parameter for name, parameter in model.named_parameters() if f".{ADAPTER}." in name}

@@ -9,11 +9,8 @@ from transformers import AttentionInterface, PretrainedConfig
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, token_logprobs
 
-ATTENTION = "bnpo"
-"""Name of `attention` among transformers' implementations (`attn_implementation`)."""
-
-WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
-"""Settings that `attention` may ignore. The sampler drops nothing, either."""
+ATTENTION = "bnpo"  # name of `attention` among transformers' implementations
+WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}  # settings that it may ignore
 
 
 class LogprobHead(torch.nn.Module):

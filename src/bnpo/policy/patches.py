@@ -108,6 +108,16 @@ def exchange_without_files() -> None:
     MessageQueue.create_from_process_group = lambda *_: None
 
 
+def rank_no_tokens() -> None:
+    """Keep vLLM from counting on CPUs, for every drawn token, how many others are more likely.
+
+    Nobody reads these ranks, 5 to 7 % of sampling with SmolLM2-135M. Remove it when vLLM ranks only on request.
+    """
+    from vllm.v1.sample import sampler
+
+    sampler.batched_count_greater_than = lambda logprobs, _: torch.zeros(len(logprobs), dtype=torch.int64)
+
+
 def prepare_reload(model: torch.nn.Module) -> None:
     """Prepare vLLM's `model` for other weights on CPUs, where a reload would not pack those of experts.
 

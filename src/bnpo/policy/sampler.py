@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload
+from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload, rank_no_tokens
 from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
 from bnpo.ranks import gather
 
@@ -56,6 +56,7 @@ class Sampler:
                 **_device_arguments(settings),
             )
         if not self._on_gpu:
+            rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
         self.place = get_tp_group().rank_in_group if launched else 0  # among the ranks that share its engine

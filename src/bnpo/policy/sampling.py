@@ -5,12 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-PREFILL_TOKENS = 8192
-"""Prompt tokens that the sampler processes at once, at least."""
-MOST_SEQUENCES = 512
-"""Answers that the sampler draws at once, at most: the size of vLLM's largest CUDA graph. More run without graphs."""
-MOST_REQUESTS = 4096
-"""Requests that the engine holds at once, more than it draws. All of a large evaluation would fill its memory."""
+PREFILL_TOKENS = 8192  # of prompts that the sampler processes at once, at least
+MOST_SEQUENCES = 512  # answers drawn at once, at most: more than vLLM's largest CUDA graph would run without graphs
+MOST_REQUESTS = 4096  # that the engine holds at once: all of a large evaluation would fill its memory
 
 
 @dataclass(frozen=True)
@@ -19,10 +16,8 @@ class EngineSettings:
 
     max_tokens: int  # longest prompt plus answer
     dtype: str
-    gpu_memory: float | None = 0.5
-    """Share of the memory of its GPUs that the sampler takes. Unused on CPUs."""
-    sequences: int | None = None
-    """Answers drawn at once on GPUs, at most. None: vLLM's default, which knows the GPU but not the batch."""
+    gpu_memory: float | None = 0.5  # share of the memory of its GPUs that the sampler takes; unused on CPUs
+    sequences: int | None = None  # answers drawn at once on GPUs, at most; None: vLLM's default for the GPU
     enforce_eager: bool = False  # run without CUDA graphs
     tensor_parallel: int = 1  # GPUs that share one copy of the model
 

@@ -30,8 +30,7 @@ GPUS: dict[str, tuple[float, float, float]] = {
 torch reports it, rounded down, and bandwidth in 10^12 bytes per second. 0: no dry run knows this GPU.
 
 From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
-OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "PCIe", "PCIE", "Max"}
-"""Words in the name of a slower variant of a GPU, or of a slice of one, whose peak is not known."""
+OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "PCIe", "PCIE", "Max"}  # in names of slower variants, or of slices
 TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
 """Prefixes of metrics that differ between runs with equal results."""
 

@@ -20,22 +20,16 @@ from bnpo.policy.model import ATTENTION
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
-COMPARED_ANSWERS = 3
-"""Answers per rank that must differ after a sync before it counts as failed."""
-LEAST_TOKENS = 32
-"""Tokens that are compared after a sync, at least. If the answer is shorter, they begin in its prompt."""
+COMPARED_ANSWERS = 3  # per rank: a sync has failed if all of them differ after it
+LEAST_TOKENS = 32  # compared after a sync, at least; if the answer is shorter, they begin in its prompt
 ROUNDING_FACTOR = 3.0
 """Two correct computations may differ by this many times what one more rounding of the embeddings changes. With a real
 model of 30 layers in bf16 they differ by 0.7 to 1.3 times that, and small faults (attention scores that are off by a
 quarter, another rotary base) by 5 to 11 times."""
-SMALLEST_BOUND = 3e-4
-"""Differences per token that are never refused. In fp32 kernels differ by more than one rounding, up to 1e-4."""
-COMPARED_TOKENS = 96
-"""Tokens of the answer that the check at the start compares."""
-MOST_WINDOW = 2048
-"""The check at the start does not reach past longer sliding windows: attention by the model's own code is quadratic."""
-LATER_FACTOR = 5.0
-"""As ROUNDING_FACTOR, for the check after a sync: the answers are other texts than the one that was measured."""
+LATER_FACTOR = 5.0  # as ROUNDING_FACTOR, after a sync: its answers are other texts than the one that was measured
+SMALLEST_BOUND = 3e-4  # per token, never refused: in fp32 kernels differ by more than one rounding, up to 1e-4
+COMPARED_TOKENS = 96  # of the answer, in the check at the start
+MOST_WINDOW = 2048  # this check reaches past no longer sliding window: attention by the model's own code is quadratic
 
 
 def whole_weights(model: torch.nn.Module, *, tied_too: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -77,10 +71,8 @@ def check_equal(weights: dict[str, torch.Tensor], held: dict[str, torch.Tensor],
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
-            raise RunError(
-                f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s sampler differ from the "
-                "learner's: an update was lost, or only a part of the weights arrived"
-            )
+            problem = f"{', '.join(names)} of rank {rank}'s sampler differ from the learner's"
+            raise RunError(f"weight sync after step {step} failed: {problem}; some of the update was lost")
 
 
 def comparable(whole: torch.Tensor, held: torch.Tensor, place: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,9 +125,8 @@ def measure_sync(learner: Learner, sampler: Sampler, experience: Experience, ste
             return difference
     raise RunError(
         f"weight sync after step {step} failed: the sampler's and the learner's log-probabilities of the longest "
-        f"answers differ by {difference:.2g} per token, more than the {bound:.2g} that rounding explains. The sampler "
-        "lacks the learner's weights (a lost update, a head left behind), or their arithmetic differs more than at the "
-        "start; --sync-tolerance sets another bound"
+        f"answers differ by {difference:.2g} per token, more than the {bound:.2g} that rounding explains. Weights were "
+        "lost, or the arithmetic differs more than at the start; --sync-tolerance sets another bound"
     )
 
 
@@ -147,8 +138,7 @@ class StartCheck:
     sampler: float  # between the sampler and the model's own code
     apart: float  # between the two
     rounding: float  # between two runs of the model's own code, one with embeddings off by one rounding
-    sync_bound: float
-    """Largest difference between sampler and learner that is taken for rounding, on any answer after any sync."""
+    sync_bound: float  # largest between the two that is taken for rounding, on any answer after any sync
 
 
 def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartCheck:

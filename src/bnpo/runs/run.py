@@ -13,7 +13,6 @@ from bnpo.evaluation.program import evaluate_live
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
 from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
-from bnpo.policy.lora import describe_adapter
 from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.speed import Stopwatch
@@ -88,8 +87,6 @@ class Run:
             if config.update.lora_rank:  # the sampler has loaded the model without the adapter
                 self._sampler.sleep()
                 refresh_sampler(self._learner, self._sampler, self.progress.step)
-        if config.update.lora_rank and rank_0:
-            print(describe_adapter(self._learner.model), flush=True)
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
