@@ -191,7 +191,7 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
         (("--repetitions", "many"), {}, "'many' is not N above 0"),
         (("--limit", "1"), {}, "--limit: is 1"),
         (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
-        (("--regrade", "x"), {}, "--regrade: keeps the samples, so of the other flags only --grader may be given"),
+        (("--regrade", "x"), {}, "--regrade: keeps the samples, so --ckpt has no effect: only --grader"),
         (("--grader", "strict"), {}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
         (("--grader", "none.py:f"), {}, "--grader: unknown grader 'none.py:f'; known: default"),
         (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),

@@ -125,6 +125,9 @@ def test_a_folder_without_one_of_its_shards(model):
         InputError, match=r"model: lacks model-00002-of-2\.safetensors, which model\.safetensors\.index"
     ):
         model_folder(str(model))
+    (model / "model.safetensors.index.json").write_text('{"weight_map": ["model.safetensors"]}')
+    with pytest.raises(InputError, match=r"model\.safetensors\.index\.json: has no weight_map of names of files"):
+        model_folder(str(model))
 
 
 @pytest.mark.parametrize(

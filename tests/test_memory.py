@@ -245,7 +245,7 @@ def test_the_learner_takes_what_is_counted(tmp_path):
 
 
 SHAPE = ModelShape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
-INPUTS = Inputs(SHAPE, longest=4096, longest_answer=3072, steps=1170, eval_answers=900, lines=[])
+INPUTS = Inputs(SHAPE, prompt=103.0, longest=4096, longest_answer=3072, steps=1170, eval_answers=900, lines=[])
 
 
 def config(*flags: str):

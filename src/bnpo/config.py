@@ -272,6 +272,7 @@ OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_ch
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
+GONE = {"exact_entropy", "save_merged"}  # such settings of earlier versions, in the config.json of old runs
 
 
 def flat_settings(config: TrainConfig, **facts: object) -> dict:

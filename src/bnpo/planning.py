@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from math import ceil, sqrt
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 import torch
@@ -46,7 +47,7 @@ SAMPLING_USE = 0.4  # share of the operations that sampling reaches: few rows pe
 MFU = 0.35  # share of the operations that an update reaches
 PASS_SECONDS = 0.005  # of a pass that draws a token of each answer, besides the GPU's work: scheduling and launching
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
-PROMPT_TOKENS = 103  # of a prompt: the mean of MATH with Qwen2.5-Math's tokenizer and template
+PROMPT_TOKENS = 103.0  # mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
 
 
 class ModelShape:
@@ -237,6 +238,7 @@ class Inputs:
     """What a training run or an evaluation reads. `lines` says it."""
 
     shape: ModelShape
+    prompt: float  # mean tokens of a prompt
     longest: int  # tokens of the longest prompt plus answer
     longest_answer: int
     steps: int  # 0 for an evaluation
@@ -253,7 +255,7 @@ def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, size: int
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
     passes = max(0, answers / most - 1) * mean + inputs.longest_answer  # each draws a token of all answers at work
-    cache = 4 * shape.key_heads * shape.head_size * shape.layers * (PROMPT_TOKENS + mean)  # bytes read for a token
+    cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)  # bytes read for a token
     reading = (passes * 2 * shape.parameters + answers * mean * cache) / (bandwidth * BANDWIDTH_USE)
     computing = answers * mean * 2 * shape.parameters / (operations * SAMPLING_USE)
     return max(reading, computing) / size + passes * PASS_SECONDS
@@ -277,7 +279,7 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     lines.append(f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once")
     # The answers to a question share its prompt. With LoRA, the model has no gradients of its own weights.
     answer_tokens = batch.samples_per_question * min(planning.answer_tokens, inputs.longest_answer)
-    tokens = batch.questions_per_step * (PROMPT_TOKENS + answer_tokens)
+    tokens = batch.questions_per_step * (inputs.prompt + answer_tokens)
     update = (4 if config.update.lora_rank else 6) * shape.parameters * tokens / (ranks * operations * MFU)
     evaluations = ceil(inputs.steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
     answers = batch.questions_per_step * batch.samples_per_question
@@ -326,7 +328,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     folder, shape, tokenizer = find_model(data.model, longest)
     check_model(folder, longest)
     problems, _ = load_sources(data.train_data, config.columns)
-    lines = [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
+    mean, lines = PROMPT_TOKENS, [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
     if tokenizer:
         tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
         kept, prompts = encode_problems(problems, tokenizer, limit, batch.questions_per_step)
@@ -334,10 +336,10 @@ def training_inputs(config: TrainConfig) -> Inputs:
         lines.append(f"the longest of the other prompts has {max(map(len, prompts))} tokens")
         for problem, prompt in zip(kept[:2], prompts[:2], strict=True):
             lines.append(f"prompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: {problem.answer}")
-        problems = kept
+        problems, mean = kept, fmean(map(len, prompts))
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
-    evaluation = evaluation_inputs(data.model, suite) if suite else Inputs(shape, longest, 0, 0, 0, [])
+    evaluation = evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
     epoch, answers = len(problems) // batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
     steps = batch.steps or batch.epochs * epoch
     size, count = checkpoints(config, shape, steps)
@@ -347,7 +349,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
         f"epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} optimizer steps, {steps * answers:,} answers",
         f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
     ]
-    return Inputs(shape, longest, config.sampling.max_answer_tokens, steps, evaluation.eval_answers, lines)
+    return Inputs(shape, mean, longest, config.sampling.max_answer_tokens, steps, evaluation.eval_answers, lines)
 
 
 def evaluation_inputs(name: str, suite: Suite) -> Inputs:
@@ -367,7 +369,7 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
             f"{found:.1f} points to any other model is found (power 80 %)"
         )
     lines.append(f"{answers:,} answers per evaluation")
-    return Inputs(shape, longest, suite.max_answer_tokens, 0, answers, lines)
+    return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)
 
 
 def objective_lines(config: TrainConfig) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from multiprocessing import Process
 from multiprocessing.connection import Connection, wait
@@ -128,8 +128,10 @@ def check(config: EvalConfig) -> None:
     if config.grader:
         check_function("grader", config.grader, GRADERS)
     if config.regrade:
-        if replace(config, regrade=None, grader=None) != EvalConfig():
-            raise InputError("--regrade: keeps the samples, so of the other flags only --grader may be given")
+        others = [item.name for item in fields(config) if item.name not in ("regrade", "grader")]
+        if given := [name for name in others if getattr(config, name) != getattr(EvalConfig, name)]:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise InputError(f"--regrade: keeps the samples, so {flag} has no effect: only --grader may be given")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
 

@@ -48,8 +48,10 @@ def check_weights(folder: Path) -> None:
     """Raise InputError if a file of weights in `folder` is missing, cut off or no such file. Reads first bytes only."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = set(read_json(index, "download it again").get("weight_map", {}).values())
-        if missing := sorted(name for name in names if not (folder / name).is_file()):
+        files = read_json(index, "download it again").get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+            raise InputError(f"{index}: has no weight_map of names of files; download it again")
+        if missing := sorted(name for name in set(files.values()) if not (folder / name).is_file()):
             raise InputError(f"{folder}: lacks {missing[0]}, which {index.name} names; download or copy it")
     for file in sorted(folder.glob("*.safetensors")):
         try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
-from bnpo.config import FREE
+from bnpo.config import FREE, GONE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name
@@ -47,7 +47,7 @@ def run_data(folder: Path, config: dict) -> dict:
         "name": folder.resolve().name,
         "seed": config["seed"],
         "end": why_ended(folder),
-        "config": {name: config[name] for name in sorted(config.keys() - FREE - {"seed"})},
+        "config": {name: config[name] for name in sorted(config.keys() - FREE - GONE - {"seed"})},
         "rewards": list(map(reward_name, config["rewards"])),
         "lines": whole_json_lines(folder / "metrics.jsonl"),
     }
