@@ -343,7 +343,7 @@ def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
     assert card.data.base_model is None  # a path is no name on the hub
     config = json.loads((run / "config.json").read_text())
     for part in (
-        "- **Method**: algo bnpo, questions_per_step 4, samples_per_question 2, lr 0.0001, rewards ('accuracy',), seed",
+        "- **Method**: algo bnpo, questions_per_step 4, samples_per_question 2, lr 0.0001, rewards ['accuracy'], seed",
         f"- **Data**: {data}, problems 8, sha256 {config['data_sha256']}, revision None\n",
         f"deepspeed --num_gpus 2 train.py --preset tiny --train-data {data} --problem-field question",
     ):

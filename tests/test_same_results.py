@@ -28,6 +28,14 @@ RUNS = {
 }
 """Number of ranks, then flags."""
 RECORDED = {
+    "692ca92a848e941d on 2 cores": {
+        "bnpo, one rank": ["3af5ab44e43b862f", "f8253651c78008d2", "39fbca9c6fe52c38"],
+        "bnpo, two ranks": ["32b692c3fbbc5765", "f8253651c78008d2", "3c0fc82925a12c6e"],
+        "remax decomposed, one rank": ["913d191b6fabb2dd", "ca0e61637951f1e2", "6132926bf79eddc5"],
+        "remax decomposed, two ranks": ["5cd159599493d3c0", "ca0e61637951f1e2", "42c0ae90d8fdf0f4"],
+        "reinforce_pp decomposed, one rank": ["2b6c1bce55c271a5", "c14283ffa6f6fb2f", "8b60cc41516de260"],
+        "reinforce_pp decomposed, two ranks": ["7e92ed010a1c88d6", "c14283ffa6f6fb2f", "1a8b904267b651c1"],
+    },
     "91d6e1a39503f677 on 2 cores": {
         "bnpo, one rank": ["7fcd02deafc0c214", "f8253651c78008d2", "d9745c75e1c208c6"],
         "bnpo, two ranks": ["a21d5a204106afbf", "f8253651c78008d2", "83b5c8a057b331c6"],

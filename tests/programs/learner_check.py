@@ -6,6 +6,7 @@ line from rank 0.
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from bnpo.environment import setup_environment
@@ -19,7 +20,7 @@ SETTINGS = {
     "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7",
     # One of three updates a pass must be skipped: its fp32 gradient is not finite, or its loss alone.
     "infinite gradient": "--ppo-iterations 2 --mini-batches 3",
-    "infinite loss": "--ppo-iterations 2 --mini-batches 3 --temperature 1e25",
+    "infinite loss": "--ppo-iterations 2 --mini-batches 3",  # at a temperature that no flag allows
     "infinite gradient in bf16": "--dtype bfloat16 --offload-optimizer",
     # Without a second pass, in which rounding would move some tokens over the bounds of the clip.
     "fp16": "--dtype float16 --mini-batches 3",
@@ -113,6 +114,8 @@ def main() -> None:
             continue
         flags = [{"WIDE": sys.argv[-2], "LAYERS": sys.argv[-1]}.get(flag, flag) for flag in flags]
         config, _ = parse_train_config([*COMMON, *flags], has_cuda=False)
+        if name == "infinite loss":
+            config = replace(config, sampling=replace(config.sampling, temperature=1e25))
         learner = Learner(config.data.model, VOCABULARY[name == "wide head"], config)
         experience = fixed_experience(name)
         states = learner._engine.optimizer.optimizer.state.values()

@@ -9,21 +9,24 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
-from bnpo.config import parse_train_config
-from bnpo.loop import train
-from bnpo.runs import run
 
-evaluate = run.evaluate_live
+def main() -> None:
+    from bnpo.config import parse_train_config
+    from bnpo.loop import train
+    from bnpo.runs import run
 
+    evaluate = run.evaluate_live
 
-def signalled(*arguments: object) -> dict:
-    checkpoint: Path = arguments[-1]
-    if checkpoint.name == "step-000001":
-        os.kill(os.getpid(), signal.SIGINT)
-    return evaluate(*arguments)
+    def signalled(*arguments: object) -> dict:
+        checkpoint: Path = arguments[-1]
+        if checkpoint.name == "step-000001":
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*arguments)
 
-
-if __name__ == "__main__":
     run.evaluate_live = signalled
     config, _ = parse_train_config(sys.argv[1:], has_cuda=False)
     train(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -105,7 +105,10 @@ class _Worker(threading.Thread):
         self._keeper = self._server.Process(target=_keep, args=arguments, name="bnpo worker")
         self._keeper.start()
         theirs.close()
-        self._process_id = self._pipe.recv()
+        try:
+            self._process_id = self._pipe.recv()
+        except EOFError as error:  # it imports the main program, which may fail
+            raise RuntimeError("a worker process ended as it started; its error is above") from error
 
     def _end(self) -> None:
         """Kill the worker, whatever it is doing. It is not replaced."""
