@@ -148,7 +148,7 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
         return None
     # A data set of the hub is downloaded here, once, and all ranks find it in the cache.
     problems, _ = load_sources(config.data.train_data, config.columns)
-    check_enough(f"{' '.join(config.data.train_data)}: has", problems, config.batch.questions_per_step)
+    check_enough(problems, config.batch.questions_per_step, " ".join(config.data.train_data))
     if config.logging.eval_every:
         for dataset in load_suite(config.logging.eval_suite).datasets.values():
             dataset_problems(dataset)

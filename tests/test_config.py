@@ -119,7 +119,7 @@ def ranks(monkeypatch):
         (["--model", "tests"], r"tests: holds no config.json"),
         (["--max-answer-tokens", "250"], r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58"),
         (["--rewards", "tests/no.py:f"], "--rewards: unknown reward 'tests/no.py:f'; known"),
-        (["--max-prompt-tokens", "5"], "--max-prompt-tokens 5 leaves 0 problems, --questions-per-step 32"),
+        (["--max-prompt-tokens", "5"], "needed, what --max-prompt-tokens 5 leaves of the data has 0; raise"),
         (["--answer-pattern", "(a"], r"--answer-pattern '\(a': missing \), unterminated"),
         (["--answer-pattern", "a"], "--answer-pattern 'a': it needs one group, around the answer, as in "),
         (["--samples-per-question", "1"], "--samples-per-question: with 1, all advantages of --algo bnpo are 0"),
@@ -189,10 +189,12 @@ def test_help_names_the_preset_and_has_no_none(capsys):
     assert text.splitlines()[2] == "Defaults are those of preset smollm2 (from --preset)."
     assert "None)" not in text
     assert "{None" not in text
-    for flag, value in (("--steps", "None"), ("--thinking", "None"), ("--beta-parameters", "None"), ("--preset", "x")):
-        with pytest.raises(SystemExit):
-            parse(flag, value)
-        assert flag in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse("--preset", "x")
+    assert "--preset" in capsys.readouterr().err
+    for words in (("--steps", "None"), ("--system-prompt=None",)):
+        with pytest.raises(InputError, match="None is no value; leave the flag out"):
+            parse(*words)
 
 
 def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):

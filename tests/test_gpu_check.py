@@ -61,7 +61,7 @@ def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
         ("NVIDIA H200", 989),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 NVL", None),
-        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 PCIe", 756),
         ("NVIDIA GeForce RTX 4090", 165.2),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
         ("NVIDIA RTX 6000 Ada Generation", None),

@@ -46,8 +46,8 @@ def test_a_reserved_port_is_for_the_ranks_alone():
         ("", 2, "--num_gpus 2"),
         ("3", 1, "--include localhost:3"),
         ("5, 1,0", 2, "--include localhost:5,1"),
-        ("3", 2, "CUDA_VISIBLE_DEVICES=3: DeepSpeed's launcher needs 2 GPUs by their numbers, as"),
-        ("GPU-8f3c", 1, "CUDA_VISIBLE_DEVICES=GPU-8f3c: DeepSpeed's launcher needs 1 GPUs by their numbers, as"),
+        ("3", 2, "CUDA_VISIBLE_DEVICES=3: DeepSpeed's launcher needs the numbers of GPUs, as"),
+        ("GPU-8f3c", 1, "CUDA_VISIBLE_DEVICES=GPU-8f3c: DeepSpeed's launcher needs the numbers of GPUs, as"),
     ],
 )
 def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch):
@@ -71,7 +71,7 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
     [
         (("--train-data", "absent.jsonl"), 5, "absent.jsonl: no such data file"),
         (("--train-data", "examples/data.jsonl", "--answer-field", "x"), 5, "data.jsonl:1: field 'x' is missing"),
-        (("--train-data", "examples/data.jsonl", "--questions-per-step", "512"), 5, "per-step 512 needs as many"),
+        (("--train-data", "examples/data.jsonl", "--questions-per-step", "512"), 5, "512 different questions are"),
         (("--model", "/absent/model"), 5, "/absent/model: no such model folder"),
         (
             ("--model", "{unsafe}"),

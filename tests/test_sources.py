@@ -79,7 +79,7 @@ PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 
         ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type bool; it must be a text or a number"),
         ("rows.parquet", [MIXED[0], {"problem": "2"}], {}, "rows.parquet:2: field 'answer' is empty; it must be a"),
         ("list.json", [MIXED[0], "more"], {}, "list.json:2: a str where a JSON object is needed"),
-        ("list.json", "[{},\n{}", {}, "list.json:2: not JSON (Expecting ',' delimiter); the file needs a list of"),
+        ("list.json", "[{},\n{}", {}, "list.json:2: not JSON (Expecting ',' delimiter, column 3); the file"),
         ("rows.jsonl", '{"problem": "1", "answer": "1"}\nno\n', {}, "rows.jsonl:2: not JSON"),
         ("rows.jsonl", b"\x1f\x8b\x08 gzip", {}, "is not UTF-8 text (invalid start byte at byte 1); save it as UTF-8"),
         ("rows.csv", "problem,answer\n1\n", {}, "rows.csv:1: field 'answer' is empty; it must be a text or a number"),

@@ -33,7 +33,7 @@ def with_data(**fields) -> str:
         (with_data(rnus=1), "datasets.x.rnus: is 1, Unexpected keyword argument"),
         (with_data(problems=1), "datasets.x.problems: is 1, must be greater than or equal to 2"),
         (with_data(references={"a": 2}), "datasets.x.references.a: is 2, must be a valid string"),
-        (json.dumps(GOOD | {"template": "qwen"}), "--template: no file 'qwen'; known: chat, think"),
+        (json.dumps(GOOD | {"template": "qwen"}), "template: no file 'qwen'; known: chat, think"),
         (json.dumps(GOOD | {"top_p": 0}), "top_p: is 0, must be greater than 0"),
         (json.dumps(GOOD | {"temperature": 3}), "temperature: is 3, must be less than or equal to 2"),
         (json.dumps(GOOD | {"system_prompt": ["x"]}), r"system_prompt: is \['x'\], must be a valid string"),

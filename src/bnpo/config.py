@@ -47,9 +47,10 @@ class DataSettings:
     """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in:
     `arithmetic` or `word-problems`. Several sources are joined. docs/data.md has all forms."""
     template: str = "chat"
-    """`chat`: the tokenizer's template. `think`: the same, with a system prompt that asks for tags. Or a Jinja file."""
+    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
+    tags. Or the path of a Jinja file."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. The default is the chat template's, '' is none."""
+    """System prompt, as text or as the path of a text file. '' is an empty one. The default is the template's."""
     thinking: Literal["on", "off"] | None = None
     """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the template's own."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
@@ -72,7 +73,8 @@ class BatchSettings:
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
     """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw n more, at most
-    this many times. The learner takes n of all, first those with unequal rewards. BNPO's fit uses all."""
+    this many times. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
+    all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -80,7 +82,7 @@ class BatchSettings:
     epochs: Positive[int] = 5
     """Passes over the training data, which set the number of steps. --steps overrides it."""
     steps: NotNegative[int | None] = None
-    """Number of steps. With 0, --epochs decides."""
+    """Number of steps. With 0, the default of the paper's presets, --epochs decides."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class UpdateSettings:
     max_grad_norm: Positive[float] = 1.0
     """Gradients with a larger norm are scaled down to it."""
     clip_low: Decay = 0.2
-    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all ratios are 1."""
+    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all ratios are 1, and
+    this has no effect."""
     clip_high: NotNegative[float] = 0.2
     """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
@@ -157,7 +160,8 @@ class HardwareSettings:
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free and a step can use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, but no more than the answers of
+    a step can use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts faster, samples more slowly."""
     sync_tolerance: Positive[float | None] = None
@@ -176,7 +180,7 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that --resume may change, such as lr,temperature. It always may change --steps and --save-every."""
+    """Settings that --resume may change, such as lr,temperature. Those that alter no step, like --steps, are free."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
@@ -192,7 +196,7 @@ class LoggingSettings:
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
-    """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: none."""
+    """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: only of skipped updates."""
     watch_questions: NotNegative[int] = 8
     """Number of fixed training questions that are answered again every --rollouts-every steps. 0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
@@ -401,7 +405,7 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
     if batch.samples_per_question == 1 and config.method.algo not in WITHOUT_GROUPS:
         problem = f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0"
-        raise InputError(f"{problem}; take at least 2, or an --algo without a baseline from the group: reinforce_pp")
+        raise InputError(f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp")
     questions = batch.questions_per_step
     if questions % ranks:
         problem = f"--questions-per-step {questions} cannot be divided by {ranks} ranks"

@@ -323,21 +323,23 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
     return ids
 
 
-def check_enough(found: str, problems: Sequence[Problem], questions_per_step: int) -> None:
-    """Raise InputError if there are fewer `problems` than a step has questions. `found` says why there are as few."""
+def check_enough(problems: Sequence[Problem], questions_per_step: int, place: str, cure: str = "lower it") -> None:
+    """Raise InputError if there are fewer `problems`, those of `place`, than a step has questions."""
     if len(problems) < questions_per_step:
-        needed = f"--questions-per-step {questions_per_step} needs as many different ones"
-        raise InputError(f"{found} {len(problems)} problems, {needed}; lower it")
+        needed = f"--questions-per-step: {questions_per_step} different questions are needed"
+        raise InputError(f"{needed}, {place} has {len(problems)}; {cure}")
 
 
 def encode_problems(
     problems: Sequence[Problem], tokenizer, limit: int, questions_per_step: int = 1
 ) -> tuple[list[Problem], list[list[int]]]:
     """Return the problems with prompts of at most `limit` tokens, and the token ids of these. Raises InputError."""
+    check_enough(problems, questions_per_step, "the data set")
     encoded = [(problem, encode_prompt(tokenizer, problem.problem)) for problem in problems]
     short = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= limit]
     kept, prompts = [problem for problem, _ in short], [prompt for _, prompt in short]
-    check_enough(f"--max-prompt-tokens {limit} leaves", kept, questions_per_step)
+    place, cure = f"what --max-prompt-tokens {limit} leaves of the data", "raise that, or lower --questions-per-step"
+    check_enough(kept, questions_per_step, place, cure)
     return kept, prompts
 
 

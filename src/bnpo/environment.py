@@ -172,8 +172,8 @@ def launcher_flags(ranks: int) -> list[str]:
         return ["--num_gpus", str(ranks)]
     gpus = [name.strip() for name in names.split(",")]
     if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
-        needed = f"{ranks} GPUs by their numbers, as nvidia-smi -L lists them"
-        raise InputError(f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs {needed}; or lower --num_gpus")
+        needed = f"the numbers of GPUs, as nvidia-smi -L lists them, one for each of {ranks} ranks (--num_gpus)"
+        raise InputError(f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs {needed}")
     return ["--include", "localhost:" + ",".join(gpus[:ranks])]
 
 
@@ -225,4 +225,6 @@ def expand_home(argv: Sequence[str]) -> list[str]:
     for word in argv:
         if not word.isascii() and word != word.encode(errors="replace").decode():
             raise InputError(f"{word!r}: is not UTF-8 text")
+        if re.fullmatch("(--.*=)?None", word):
+            raise InputError(f"{word}: None is no value; leave the flag out")
     return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]

@@ -136,7 +136,8 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
                     rows.append((number, json.loads(line)))
     except json.JSONDecodeError as error:
         place, needed = number + error.lineno - 1, "a list of objects" if is_list else "one JSON object per line"
-        raise InputError(f"{path}:{place}: not JSON ({error.msg}); the file needs {needed}") from error
+        fault = f"not JSON ({error.msg}, column {error.colno})"
+        raise InputError(f"{path}:{place}: {fault}; the file needs {needed}") from error
     for number, row in rows:
         if not isinstance(row, dict):
             raise InputError(f"{path}:{number}: a {type(row).__name__} where a JSON object is needed")

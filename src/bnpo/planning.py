@@ -18,7 +18,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
@@ -28,7 +28,7 @@ from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import check_model, load_tokenizer, local_folder, model_config, model_folder
+from bnpo.policy.folder import check_model, load_tokenizer, local_folder, model_config, model_folder, running
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
@@ -54,8 +54,8 @@ class ModelShape:
     """The sizes of a Hugging Face model on which its memory and speed depend. Only config.json is read, no weights."""
 
     def __init__(self, folder: Path):
-        config = AutoConfig.from_pretrained(folder)
-        with torch.device("meta"):  # shapes without memory
+        with running(str(folder), "transformers"), torch.device("meta"):  # shapes without memory
+            config = AutoConfig.from_pretrained(folder)
             model = AutoModelForCausalLM.from_config(config)
 
         def largest(setting: str, default: int) -> int:
@@ -117,7 +117,7 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     copied = 5 * partition if hardware.dtype == "float16" else 4 * min(partition, zero.sub_group_size)
     # Activations in elements per token. For its backward pass, a layer saves those of norms, attention and feed-forward
     # layer, or with gradient checkpointing only its input.
-    of_layer = 11 * shape.hidden + 4 * shape.intermediate
+    of_layer = 8 * shape.hidden + (3 * shape.heads + 2 * shape.key_heads) * shape.head_size + 4 * shape.intermediate
     saved = 5 * shape.hidden + shape.layers * (shape.hidden if hardware.gradient_checkpointing else of_layer)
     backward = 4 * shape.hidden + 2 * shape.intermediate + of_layer * hardware.gradient_checkpointing  # of one layer
     longest = longest_sequence(config, None)
@@ -130,7 +130,11 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     in_head = logits + (0 if adapter else 2 * 4 * shape.head)
     passes = gathered + size * tokens * saved + max(in_layer, in_head)
     # After the weight sync, the learner scores an answer beside the sampler, which takes more than sampling.
-    scoring = gathered + size * longest * (6 * shape.hidden + 3 * shape.intermediate) + logits
+    scoring = (
+        gathered
+        + size * longest * (6 * shape.hidden + 3 * shape.intermediate)
+        + min(logits, 6 * longest * shape.vocabulary)
+    )
     # `activations` are all that exists only for a while.
     work = {"update": max(passes, copied * on_gpu, 2 * reduction), "sampling": scoring}
     return MemoryPlan({phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded)
@@ -303,7 +307,7 @@ def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int
 
 
 @cache
-def find_model(name: str, longest: int):
+def find_model(name: str, longest: int) -> tuple[Path, ModelShape, PreTrainedTokenizerBase | None]:
     """Return folder, shape and tokenizer of a model, which is downloaded without its weights.
 
     Without a network, the models of the paper have their shapes in data/models, but no tokenizer (None). Raises

@@ -162,8 +162,7 @@ def same_quantity(first: Scalar, second: Scalar) -> bool:
     return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 
 
-_SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
-"""The units that are numbers: 20 % is 20 as well as 0.2."""
+_SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}  # units that are numbers: 20 % is 20, and 0.2
 
 
 def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
@@ -354,6 +353,8 @@ _RULES: dict[tuple[type, type], Callable[..., bool]] = {
     **dict.fromkeys(_SETS, _sets),
 }  # the rule of each two types, in either order
 _KINDS = {Word: "the word", Equation: "an equation", Relation: "a condition", Region: "a set of numbers"}
+_GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
+_GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
 
 
 def reason(reference: str, answer: str) -> str:
@@ -368,7 +369,8 @@ def reason(reference: str, answer: str) -> str:
 
 def _described(answer: Value) -> str:
     if isinstance(answer, Group):
-        return f"{answer.opening}{'; '.join(map(_described, answer.items))}{answer.closing}"
+        kind = _GROUPS.get(answer.opening + answer.closing, "an interval")
+        return f"{kind} ({'; '.join(map(_described, answer.items))})"
     if isinstance(answer, Scalar):
         return f"{shown(answer.latex)} {answer.unit}".strip()
     return f"{_KINDS[type(answer)]} {getattr(answer, 'text', '')}".strip()

@@ -34,8 +34,7 @@ _NEEDED, _ENOUGH = 3, 8
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 _GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
 _WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)
-_WHOLE = re.compile(r"[i-nKMN](?![a-zA-Z])")
-"""Letters that stand for whole numbers where a formula has steps, as in `\\lfloor n/2\\rfloor`."""
+_WHOLE = re.compile(r"[i-nKMN](?![a-zA-Z])")  # letters for whole numbers where a formula has steps: floor of n/2
 
 
 def _rounded_down(x: mpmath.mpf) -> mpmath.mpf:
@@ -231,8 +230,11 @@ class _Parser(_Latex2Sympy):
 
 
 def _mixed_number(match: re.Match) -> str:
-    r"""Return 1+\frac12 for 1\frac12, but a product for 2\frac31."""
-    joint = "+" if 0 < int(match[2]) < int(match[3]) else r"\cdot "
+    r"""Return 1+\frac12 for 1\frac12 and 1 1/2, but a product for 2\frac31. 2 3/1 is neither."""
+    is_proper = 0 < int(match[2]) < int(match[3])
+    if not is_proper and "frac" not in match[0]:
+        raise Undefined(match[0])
+    joint = "+" if is_proper else r"\cdot "
     return rf"({match[1]}{joint}\frac{{{match[2]}}}{{{match[3]}}})"
 
 
@@ -244,10 +246,11 @@ _VARIABLE = r"[a-zA-Z](?:_\{9\d\d\})?(?![a-zA-Z_])"
 _REWRITES = table(
     # 1,000
     (r"(?<=\d),(?=\d{3})", ""),
-    # 1\frac{1}{2}
+    # 1 1/2 and 1\frac{1}{2}
+    (r"(?<![\d.^_{/])(\d+)\s+(\d+)\s*/\s*(\d+)", _mixed_number),
     (r"(?<![\d.^_])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", _mixed_number),
-    # 5/6\pi is \frac{5}{6}\pi, but 1 5/6 is no product
-    (r"(?<![\d.^_/])(?<!\d )(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
+    # 5/6\pi is \frac{5}{6}\pi
+    (r"(?<![\d.^_/])(\d+)\s*/\s*(\d+)(?!\s*[\d.!^])", r"\\frac{\1}{\2}"),
     # 30\degree is a number of radians
     (rf"({_OPERAND})\s*\\degree", r"(\1\\cdot\\frac{\\pi}{180})"),
     # hyperbolic functions that latex2sympy does not know

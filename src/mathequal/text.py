@@ -34,7 +34,7 @@ CHARACTERS = str.maketrans(
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
     | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
-    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan 元 yuan 圆 yuan")
+    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
     | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
@@ -108,7 +108,8 @@ BEFORE_WORDS = table(
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
     (r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
-    # 7 个: words for things that are counted
+    # 7 元, 7 个: the words for yuan, and for things that are counted
+    (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),

@@ -175,7 +175,7 @@ def test_threads_get_the_verdicts_of_one_thread():
     [
         ("1+1", "2", "equal"),
         (r"\frac12", "0.25", r"different: the reference is \frac{1}{2}, the answer is 0.25"),
-        ("(1,2)", "[1,2]", "different: the reference is (1; 2), the answer is [1; 2]"),
+        ("(1,2)", "[1,2]", "different: the reference is a tuple (1; 2), the answer is an interval (1; 2)"),
         ("5 cm", "5 kg", "different: the reference is 5 centimeter, the answer is 5 kilogram"),
         ("x", r"\frac10", r"different: the reference is x, the answer is \frac{1}{0}"),
         ("yes", "x>2", "different: the reference is the word yes, the answer is a condition"),

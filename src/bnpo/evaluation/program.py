@@ -130,7 +130,7 @@ def check(config: EvalConfig) -> None:
     if config.regrade:
         others = [item.name for item in fields(config) if item.name not in ("regrade", "grader")]
         if given := [name for name in others if getattr(config, name) != getattr(EvalConfig, name)]:
-            flag = f"--{given[0].replace('_', '-')}"
+            flag = f"--{given[0].replace('_', '-').replace('planning', 'dry-run')}"
             raise InputError(f"--regrade: keeps the samples, so {flag} has no effect: only --grader may be given")
     elif not config.ckpt:
         raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")

@@ -76,7 +76,7 @@ def load_suite(name: str) -> Suite:
         for dataset in suite.datasets.values():
             dataset.check()
     except InputError as error:
-        raise InputError(f"{path}: not a suite ({error}); {advice}") from error
+        raise InputError(f"{path}: not a suite ({str(error).removeprefix('--')}); {advice}") from error
     return suite
 
 

@@ -1,1 +1,0 @@
-"""Rewards of answers, and the worker processes that compute what may hang or crash."""

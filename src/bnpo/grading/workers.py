@@ -27,9 +27,13 @@ import psutil
 
 from bnpo.environment import secure_output
 
-MEMORY_LIMIT = 2 << 30  # bytes of data a worker may hold; beyond it allocations raise MemoryError
+MEMORY_LIMIT = 2 << 30
+"""Bytes of data a worker may hold; beyond it allocations raise MemoryError."""
 WALL_CLOCK_FACTOR = 10
-"""By the clock, a call may take this many times its limit of processor time: it may sleep, or the machine be busy."""
+"""A call may take this many times its limit of processor time by the clock: calls that sleep use no processor time, and
+on a busy machine the clock must not decide a verdict."""
+END = signal.SIGUSR1
+"""Signal that tells a keeper to end, from the program, or from the kernel when the program has ended."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -95,6 +99,7 @@ class _Worker(threading.Thread):
                 # Arguments that cannot be sent, or no memory for a process. The caller that waits must get a result.
                 result = Failure(type(error).__name__, str(error)[:200])
             future.set_result(result)
+        atexit.unregister(self._end)
         self._end()
 
     def _start_process(self) -> None:
@@ -102,13 +107,9 @@ class _Worker(threading.Thread):
         # A process that multiprocessing started shares this folder with its parent, which still needs it.
         folder = get_temp_dir() if multiprocessing.parent_process() is None else None
         arguments = (theirs, folder, self._time_limit)
-        self._keeper = self._server.Process(target=_keep, args=arguments, name="bnpo worker")
-        self._keeper.start()
+        self._process = self._server.Process(target=_keep, args=arguments, name="bnpo worker")
+        self._process.start()
         theirs.close()
-        try:
-            self._process_id = self._pipe.recv()
-        except EOFError as error:  # it imports the main program, which may fail
-            raise RuntimeError("a worker process ended as it started; its error is above") from error
 
     def _end(self) -> None:
         """Kill the worker, whatever it is doing. It is not replaced."""
@@ -116,14 +117,14 @@ class _Worker(threading.Thread):
         self._kill()
 
     def _kill(self) -> int | None:
-        if self._keeper.is_alive():
+        if self._process.is_alive():
             with suppress(ProcessLookupError):
-                os.kill(self._process_id, signal.SIGKILL)
-        self._keeper.join(timeout=10)
-        self._keeper.kill()  # in case the keeper waits for a process that it may not kill, such as another user's
-        self._keeper.join()
+                os.kill(self._process.pid, END)
+        self._process.join(timeout=10)
+        self._process.kill()  # in case the keeper waits for a process that it may not kill, such as another user's
+        self._process.join()
         self._pipe.close()
-        return self._keeper.exitcode
+        return self._process.exitcode
 
     def _restart(self) -> int | None:
         status = self._kill()
@@ -133,24 +134,30 @@ class _Worker(threading.Thread):
         return status
 
     def _call(self, call: tuple) -> object | Failure:
-        longest, status = self._time_limit * WALL_CLOCK_FACTOR, None
-        for _attempt in range(2):  # a worker that was killed while idle is no fault of this call
-            with suppress(EOFError, OSError):  # raised when the worker has died
+        for _attempt in range(3):
+            with suppress(EOFError, OSError):
                 self._pipe.send(call)
-                if self._pipe.poll(longest):
-                    return self._pipe.recv()
-                self._restart()
-                return Failure("timeout", f"no result in {longest:g} s")
-            # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
-            self._keeper.join(timeout=10)
-            status = self._restart()
-            if status == 128 + signal.SIGPROF:
-                return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
+                self._pipe.recv()  # the worker has received the call
+                break
+            self._restart()  # it was killed while idle, which is no fault of this call
+        else:
+            return Failure("death", "workers die before they take a call")
+        longest = self._time_limit * WALL_CLOCK_FACTOR
+        with suppress(EOFError, OSError):  # raised when the worker has died
+            if self._pipe.poll(longest):
+                return self._pipe.recv()
+            self._restart()
+            return Failure("timeout", f"no result in {longest:g} s")
+        # The pipe closes before the keeper knows why the worker ended. It then ends with the worker's status.
+        self._process.join(timeout=10)
+        status = self._restart()
+        if status == 128 + signal.SIGPROF:
+            return Failure("timeout", f"no result in {self._time_limit:g} s of processor time")
         return Failure("death", f"the worker ended with status {status}")
 
 
 def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
-    """Fork the worker. When it has ended, kill all processes that it has started.
+    """Fork the worker, which END kills. When it has ended, kill all processes that it has started.
 
     The keeper is a "subreaper": it becomes the parent of descendants whose own parent has ended, so it finds all, even
     in sessions of their own. If the program was killed, it also deletes `folder`, which has the fork server's socket.
@@ -160,25 +167,27 @@ def _keep(pipe: Connection, folder: str | None, time_limit: float) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = os.getpid()
+    keeper, worker = os.getpid(), 0  # 0: a signal that comes this early kills the keeper's group, which is all there is
+
+    def end_worker(*_) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(worker, signal.SIGKILL)
+
+    signal.signal(END, end_worker)
+    signal_at_program_end(END)
     worker = os.fork()
     if worker == 0:
-        signal_at_program_end(signal.SIGKILL)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
-            pipe.send(os.getpid())
+            signal.signal(END, signal.SIG_DFL)
             _work(pipe, time_limit)
         return
     pipe.close()
     ended, status = 0, 0
     while ended != worker:  # others are descendants whose own parent has ended
         ended, status = os.waitpid(-1, 0)
-    with suppress(ChildProcessError):  # none is left
-        while True:  # the next round finds processes that were started meanwhile
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):
-                    process.kill()
-            os.waitpid(-1, 0)
+    signal.signal(END, signal.SIG_IGN)
+    _kill_descendants()
     if folder and not multiprocessing.parent_process().is_alive():
         shutil.rmtree(folder, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
@@ -195,6 +204,15 @@ def signal_at_program_end(number: int) -> None:
     fcntl.fcntl(program, fcntl.F_SETFL, fcntl.fcntl(program, fcntl.F_GETFL) | os.O_ASYNC)
 
 
+def _kill_descendants() -> None:
+    with suppress(ChildProcessError):  # none is left
+        while True:  # the next round finds processes that were started meanwhile
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    process.kill()
+            os.waitpid(-1, 0)
+
+
 def _work(pipe: Connection, time_limit: float) -> None:
     secure_output()  # what a user's function prints, to a full disk or a closed terminal, must not make it fail
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
@@ -208,6 +226,7 @@ def _work(pipe: Connection, time_limit: float) -> None:
         except EOFError:  # the other side has closed the pipe
             return
         function = resolve_name(name)  # may import a module, which does not count as part of the call
+        pipe.send(None)
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # kills this process
         signal.setitimer(signal.ITIMER_PROF, time_limit)
         try:

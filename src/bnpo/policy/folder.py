@@ -146,9 +146,9 @@ def load_tokenizer(folder: Path, longest: int):
     """Return the tokenizer of a model folder. Raises InputError like `model_config`, and for too few embeddings."""
     from transformers import AutoTokenizer  # imports torch
 
-    rows = model_config(folder, longest).get_text_config().vocab_size
+    config = model_config(folder, longest)
     with running(f"{folder}: its tokenizer", "transformers"):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer, rows = AutoTokenizer.from_pretrained(folder), config.get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for images.
     unused = sum(index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items())
     if len(tokenizer) - unused > rows:
@@ -172,10 +172,10 @@ def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
 
 
 def check_model(folder: Path, longest: int) -> None:
-    """Raise InputError if the learner cannot train the model in `folder` on texts of up to `longest` tokens.
+    """Raise InputError if the learner cannot train the model in `folder` on `longest` tokens. Reads no weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
 
-    Only config.json is read. `prove_start` later finds what this does not see.
-    """
     config = model_config(folder)
     others = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     sizes = {getattr(config, name, None) for name in ("qk_head_dim", "v_head_dim")}
@@ -192,6 +192,18 @@ def check_model(folder: Path, longest: int) -> None:
         "keys and values of its attention differ in size": len(sizes) > 1,
         longrope: has_longrope,
     }
+    _refuse(folder, reasons)
+    with running(str(folder), "transformers"), torch.device("meta"):  # without memory
+        model = AutoModelForCausalLM.from_config(config)
+    reasons = {
+        "its code does not run with the learner's attention": not model.is_backend_compatible(),
+        "it has convolutions over tokens": any(isinstance(module, torch.nn.Conv1d) for module in model.modules()),
+        "the learner's attention has no sinks": any(name.endswith(".sinks") for name, _ in model.named_parameters()),
+    }
+    _refuse(folder, reasons)
+
+
+def _refuse(folder: Path, reasons: dict[str, object]) -> None:
     if reason := next((reason for reason, found in reasons.items() if found), None):
         raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
 

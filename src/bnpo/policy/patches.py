@@ -14,7 +14,7 @@ from bnpo.algorithm.loss import head_output
 def compile_no_ops() -> None:
     """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all programs share.
 
-    A program that is killed meanwhile leaves a lock file there, for which later ones wait. Remove it when it does not.
+    A killed program leaves a lock file there, for which later ones wait. Remove it when DeepSpeed compiles nothing.
     """
     import deepspeed
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 PREFILL_TOKENS = 8192  # of prompts that the sampler processes at once, at least
-MOST_SEQUENCES = 512  # answers drawn at once, at most: more than vLLM's largest CUDA graph would run without graphs
+MOST_SEQUENCES = 512  # answers drawn at once, at most: vLLM's largest CUDA graph; more would run without graphs
 MOST_REQUESTS = 4096  # that the engine holds at once: all of a large evaluation would fill its memory
 
 

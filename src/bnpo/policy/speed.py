@@ -15,8 +15,10 @@ GPUS: dict[str, tuple[float, float, float]] = {
     "A100 80GB": (312, 79.1, 2.04),
     "A800": (312, 0, 0),
     "H20": (148, 95.0, 4.0),
+    "H100 PCIe": (756, 0, 0),
     "H100": (989, 79.1, 3.35),
     "H200": (989, 139.7, 4.8),
+    "H800 PCIe": (756, 0, 0),
     "H800": (989, 0, 0),
     "GH200": (989, 0, 0),
     "B200": (2250, 0, 0),
@@ -30,7 +32,7 @@ GPUS: dict[str, tuple[float, float, float]] = {
 torch reports it, rounded down, and bandwidth in 10^12 bytes per second. 0: no dry run knows this GPU.
 
 From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
-OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "PCIe", "PCIE", "Max"}  # in names of slower variants, or of slices
+OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "Max"}  # in names of slower variants, or of slices
 TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
 """Prefixes of metrics that differ between runs with equal results."""
 

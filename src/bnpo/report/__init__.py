@@ -1,1 +1,0 @@
-"""The HTML page of runs and evaluations. Reads their files only."""

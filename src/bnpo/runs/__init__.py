@@ -1,1 +1,0 @@
-"""What surrounds the steps of a run: its start, its folder, checkpoints, metrics, and how it ends."""

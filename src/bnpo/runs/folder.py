@@ -52,8 +52,9 @@ def claim_folder(config: TrainConfig, facts: dict, *, resumed: bool = False) -> 
     """
     folder = config.folder.output_dir
     with writing(folder, "" if resumed else "choose another --output-dir"):
-        for path in [] if resumed else _run_files(folder):
-            delete(path)
+        if not resumed:
+            for path in _run_files(folder):
+                delete(path)
         write_json(folder / "config.json", flat_settings(config, **facts))
 
 

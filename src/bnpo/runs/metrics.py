@@ -110,7 +110,7 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
             row["place"] = group * m + j  # in the file of all answers, as ids need not be unique
             row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
             row["sampler"] = answer.logprobs.tolist()
-            row["learner"] = None if learner is None else learner.tolist()
+            row["learner"] = None if learner is None else np.nan_to_num(learner).tolist()
             rows.append(row)
     return rows
 

@@ -13,7 +13,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
-from bnpo.data import asks_for_tags, chat_template, content_hash, encode_problems, load_sources
+from bnpo.data import asks_for_tags, chat_template, content_hash, encode_problems, load_sources, stop_token_ids
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
@@ -122,7 +122,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_format(config.data.rewards, tokenizer.decode(prompts[0]))
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
-    facts |= {"data_sources": source_facts, "answer_tags": tags}
+    facts |= {"data_sources": source_facts, "answer_tags": tags, "stop_token_ids": stop_token_ids(tokenizer)}
     facts |= input_hashes(config, model, prompts, evaluation)
     if resumed:
         check_changes(config, facts)

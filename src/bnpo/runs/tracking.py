@@ -21,7 +21,8 @@ class Tracker:
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = config.folder.output_dir
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        self._wandb = None if config.logging.wandb == "disabled" else WandbLog(config)
+        is_off = "disabled" in (config.logging.wandb, os.environ.get("WANDB_MODE"))
+        self._wandb = None if is_off else WandbLog(config)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
