@@ -193,7 +193,7 @@ def test_help_names_the_preset_and_has_no_none(capsys):
         parse("--preset", "x")
     assert "--preset" in capsys.readouterr().err
     for words in (("--steps", "None"), ("--system-prompt=None",)):
-        with pytest.raises(InputError, match="None is no value; leave the flag out"):
+        with pytest.raises(InputError, match="None: there is no such value; leave the flag out"):
             parse(*words)
 
 

@@ -226,5 +226,5 @@ def expand_home(argv: Sequence[str]) -> list[str]:
         if not word.isascii() and word != word.encode(errors="replace").decode():
             raise InputError(f"{word!r}: is not UTF-8 text")
         if re.fullmatch("(--.*=)?None", word):
-            raise InputError(f"{word}: None is no value; leave the flag out")
+            raise InputError(f"{word}: there is no such value; leave the flag out")
     return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]
