@@ -216,7 +216,8 @@ def _join_help_lines(settings: type) -> None:
     for group in filter(is_dataclass, (settings, *get_type_hints(settings).values())):
         for setting in docstring_parser.parse_from_object(group).params:
             text = " ".join(setting.description.split())
-            annotation = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
+            values = {"reward_weights": "FLOAT [FLOAT ...]", "beta_parameters": "FLOAT FLOAT"}.get(setting.arg_name)
+            annotation = tyro.conf.arg(help=text, metavar=values, help_behavior_hint=default_in_help)
             group.__annotations__[setting.arg_name] = Annotated[group.__annotations__[setting.arg_name], annotation]
 
 

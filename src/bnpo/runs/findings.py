@@ -37,12 +37,12 @@ def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dic
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
     unstated, mixed = unstated_share(steps, task, config), has_signal(rewards, weights).mean()
     findings: list[tuple[str, str]] = []  # kinds and texts
-    if failed > (0 if set(names) - set(BUILT_IN) else FEW):
+    users = [name for name, reward in zip(names, config.data.rewards, strict=True) if reward not in BUILT_IN]
+    if failed > (0 if users else FEW):
         failures = sum((step.failures for step in steps), Counter())
         kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
-        suspects = ", ".join([name for name in names if name not in BUILT_IN] or names)
         text = f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as the lowest value; "
-        findings.append(("failing", text + f"look at {suspects}, and at the lines `grading:` above"))
+        findings.append(("failing", text + f"look at {', '.join(users or names)}, and at the lines `grading:` above"))
     if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):  # with a signal, a policy learns to end its answers
         text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
         findings.append(("cut_off", text))

@@ -83,10 +83,7 @@ class Run:
         share = sampler_share(prepared.memory_plan, config)
         self._sampler = Sampler(str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share))
         if checkpoint:
-            self._learner.load(checkpoint / "trainer")
-            if config.update.lora_rank:  # the sampler has loaded the model without the adapter
-                self._sampler.sleep()
-                refresh_sampler(self._learner, self._sampler, self.progress.step)
+            self._learner.load(checkpoint / "trainer")  # `prove_start` then gives the sampler the loaded weights
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
