@@ -192,7 +192,7 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Steps between evaluations, besides those of step 0 and the last step. 0: none. The best checkpoint is `best`."""
+    """Evaluate every so many steps, before the first and after the last. 0: never. The best checkpoint is `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50

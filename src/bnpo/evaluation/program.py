@@ -58,7 +58,7 @@ class EvalConfig:
     limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
-    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. Repeat a command to continue it."""
+    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. Repeat a stopped command to continue."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None

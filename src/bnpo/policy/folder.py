@@ -63,7 +63,7 @@ def check_weights(folder: Path) -> None:
 
 
 def local_folder(model: str) -> Path | None:
-    """Return the folder `model`, of a run its last checkpoint. None for a hub name. Raises InputError for others."""
+    """Return the folder `model`, or a run's last checkpoint; None for a hub name. Raises InputError for the rest."""
     folder = Path(model)
     if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
         folder = folder / "last"
@@ -158,7 +158,7 @@ def load_tokenizer(folder: Path, longest: int):
 
 
 def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
-    """Return a model's configuration. Raises InputError if it is unknown, or has no room for `longest` tokens."""
+    """Return a model's configuration. Raises InputError if it is unknown, or its context under `longest` tokens."""
     from transformers import AutoConfig  # imports torch
 
     with running(str(folder / "config.json"), "transformers"):

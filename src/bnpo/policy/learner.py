@@ -94,7 +94,7 @@ class Learner:
         self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` has written, or <folder>/universal if the learner is so. Raises InputError for damage."""
+        """Read what `save` has written or, if `universal`, <folder>/universal. Raises InputError for damage."""
         self._engine.optimizer.optimizer.state.clear()  # otherwise memory would hold two sets of moments during loading
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank

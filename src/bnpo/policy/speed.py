@@ -28,8 +28,8 @@ GPUS: dict[str, tuple[float, float, float]] = {
     "RTX 5090": (209.5, 31.3, 1.79),
     "RTX PRO 6000": (503.8, 94.9, 1.79),
 }
-"""GPUs by words of their names: peak in 10^12 dense bf16 operations per second with fp32 accumulation, GiB of memory as
-torch reports it, rounded down, and bandwidth in 10^12 bytes per second. 0: no dry run knows this GPU.
+"""GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second with fp32 sums, GiB
+of memory as torch reports it, rounded down, and bandwidth in 10^12 bytes per second. 0: no dry run knows this GPU.
 
 From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
 OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "Max"}  # in names of slower variants, or of slices

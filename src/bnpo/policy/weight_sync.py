@@ -138,7 +138,7 @@ class StartCheck:
     sampler: float  # between the sampler and the model's own code
     apart: float  # between the two
     rounding: float  # between two runs of the model's own code, one with embeddings off by one rounding
-    sync_bound: float  # largest between the two that is taken for rounding, on any answer after any sync
+    sync_bound: float  # largest difference of sampler and learner after a sync that is taken for rounding
 
 
 def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartCheck:
